@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bus.messages.build import InstanceState, NoValidHost
-from bus.messages.hosts import NODE, HostState, Supported
+from bus.messages.hosts import NODE, HostState, Supported, names_clash
 from moor.options import fail, out
 from moor.tables import GAP, Columns, Rows, print_table, styled
 
@@ -96,6 +96,12 @@ def check_known(flag: str, wanted: str, known: Iterable[str]) -> None:
     if wanted and wanted not in names:
         close = get_close_matches(wanted, names, n=5) or sorted(names)[:NAMED_MAX]
         fail(f"{flag} is {wanted!r}, which does not exist; existing names: {', '.join(close) or 'none yet'}")
+
+
+def check_one_cell(flag: str, wanted: str, found: Sequence[HostState]) -> None:
+    """Fail if hosts of several cells have this name: it does not say which of them is meant."""
+    if len(cells := sorted({each.cell for each in found})) > 1:
+        fail(f"{flag} is {wanted!r}: {names_clash(wanted, cells)}")
 
 
 def print_instance(state: InstanceState, cell: str = "") -> None:
@@ -190,6 +196,7 @@ def print_host(host: HostState) -> None:
                 escape(", ".join(f"{key}={value}" for key, value in sorted(host.capabilities.items()))),
             ),
             ("cell", host.cell),
+            ("name", f"hosts of cells {', '.join(host.also_in)} have it too" if host.also_in else ""),
             ("zone", escape(host.availability_zone)),
             ("projects", escape(", ".join(host.projects))),
             ("state", host_state(host)),
@@ -204,6 +211,11 @@ def print_host(host: HostState) -> None:
         ),
         highlight=False,
     )
+
+
+def _why(host: HostState) -> str:
+    also = f"its name is in cells {', '.join((host.cell, *host.also_in))}" if host.also_in else ""
+    return "; ".join(filter(None, (host.setting.reason, also)))
 
 
 def _supported(kind: Supported) -> str:
@@ -278,7 +290,7 @@ HOSTS = Columns[HostState](
         "state": lambda each: styled(host_state(each)),
         "instances": lambda each: str(each.instances),
         "building": lambda each: str(each.io_ops),
-        "reason": lambda each: each.setting.reason,
+        "reason": _why,
     },
     prose=("reason",),
 )

@@ -64,7 +64,7 @@ class InstanceQuery(Struct, frozen=True):
 
     They come in the order of their ids, beginning after the id `after`. With `project` or `state`, only instances of
     that project or in that state are read. With `host`, only instances in one of the states `LIVING`, on the host of
-    this name.
+    this name: in the cell before it if there is one (`c1/h1`), otherwise in any cell.
     """
 
     instances: tuple[InstanceId, ...] = ()
@@ -112,7 +112,7 @@ class ChangeQuery(Struct, frozen=True):
 
     With `instance`: the changes of that instance whose numbers are above `after`, the oldest first. Without: the moves
     of all instances, the newest first, beginning after the move `behind`. With `host`, only moves from that host or to
-    it. Without `ended`, only changes that go on.
+    it: in the cell before the name if there is one, otherwise in any cell. Without `ended`, only changes that go on.
     """
 
     instance: InstanceId | None = None

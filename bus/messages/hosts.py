@@ -148,6 +148,7 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
     Before that it destroys all attempts of instances that its cell no longer counts on.
     """
 
+    # If hosts of several cells have the name, with the cell before it (`c1/h1`).
     host: Label
     mode: HostMode
     reason: Label = ""
@@ -170,10 +171,15 @@ class HostState(HostDescription, frozen=True, kw_only=True):
     sequence: Counter = 0
     report_epoch: Counter = 0
     report_sequence: Counter = 0
+    # Other cells that have a host of this name. Only answers say it.
+    also_in: tuple[Label, ...] = ()
 
 
 class AskHosts(StrictMessage, frozen=True, tag="host.query"):
-    """Asks for a page of hosts in the order of their names, after the name `after`; or for the host called `name`."""
+    """Asks for a page of hosts in the order of their names, after the name `after`; or for the host called `name`.
+
+    A name may have a cell before it (`c1/h1`). Without one, the host of this name in each cell is found.
+    """
 
     name: Label = ""
     after: Label = ""
@@ -197,6 +203,23 @@ class HostChanged(CellMessage, frozen=True, tag="host.changed"):
     """The mode of a host was set, or a host that was dead has cleaned up. `host` is the host's state now."""
 
     host: HostState
+
+
+def host_in_cell(cell: str, name: str) -> str:
+    """How one names a host of this cell where a host of another cell may have the same name. Without a cell, it is the name."""
+    return f"{cell}/{name}" if cell else name
+
+
+def cell_and_name(host: str) -> tuple[str, str]:
+    """The cell and the name of a host that may be named with its cell (`c1/h1`); without one, the cell is empty."""
+    cell, slash, name = host.partition("/")
+    return (cell, name) if slash and cell and name else ("", host)
+
+
+def names_clash(name: str, cells: Sequence[str]) -> str:
+    """Why this name does not say which host is meant: hosts of several cells have it."""
+    as_words = [host_in_cell(cell, name) for cell in cells]
+    return f"hosts of cells {' and '.join(cells)} have this name: give one as {' or '.join(as_words)}"
 
 
 def in_messages(facts: Sequence[H]) -> list[tuple[H, ...]]:

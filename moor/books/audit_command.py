@@ -11,7 +11,7 @@ import msgspec
 import typer
 from msgspec import Struct, structs
 
-from bus.messages.hosts import HostState
+from bus.messages.hosts import HostState, host_in_cell
 from moor.books.auditing import (
     FOUND,
     MENDED,
@@ -27,7 +27,7 @@ from moor.books.reading import BooksReader
 from moor.client import Client, client, hosts_of
 from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, out, run
 from moor.settings import Settings
-from moor.showing import check_known
+from moor.showing import check_known, check_one_cell
 
 # Exit codes of this command; the others are in moor/options.py.
 FAULTS_FOUND = 4
@@ -170,18 +170,21 @@ def audit(
         async with clients(settings, patience) as (api, cells):
             hosts = await hosts_of(api)
             check_known("--cell", cell, (each.cell for each in hosts))
-            check_known("--host", host, (each.name for each in hosts))
+            named = [each for each in hosts if host in (each.name, host_in_cell(each.cell, each.name))]
+            if not named:
+                check_known("--host", host, (each.name for each in hosts))
+            check_one_cell("--host", host, named)
             options = AuditOptions(
                 settle=timedelta(seconds=settle),
                 heals=heal,
                 cell=cell,
-                host=next((each.id for each in hosts if each.name == host), None) if host else None,
+                host=named[0].id if named else None,
             )
             is_first = True
             while True:
                 began_s = time.monotonic()
                 reader = BooksReader(api, _of_all_cells(api, cells, hosts, settings), with_computes(hosts))
-                result = await audited(reader, options, printer.tell)
+                result = await audited(reader, options, printer.tell, hosts=hosts)
                 printer.end(result, time.monotonic() - began_s, is_first=is_first)
                 if not follow:
                     return result

@@ -33,6 +33,7 @@ from moor.books.judging import (
     is_in_doubt,
     is_in_flight,
     leak_of,
+    name_clashes,
     own_entry,
     way_back_of,
 )
@@ -103,12 +104,14 @@ class Audit:
         *,
         clock: Callable[[], datetime],
         places: Places,
+        hosts: Sequence[HostState] = (),
         tell: Callable[[Finding], None] = lambda _: None,
     ) -> None:
         self._reader = reader
         self._options = options
         self._clock = clock
         self._places = places
+        self._hosts = hosts
         self._tell = tell
         self._findings: list[Finding] = []
         self._compared = 0
@@ -121,6 +124,9 @@ class Audit:
 
     async def run(self) -> AuditResult:
         contradictions = await self._contradictions() if self._options.is_of_all else []
+        if self._options.is_of_all:
+            outcome = NOT_MENDED if self._options.heals else FOUND
+            self._found(Finding(each, outcome, each.advice) for each in name_clashes(self._hosts))
         await self._recount(contradictions)
         async for views in self._reader.views():
             await self._compare(views)
@@ -323,16 +329,19 @@ async def audited(
     options: AuditOptions,
     tell: Callable[[Finding], None] = lambda _: None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    *,
+    hosts: Sequence[HostState] = (),
 ) -> AuditResult:
     places = Places({each.id: each for each in await providers_of(reader.api)})
-    return await Audit(reader, options, clock=clock, places=places, tell=tell).run()
+    return await Audit(reader, options, clock=clock, places=places, hosts=hosts, tell=tell).run()
 
 
 async def problems_in_books(client: Speaks) -> list[str]:
     """The faults in the books of a cloud at rest, of which all cells are on this broker."""
     hosts = await hosts_of(client)
     cells = dict.fromkeys(sorted({each.cell for each in hosts}), client)
-    found = await audited(BooksReader(client, cells, with_computes(hosts)), AuditOptions(settle=timedelta()))
+    reader = BooksReader(client, cells, with_computes(hosts))
+    found = await audited(reader, AuditOptions(settle=timedelta()), hosts=hosts)
     return [
         *[each.fault.text for each in found.findings],
         *[f"{each} did not answer" for each in found.unanswered],

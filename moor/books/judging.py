@@ -9,14 +9,14 @@ whether it is wanted at all.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, amounts_by_class
 from bus.messages.build import InstanceState
-from bus.messages.hosts import NODE
+from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import NO_OWNER, ResourceAmount
 from bus.topology import CELL0
 from moor.books import mending
@@ -50,9 +50,10 @@ LOST = "lost"
 TWICE = "in two cells"
 UNLISTED = "unlisted"
 COUNTS = "counts"
+NAME = "name in two cells"
 KINDS = (
     *(ORPHAN, MISSING, AMOUNTS, HOST, TYPE, PROJECT, USER, GROUP, ATTEMPT),
-    *(LEAK, DRIFT, STRAY, LOST, TWICE, UNLISTED, COUNTS),
+    *(LEAK, DRIFT, STRAY, LOST, TWICE, UNLISTED, COUNTS, NAME),
 )
 
 
@@ -148,6 +149,24 @@ def leak_of(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
 def contradiction(text: str) -> Fault:
     """A fault that placement found in its own tables, in the words of its audit."""
     return Fault(COUNTS, None, f"placement: {text}", mend=mending.RECOUNT, version=(text,))
+
+
+def name_clashes(hosts: Iterable[HostState]) -> list[Fault]:
+    """The names that hosts of several cells have."""
+    cells: dict[str, set[str]] = {}
+    for host in hosts:
+        cells.setdefault(host.name.lower(), set()).add(host.cell)
+    return [
+        Fault(
+            NAME,
+            None,
+            f"hosts of cells {', '.join(sorted(there))} are called {name}",
+            advice="each is used as before; give the name with its cell. If one of them is none of yours, its cell's user "
+            "has sent a false report",
+        )
+        for name, there in sorted(cells.items())
+        if len(there) > 1
+    ]
 
 
 def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: str = "") -> Fault:

@@ -16,6 +16,7 @@ from bus.messages.build import (
     InstanceState,
     RequestId,
 )
+from bus.messages.hosts import cell_and_name
 from moor.client import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, client, hosts_of
 from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
@@ -89,6 +90,10 @@ def list_instances(
     """List the instances, deleted ones too, ordered by id: each as its cell told it last."""
     if state and state not in COLOURS:
         raise typer.BadParameter(f"--state is {state!r}; the states are {', '.join(COLOURS)}")
+    of_host, host = cell_and_name(host)
+    if of_host and cell not in ("", of_host):
+        raise typer.BadParameter(f"--cell is {cell!r}, and --host names a host of cell {of_host!r}")
+    cell = of_host or cell
     wanted = {"cell": cell, "host": host, "project": project, "name": name, "state": state}
 
     async def work(asking: Client) -> tuple[Listed, Mapping[str, CellHeard], LiveView | None]:

@@ -210,6 +210,8 @@ class Forest(Struct, frozen=True):
     trees: Mapping[ProviderId, TreeBook]
     elsewhere: Mapping[ProviderId, ProviderId] = {}
     names: Mapping[str, ProviderId] = {}
+    # The cells of the trees that `names` lead to.
+    cells: Mapping[ProviderId, str] = {}
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
 

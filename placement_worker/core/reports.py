@@ -30,6 +30,9 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.vocabulary import Vocabulary, report_problem
 
+# As long as Placement's API allows.
+_NAME_MAX = 200
+
 
 def keys_of_reports(reports: Sequence[ReportInventory]) -> ForestKeys:
     """What must be locked and read to judge these reports. Custom classes and traits need no look: a report creates its own."""
@@ -69,6 +72,7 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
     )
     if refused:
         return refused
+    report = _with_free_names(draft, report)
     providers = reported_tree(tree.providers, report)
     flawed = (
         flaw_of(providers, report)
@@ -179,6 +183,22 @@ def _strayed(draft: ForestDraft, report: ReportInventory) -> NotAllowed | None:
         if root != report.root:
             return NotAllowed(field=field, reason=f"provider {provider} is in the tree of {root}")
     return None
+
+
+def _with_free_names(draft: ForestDraft, report: ReportInventory) -> ReportInventory:
+    """The report with other names for providers whose names belong to providers of other cells.
+
+    A name counts only inside its cell, and whichever cell is first must not keep the other's host out. But Placement's
+    API knows no cells, and its names are unique: so the provider is called after its id, too, until the name is free.
+    """
+    providers = tuple(
+        structs.replace(one, name=f"{one.name[: _NAME_MAX - len(str(one.id)) - 1]}/{one.id}")
+        if (bearer := draft.owner_of_name.get(one.name, one.id)) != one.id
+        and draft.cell_of(bearer) not in ("", report.cell)
+        else one
+        for one in report.providers
+    )
+    return report if providers == report.providers else structs.replace(report, providers=providers)
 
 
 def _name_taken(

@@ -17,6 +17,7 @@ from bus.messages.administration import (
     UnknownProvider,
     WriteAnswered,
 )
+from bus.messages.hosts import cell_and_name, names_clash
 from bus.messages.placement import NotAllowed
 from scheduler_worker.core.aggregates.metadata import Problem
 from scheduler_worker.core.picture.picture import Picture
@@ -42,8 +43,11 @@ class Membership:
         for each in named:
             hosts = self._hosts(each)
             if len(hosts) != 1:
+                cells = self._picture.cells_named(each)
                 reason = (
                     f"{len(hosts)} hosts have this name: give the id"
+                    if len(hosts) > 1 and len(cells) <= 1
+                    else names_clash(each, cells)
                     if hosts
                     else "no host of this name is known"
                 )
@@ -55,7 +59,10 @@ class Membership:
 
     def _hosts(self, named: str) -> list[ProviderId]:
         columns = self._picture.columns
-        rows = [row for row in self._picture.rows_named(named.lower()) if columns.names[row] == named]
+        plain = cell_and_name(named)[1]
+        rows = [
+            row for row in self._picture.rows_named(named.lower()) if columns.names[row] in (named, plain)
+        ]
         if rows:
             return [columns.ids[row] for row in rows]
         try:

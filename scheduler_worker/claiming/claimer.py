@@ -19,6 +19,7 @@ from bus.errors import Transient, WrongAnswer
 from bus.message import Message, ProviderId
 from bus.messages.build import NoValidHost
 from bus.messages.cell import ALTERNATES_MAX, Choice
+from bus.messages.hosts import host_in_cell
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimAnswered,
@@ -273,7 +274,7 @@ class Claimer:
         holds = one.outcome
         if not isinstance(holds, Holds) or hosts_among(holds.alternates) >= self._settings.alternates_max:
             return
-        taken = [each.name.lower() for each in (holds.choice, *holds.alternates)]
+        taken = [host_in_cell(holds.cell, each.name).lower() for each in (holds.choice, *holds.alternates)]
         spec = one.elsewhere
         more = more_alternates(
             self._picture,

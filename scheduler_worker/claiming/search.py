@@ -13,6 +13,7 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.build import BuildInstance, ClaimRefused, InstanceId
 from bus.messages.cell import Choice
+from bus.messages.hosts import host_in_cell
 from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortfall
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen
@@ -37,7 +38,7 @@ class Search:
         self.chosen: Chosen | None = None
         self.outcome: Outcome | None = None
         self.refusals: list[ClaimRefused] = []
-        # The one host that is tried again, since only its shape had moved, and how many times it was.
+        # The one host that is tried again, named with its cell, since only its shape had moved, and how many times it was.
         self.insisted = ""
         self._insisted_times = 0
         # What placement said is free on the chosen host, when it refused the ways that were tried there.
@@ -112,16 +113,17 @@ class Search:
         """
         assert self.chosen is not None, "a claim was refused for the chosen host"
         host, why = self.chosen.choice.name, by.reason
+        named = host_in_cell(self.chosen.cell, host).lower()
         self.refusals.append(ClaimRefused(host=host, reason=why))
         if isinstance(by, SameHost) and self._insisted_times + 1 < shape_tries_max:
-            self.insisted = host.lower()
+            self.insisted = named
             self._insisted_times += 1
             self.chosen = None
         else:
             times = f" {self._insisted_times + 1} times" if isinstance(by, SameHost) else ""
             why = f"{host}: {why}{times}"
             others = () if isinstance(by, NewChoice) else self.chosen.alternates
-            self.pass_over(host)
+            self.pass_over(named)
             self.chosen = _on_alternate(self.chosen, others[0], others[1:]) if others else None
         self._give_up_after(claims_max, why)
 
@@ -133,7 +135,7 @@ class Search:
             )
 
     def pass_over(self, host: str) -> None:
-        self._ignored.append(host.lower())
+        self._ignored.append(host)
         self.shortfalls.clear()
         self.insisted, self._insisted_times = "", 0
 

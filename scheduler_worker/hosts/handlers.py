@@ -1,7 +1,7 @@
 """Handlers of messages about hosts: a cell's reports, an operator's order, a question."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
@@ -18,7 +18,9 @@ from bus.messages.hosts import (
     HostsReported,
     HostState,
     SetHost,
+    cell_and_name,
     in_messages,
+    names_clash,
 )
 from bus.topology import CELL0
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, answering
@@ -56,6 +58,7 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
                     clock(),
                     speaks_for=ask.cell,
                     failed_builds_max=registry.failed_builds_max,
+                    placed_in=registry.placed_in(facts.id),
                 )
                 if host is None:
                     log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
@@ -104,14 +107,18 @@ def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
 def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
     async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
         store = await transaction.begun()
-        found = await store.lock_hosts((), sorted({ask.message.host for ask in asks}))
+        names = {name for ask in asks for name in (ask.message.host, cell_and_name(ask.message.host)[1])}
+        found = await store.lock_hosts((), sorted(names))
         hosts = {host.id: host for host in found}
         answers: list[Said] = []
         for ask in asks:
             order = ask.message
-            named = [host for host in hosts.values() if host.name == order.host]
+            named = hosts_called(order.host, hosts.values())
             if not named:
                 answers.append(Answer(ask, _unknown(order.host, registry)))
+                continue
+            if len(cells := sorted({host.cell for host in named})) > 1:
+                answers.append(Answer(ask, _rejected("host", order.host, names_clash(order.host, cells))))
                 continue
             if problem := next(filter(None, (problem_of(host, order) for host in named)), ""):
                 answers.append(Answer(ask, _rejected("mode", order.mode, problem)))
@@ -136,6 +143,10 @@ def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
     async def hosts(question: AskHosts) -> HostsFound:
         limit = question.limit
         # One more than asked tells whether there is another page.
+        if question.name and (cell := cell_and_name(question.name)[0]):
+            there = await store.hosts(HostQuery(name=cell_and_name(question.name)[1]))
+            if there := [host for host in there if host.cell == cell]:
+                return HostsFound(hosts=page_of(there))
         wanted = HostQuery(name=question.name or None, after=question.after, limit=limit + 1)
         found = await store.hosts(wanted)
         fit = len(page_of(found[:limit]))
@@ -151,6 +162,13 @@ def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
         return in_messages([registry.as_heard(host) for host in rows])[0] if rows else ()
 
     return {AskHosts: answering(hosts)}
+
+
+def hosts_called(name: str, hosts: Collection[HostState]) -> list[HostState]:
+    """The hosts with this name, in the cell before it if there is one (`c1/h1`)."""
+    cell, plain = cell_and_name(name)
+    there = [host for host in hosts if host.cell == cell and host.name == plain]
+    return there or [host for host in hosts if host.name == name]
 
 
 def _unknown(name: str, registry: HostRegistry) -> BuildRejected:

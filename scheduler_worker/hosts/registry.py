@@ -7,7 +7,7 @@ that is alive has sent a heartbeat by then.
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import structs
@@ -23,6 +23,7 @@ from bus.messages.hosts import (
     HostState,
     ImagesCached,
 )
+from bus.parts import Counts
 from bus.workers.handling import Received
 from bus.workers.heartbeats import is_silent
 from scheduler_worker.core.host_modes import is_untold, may_be_up
@@ -60,6 +61,14 @@ class HostRegistry:
         # The picture takes the later state of a host: later in this process, since a row does not say whether it is up.
         self._told = itertools.count(1)
         self._when_untold: list[Callable[[], None]] = []
+        # The names that hosts of several cells have, each with its cells, and how often that was new.
+        self._clashes: Mapping[str, Sequence[str]] = {}
+        self._clashes_seen: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> tuple[Counts, ...]:
+        meaning = "Times that hosts of several cells were found to have one name."
+        return (Counts("moor_host_name_clashes", meaning, "name", {**self._clashes_seen}),)
 
     def when_untold(self, do: Callable[[], None]) -> None:
         """Set a function to be called when a row is learnt whose cell does not know the host's mode yet."""
@@ -101,7 +110,13 @@ class HostRegistry:
         for each in report.hosts:
             known = self._hosts.get(each.id)
             host = reported(
-                known, each, report, now, speaks_for=speaks_for, failed_builds_max=self.failed_builds_max
+                known,
+                each,
+                report,
+                now,
+                speaks_for=speaks_for,
+                failed_builds_max=self.failed_builds_max,
+                placed_in=self.placed_in(each.id),
             )
             if host is None:
                 log.warning("cell %s reports host %s of another cell", report.cell, each.name)
@@ -147,6 +162,10 @@ class HostRegistry:
             else:
                 self._picture.cache_images(each.id, each.images)
 
+    def placed_in(self, host: ProviderId) -> str:
+        """The cell that placement names for this host; empty if placement does not have it."""
+        return self._picture.placed_in(host)
+
     def get(self, host: ProviderId) -> HostState | None:
         return self._hosts.get(host)
 
@@ -186,19 +205,28 @@ class HostRegistry:
         self._picture.remove_hosts(going)
 
     def look(self) -> None:
-        """Mark the hosts down that were not heard for too long."""
+        """Mark the hosts down that were not heard for too long, and raise an alarm about names that are in several cells."""
+        clashes = self._picture.clashes()
+        for name, cells in clashes.items():
+            if self._clashes.get(name) != cells:
+                self._clashes_seen[name] += 1
+                log.error(
+                    "hosts of cells %s are called %s: give the name with its cell", ", ".join(cells), name
+                )
+        self._clashes = clashes
         now = self._clock()
         self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host, now)], now)
 
     def as_heard(self, row: HostState) -> HostState:
         """This row of the database, completed by what only this process knows: whether the host is up, when it was
-        heard, and the zone that its aggregates give it.
+        heard, the zone that its aggregates give it, and which other cells have a host of its name.
         """
         return structs.replace(
             row,
             up=self._is_up(row, self._clock()),
             heard_at=self._heard.get(row.id) or row.heard_at,
             availability_zone=self._picture.zone_of(row.id) or row.availability_zone,
+            also_in=tuple(cell for cell in self._picture.cells_named(row.name) if cell != row.cell),
         )
 
     def _is_up(self, host: HostState, now: datetime) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from bus.moments import EPOCH
-from bus.parts import Periodic
+from bus.parts import Counts, Periodic
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.store import HostQuery, SchedulerStore
 
@@ -27,6 +27,11 @@ class HostWatch(Periodic):
         self._registry = registry
         self._clock = clock
         self._since = EPOCH
+
+    @property
+    def counts(self) -> tuple[Counts, ...]:
+        """For the metrics."""
+        return self._registry.counts
 
     async def look_again(self) -> None:
         """On return, the registry has every row of its doubted hosts that was written before the call."""

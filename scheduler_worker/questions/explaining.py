@@ -9,6 +9,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import NoValidHost
+from bus.messages.hosts import cell_and_name, host_in_cell, names_clash
 from bus.messages.planning import (
     AskDrain,
     AskExplanation,
@@ -60,10 +61,17 @@ class Explainer:
 
     async def _drain(self, question: AskDrain) -> Message:
         host = question.host
-        names = self._picture.columns.names
-        if host not in [names[row] for row in self._picture.rows_named(host.lower())]:
+        columns = self._picture.columns
+        named = cell_and_name(host)[1]
+        rows_named = self._picture.rows_named(host.lower())
+        if not {host, named} & {columns.names[row] for row in rows_named}:
             return rejection("host", host, "no host of this name is known")
-        found = await self._store.instances(InstanceQuery(host=host, limit=DRAINED_MAX + 1))
+        cells = self._picture.cells_named(host)
+        if len(cells) > 1:
+            return rejection("host", host, names_clash(host, cells))
+        name = next(columns.names[row] for row in rows_named)
+        there = host_in_cell(cells[0], name)
+        found = await self._store.instances(InstanceQuery(host=there, limit=DRAINED_MAX + 1))
         rows = [
             row
             for row in found[:DRAINED_MAX]
@@ -72,7 +80,7 @@ class Explainer:
         ]
         known = {row.id: spec for row in rows if (spec := decoded(row.current_spec)) is not None}
         outcomes = dict(
-            zip(known, drain(self._picture, host, [*known.values()], self._plugins, salt=0), strict=True)
+            zip(known, drain(self._picture, there, [*known.values()], self._plugins, salt=0), strict=True)
         )
         instances = []
         for row in rows:

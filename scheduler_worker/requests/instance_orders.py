@@ -50,11 +50,11 @@ def instance_order_handlers(
         decide = partial(rebuilt, now=clock(), timeout_s=rebuild_timeout_s, why_no_work=why_no_work)
         return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
 
-    def why_no_work(host: str) -> str:
+    def why_no_work(cell: str, host: str) -> str:
         """Why the host cannot follow an order; empty if it can. A bare-metal node can even while its daemon is away,
         since Ironic does the work.
         """
-        return "" if picture.is_node(host) or picture.is_up(host) else f"its host {host} is down"
+        return "" if picture.is_node(cell, host) or picture.is_up(cell, host) else f"its host {host} is down"
 
     return {DeleteInstance: on_deletes, RebuildInstance: on_rebuilds, MendInstance: _on_mends}
 

@@ -16,6 +16,7 @@ from bus.errors import WrongAnswer
 from bus.message import Message
 from bus.messages.administration import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstanceState, NoValidHost
+from bus.messages.hosts import cell_and_name, host_in_cell
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.placement import ResourceAmount
 from bus.workers.handling import Handlers, Received, Said
@@ -170,18 +171,16 @@ class Mover:
 
     def _why_none_named(self, order: MoveInstance, told: InstanceState) -> str:
         """Why none of the hosts that the order names may be chosen; empty if any of them may."""
-        columns, reasons = self._picture.columns, []
+        reasons = []
         for name in order.hosts:
-            if order.kind != "resize" and name.lower() == told.host.lower():
+            if order.kind != "resize" and _is_named(told, name):
                 reasons.append(f"it is on host {name} already")
                 continue
-            cells = {
-                columns.cells.names[int(columns.cell[row])] for row in self._picture.rows_named(name.lower())
-            }
+            cells = self._picture.cells_named(name)
             if told.cell in cells:
                 return ""
             reasons.append(
-                f"{name} is in cell {min(cells)}, and the instance stays in cell {told.cell}"
+                f"{name} is in cell {' and '.join(cells)}, and the instance stays in cell {told.cell}"
                 if cells
                 else f"no host {name} is known"
             )
@@ -246,7 +245,7 @@ class Mover:
         assert row is not None, "a row that is not there is a problem"
         if is_taken(row, order):
             return None
-        if row.told.host and (why := self._problem_with_source(order, row.told.host)):
+        if row.told.host and (why := self._problem_with_source(order, row.told)):
             return refused(order, "instance", order.instance, why)
         return None if stays_on_host(row, order.kind) else self._needs(order, row, held)
 
@@ -265,9 +264,10 @@ class Mover:
             spec, build = resized
             next_spec = encoded(spec, build)
         named = tuple(sorted({name.lower() for name in order.hosts}))
-        stays = order.kind == "resize" and told.host.lower() in named
+        stays = order.kind == "resize" and any(_is_named(told, name) for name in order.hosts)
         leaves = bool(told.host) and not stays
-        ignored = (*spec.ignore_hosts, told.host.lower()) if leaves else spec.ignore_hosts
+        own_host = host_in_cell(told.cell, told.host).lower()
+        ignored = (*spec.ignore_hosts, own_host) if leaves else spec.ignore_hosts
         group = own = spec.server_group
         if group is not None and all(
             each.consumer == row.id for each in self._picture.groups.of_group(group.id)
@@ -279,13 +279,16 @@ class Mover:
             ),
             row,
             next_spec,
-            Leaving(next(iter(self._picture.rows_named(told.host.lower()))), held, own) if stays else None,
+            Leaving(rows[0], held, own)
+            if stays and (rows := self._picture.rows_in(told.cell, told.host))
+            else None,
         )
 
-    def _problem_with_source(self, order: MoveInstance, host: str) -> str:
-        if self._picture.is_node(host):
+    def _problem_with_source(self, order: MoveInstance, told: InstanceState) -> str:
+        host = told.host
+        if self._picture.is_node(told.cell, host):
             return f"it is on bare-metal node {host}: its disk is there, so it cannot move or be shelved"
-        is_up = self._picture.is_up(host)
+        is_up = self._picture.is_up(told.cell, host)
         if order.kind == "evacuate" and is_up:
             return f"its host {host} is up: migrate it, or say first that the host is down"
         if order.kind != "evacuate" and not is_up:
@@ -378,3 +381,9 @@ class Mover:
     def _drop(self, keys: Sequence[tuple[InstanceId, int]]) -> None:
         self._picture.drop(keys)
         self._held.difference_update(keys)
+
+
+def _is_named(told: InstanceState, name: str) -> bool:
+    """Is this the name of the host that the instance is on? A name without a cell means a host of the instance's cell."""
+    cell, plain = cell_and_name(name)
+    return cell in ("", told.cell) and plain.lower() == told.host.lower()

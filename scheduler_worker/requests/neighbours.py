@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId
+from bus.messages.hosts import host_in_cell
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.requests.answering import rejection
@@ -63,4 +64,6 @@ def _with_hosts(request: ValidRequest, rows: Mapping[InstanceId, InstanceRow]) -
 
 def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow]) -> tuple[str, ...]:
     told = [rows[id_].told for id_ in ids]
-    return tuple(sorted({each.host.lower() for each in told if each.host and each.state != DELETED}))
+    there = [each for each in told if each.host and each.state != DELETED]
+    # With their cells: a host of another cell may have the same name.
+    return tuple(sorted({host_in_cell(each.cell, each.host).lower() for each in there}))

@@ -8,6 +8,7 @@ from msgspec import structs
 from sqlalchemy import Connection, Row
 
 from bus.messages.build import InstanceId, RequestId
+from bus.messages.hosts import cell_and_name
 from bus.messages.moves import Change
 from bus.sql import insert
 from scheduler_worker.store import ChangeQuery
@@ -48,7 +49,9 @@ def find_changes(connection: Connection, query: ChangeQuery) -> list[Change]:
     if not query.ended:
         found = found.where(table.c.ended_at.is_(None))
     if query.host:
-        found = found.where(sa.or_(table.c.source == query.host, table.c.destination == query.host))
+        cell, name = cell_and_name(query.host)
+        found = found.where(sa.or_(table.c.source == name, table.c.destination == name))
+        found = found.where(table.c.cell == cell) if cell else found
     if (place := query.behind) is not None:
         is_later = sa.and_(table.c.asked_at == place.asked_at, table.c.instance > place.instance)
         found = found.where(sa.or_(table.c.asked_at < place.asked_at, is_later))

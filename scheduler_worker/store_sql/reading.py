@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from bus.messages.build import InstanceId
+from bus.messages.hosts import cell_and_name
 from bus.sql import among
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.rows import LIVING, InstanceRow
@@ -34,7 +35,9 @@ def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
     if query.project:
         rows = rows.where(table.c.project == query.project)
     if query.host:
-        rows = rows.where(table.c.host == query.host, table.c.state.in_(LIVING))
+        cell, name = cell_and_name(query.host)
+        rows = rows.where(table.c.host == name, table.c.state.in_(LIVING))
+        rows = rows.where(table.c.cell == cell) if cell else rows
     return _read(connection, rows.order_by(table.c.id).limit(query.limit))
 
 

@@ -417,6 +417,38 @@ async def test_a_name_that_another_provider_bears_is_refused(client: StoreClient
     assert list(await client.providers()) == [HOST]
 
 
+async def test_a_name_in_another_cell_keeps_no_host_out(client: StoreClient) -> None:
+    """Placement's API knows no cells, and its names are unique."""
+    there = a_report(named("host-2", "h1"), root=OTHER_HOST, cell="c9", sequence=1)
+    await client.report(a_report(named("host-1", "h1")))
+
+    first = await client.report_one(there)
+    again = await client.report_one(structs.replace(there, sequence=2))
+
+    assert isinstance(first, ReportAccepted)
+    assert again == structs.replace(first, shape_moved=False)
+    assert await names_of(client) == {HOST: "h1", OTHER_HOST: f"h1/{OTHER_HOST}"}
+    same_cell = await client.report_one(a_report(named("third", "h1"), root=provider("third")))
+    assert isinstance(same_cell, NotAllowed)
+    # The name is free again.
+    await client.report(a_report(named("host-1", "h2")))
+    await client.report(structs.replace(there, sequence=3))
+    assert await names_of(client) == {HOST: "h2", OTHER_HOST: "h1"}
+
+
+async def test_two_cells_may_report_one_name_in_one_batch(client: StoreClient) -> None:
+    there = a_report(named("host-2", "h1"), root=OTHER_HOST, cell="c9")
+
+    verdicts = await client.report(a_report(named("host-1", "h1")), there)
+
+    assert all(isinstance(each, ReportAccepted) for each in verdicts)
+    assert await names_of(client) == {HOST: "h1", OTHER_HOST: f"h1/{OTHER_HOST}"}
+
+
+async def names_of(client: StoreClient) -> dict[ProviderId, str]:
+    return {state.id: state.name for state in (await client.providers()).values()}
+
+
 async def test_a_provider_of_another_tree_is_left_alone(client: StoreClient) -> None:
     await client.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST)))
 

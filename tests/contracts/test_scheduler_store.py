@@ -207,7 +207,7 @@ async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(s
         image=Image(source="http://images/2", checksum="1b2c"),
     )
 
-    rebuilding = rebuilt(active, order, LATER, timeout_s=60, why_no_work=lambda _: "")
+    rebuilding = rebuilt(active, order, LATER, timeout_s=60, why_no_work=lambda _cell, _host: "")
 
     assert isinstance(rebuilding, InstanceRow)
     await save(store, rebuilding)

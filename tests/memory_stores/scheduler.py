@@ -19,7 +19,7 @@ from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
-from bus.messages.hosts import HostState
+from bus.messages.hosts import HostState, host_in_cell
 from bus.messages.moves import Change
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
@@ -316,7 +316,13 @@ class MemorySchedulerStore:
                 and row.told.request_id != NO_REQUEST
                 and (query.after is None or instance.int > query.after.int)
                 and query.state in ("", row.told.state)
-                and (not query.host or (query.host == row.told.host and row.told.state in LIVING))
+                and (
+                    not query.host
+                    or (
+                        query.host in (row.told.host, host_in_cell(row.told.cell, row.told.host))
+                        and row.told.state in LIVING
+                    )
+                )
                 and query.project in ("", row.told.project)
             ]
             return found[: query.limit]
@@ -375,7 +381,12 @@ class MemorySchedulerStore:
                 change
                 for change in self._rows.changes.values()
                 if (query.ended or change.ended_at is None)
-                and query.host in ("", change.source, change.destination)
+                and query.host
+                in (
+                    *("", change.source, change.destination),
+                    host_in_cell(change.cell, change.source),
+                    host_in_cell(change.cell, change.destination),
+                )
             ]
             if query.instance is not None:
                 of_one = [

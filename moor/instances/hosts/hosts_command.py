@@ -11,12 +11,17 @@ from moor.client import PAGE, ask_bus, asked, asked_for_all, hosts_of
 from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.options import AsJson, BusUrl, check_alone, fail
-from moor.showing import HOSTS, check_known, print_all, print_host, print_one
+from moor.showing import HOSTS, check_known, check_one_cell, print_all, print_host, print_one
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
 app.command()(drain)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A host's name, from `moor host list`.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="A host's name, from `moor host list`; CELL/NAME if several cells have it."
+    ),
+]
 
 
 @app.command("list")
@@ -66,6 +71,7 @@ def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     found = ask_bus(bus, lambda asking: hosts_of(asking, name), operates=False)
     if not found:
         fail(f"there is no host {name!r}, so nothing was done; `moor host list` shows all hosts")
+    check_one_cell("NAME", name, found)
     print_one(found[0], print_host, as_json=as_json)
 
 

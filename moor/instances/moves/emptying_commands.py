@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bus.messages.hosts import HostSet, SetHost
+from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
 from moor.client import Client, answer_of, ask_bus, hosts_of
 from moor.instances.moves.emptying import (
     AtOnce,
@@ -18,7 +18,7 @@ from moor.instances.moves.emptying import (
 )
 from moor.instances.moves.move_commands import To
 from moor.options import NOT_DONE, AsJson, BusUrl, fail
-from moor.showing import check_known
+from moor.showing import check_known, check_one_cell
 
 FENCE_S = 300.0
 
@@ -40,10 +40,10 @@ def drain(
     """
 
     async def work(asking: Client) -> Emptied:
-        await answer_of(asking, SetHost(host=host, mode="draining", reason=reason), HostSet)
+        answer = await answer_of(asking, SetHost(host=host, mode="draining", reason=reason), HostSet)
         return await empty(
             asking,
-            host,
+            host_in_cell(answer.host.cell, answer.host.name),
             ("live-migrate", "migrate"),
             hosts=to or (),
             at_once=at_once,
@@ -75,14 +75,14 @@ def evacuate(
 
     Their shares on the lost host stay held until it returns and cleans up, or is set dead.
     """
-    ask_bus(bus, lambda asking: _check_down(asking, host), operates=False)
+    there = ask_bus(bus, lambda asking: _check_down(asking, host), operates=False)
     if fence:
-        _fence(fence, host)
+        _fence(fence, cell_and_name(there)[1])
 
     async def work(asking: Client) -> Emptied:
         return await empty(
             asking,
-            host,
+            there,
             ("evacuate",),
             hosts=to or (),
             at_once=at_once,
@@ -93,13 +93,17 @@ def evacuate(
     show_emptied(ask_bus(bus, work, operates=False), as_json=as_json)
 
 
-async def _check_down(asking: Client, host: str) -> None:
-    """End the command if the host is unknown or up: fencing would switch off a healthy host after a wrong name."""
+async def _check_down(asking: Client, host: str) -> str:
+    """End the command if the host is unknown or up, or if hosts of several cells have its name: fencing would switch off a
+    healthy host after a wrong name. Returns the name with its cell, if the host is known.
+    """
     found = await hosts_of(asking, host)
+    check_one_cell("HOST", host, found)
     if not found and not await instances_on(asking, host):
         check_known("HOST", host, (each.name for each in await hosts_of(asking)))
     if any(each.up for each in found):
         fail(f"{host} is up, so nothing was evacuated: `moor host set {host} down` first", NOT_DONE)
+    return host_in_cell(found[0].cell, found[0].name) if found else host
 
 
 def _fence(command: str, host: str) -> None:

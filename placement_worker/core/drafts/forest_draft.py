@@ -29,6 +29,11 @@ class ForestDraft:
         root = self.root_of.get(provider)
         return None if root is None else self.trees[root]
 
+    def cell_of(self, provider: ProviderId) -> str:
+        """The cell of the provider's tree; empty if it is in none, or unknown."""
+        tree = self.trees.get(self.root_of.get(provider, provider))
+        return self.stored.cells.get(provider, "") if tree is None else tree.cell
+
     def replace_tree(self, tree: TreeBook, *, numbered_across_cells: bool = False) -> None:
         """Replace the tree under this root. A tree without providers becomes a tombstone if its cell had a tree or a
         tombstone under this root before.

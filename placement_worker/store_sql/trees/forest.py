@@ -1,6 +1,7 @@
 """The trees that a batch names: lock them, then read them whole."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -77,10 +78,12 @@ def _look_beyond(
     That is tombstones, the trees of other named providers, the owners of provider names, and which custom names exist.
     """
     tombstones = lock_tombstones(connection, keys.trees - trees.keys())
+    bearers = _bearers(connection, names)
     return Forest(
         {**tombstones, **trees},
         _elsewhere(connection, others),
-        _bearers(connection, names),
+        {row.name: row.uuid for row in bearers},
+        {row.uuid: row.cell for row in bearers},
         existing_names(connection, resource_classes, keys.classes),
         existing_names(connection, traits, keys.traits),
     )
@@ -102,8 +105,13 @@ def _elsewhere(connection: Connection, keys: Collection[ProviderId]) -> dict[Pro
     return {row.uuid: row.root for row in rows}
 
 
-def _bearers(connection: Connection, names: Collection[str]) -> dict[str, ProviderId]:
+def _bearers(connection: Connection, names: Collection[str]) -> Sequence[Any]:
+    """The providers that have these names, with the cells of their trees."""
     if not names:
-        return {}
-    query = sa.select(providers.c.name, providers.c.uuid).where(among(connection, providers.c.name, names))
-    return {row.name: row.uuid for row in connection.execute(query)}
+        return ()
+    query = (
+        sa.select(providers.c.name, providers.c.uuid, _root.c.cell)
+        .join(_root, _root.c.id == providers.c.root_id)
+        .where(among(connection, providers.c.name, names))
+    )
+    return connection.execute(query).all()

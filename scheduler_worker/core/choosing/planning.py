@@ -91,7 +91,7 @@ def reasons(
 def drain(
     picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
 ) -> list[Chosen | NoValidHost]:
-    """Choose another host for each instance of this host, as if all left it together. Their shares on this host and in
+    """Choose another host for each instance of this host (`c1/h1`), as if all left it together. Their shares on this host and in
     pools count as used still.
     """
     elsewhere = [structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, host.lower())) for spec in specs]

@@ -148,7 +148,8 @@ class MoveRoom:
     def __init__(self, going: Iterable[Change], host_max: int, cell_max: int) -> None:
         self._host_max = host_max
         self._cell_max = cell_max
-        self._hosts: Counter[str] = Counter()
+        # A name counts only inside its cell.
+        self._hosts: Counter[tuple[str, str]] = Counter()
         self._cells: Counter[str] = Counter()
         for each in going:
             self._count(each.what, each.cell, (each.source, each.destination))
@@ -163,8 +164,10 @@ class MoveRoom:
             return refused(order, MOVES_PER_CELL, self._cell_max, why)
         if self._host_max and move.kind not in _BESIDE_HOSTS:
             for host in hosts:
-                if self._hosts[host] >= self._host_max:
-                    why = f"host {host} has {self._hosts[host]} moves under way, at most {self._host_max}: ask again later"
+                if (going := self._hosts[told.cell, host]) >= self._host_max:
+                    why = (
+                        f"host {host} has {going} moves under way, at most {self._host_max}: ask again later"
+                    )
                     return refused(order, MOVES_PER_HOST, self._host_max, why)
         self._count(move.kind, told.cell, hosts)
         return None
@@ -172,14 +175,14 @@ class MoveRoom:
     def _count(self, kind: str, cell: str, hosts: Iterable[str]) -> None:
         self._cells[cell] += 1
         if kind not in _BESIDE_HOSTS:
-            self._hosts.update({host for host in hosts if host})
+            self._hosts.update({(cell, host) for host in hosts if host})
 
 
 def move_ended(
-    row: InstanceRow | None, order: EndMove, now: datetime, is_up: Callable[[str], bool]
+    row: InstanceRow | None, order: EndMove, now: datetime, is_up: Callable[[str, str], bool]
 ) -> InstanceRow | BuildRejected:
     """The row after an order to confirm, revert or abort its move, or why the order is refused. The same object if that
-    end was asked before. `is_up` tells of a host's name whether the host is up.
+    end was asked before. `is_up` tells of a cell and a host's name whether the host is up.
     """
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return refused(order, "instance", order.instance, "there is no such instance")
@@ -190,7 +193,7 @@ def move_ended(
     if order.how == move.asked or move.outcome == _ENDS[order.how]:
         return row
     reason = _why_not_end(told.state, move, order)
-    if not reason and order.how == "revert" and not is_up(move.source):
+    if not reason and order.how == "revert" and not is_up(told.cell, move.source):
         reason = f"its first host {move.source} is down, and the instance would be destroyed where it runs now: confirm the move"
     if reason:
         return refused(order, "how", order.how, reason)

@@ -38,10 +38,10 @@ def rebuilt(
     now: datetime,
     *,
     timeout_s: int,
-    why_no_work: Callable[[str], str],
+    why_no_work: Callable[[str, str], str],
 ) -> InstanceRow | BuildRejected:
     """The row with the rebuild on its way to the cell; the same object if the order was accepted before. `why_no_work` says
-    why a host cannot work now.
+    why a cell's host of this name cannot work now.
     """
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return refused(order, "instance", order.instance, "there is no such instance")
@@ -58,7 +58,7 @@ def rebuilt(
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
         return refused(order, "deadline_s", order.deadline_s, reason)
-    if reason := _why_not(told) or why_no_work(told.host):
+    if reason := _why_not(told) or why_no_work(told.cell, told.host):
         return refused(order, "instance", order.instance, reason)
     number = told.sequence + 1
     rebuild = Rebuild(

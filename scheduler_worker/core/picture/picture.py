@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.aggregates import Aggregate
-from bus.messages.hosts import NODE, HostState
+from bus.messages.hosts import NODE, HostState, cell_and_name
 from bus.messages.placement import ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags
@@ -54,6 +54,8 @@ class Picture:
         self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._named: dict[str, set[int]] = {}
+        # The names of several hosts.
+        self._shared_names: set[str] = set()
         # By integers: the hash of a UUID is computed in Python.
         self._holds: dict[tuple[int, int], _Hold] = {}
         self._preferences: tuple[tuple[int, int], Preferences] | None = None
@@ -228,6 +230,12 @@ class Picture:
         row = self._rows.get(host.int)
         return row is not None and bool(self.columns.provided[row])
 
+    def placed_in(self, host: ProviderId) -> str:
+        """The cell that placement names for this host; empty if placement does not have it."""
+        tree = self.trees.by_root.get(host.int)
+        top = None if tree is None else tree.top
+        return "" if top is None else top.cell
+
     def registered(self, row: int) -> HostState | None:
         """The host in this row, as the host registry has it."""
         return self._registry.get(self.columns.ids[row].int)
@@ -259,14 +267,34 @@ class Picture:
         return "" if row is None else self.columns.zones.names[int(self.columns.zone[row])]
 
     def rows_named(self, name: str) -> Iterable[int]:
-        """The rows of the hosts with this name, which is in lower case."""
-        return self._named.get(name, ())
+        """The rows of the hosts with this name, which is in lower case: in one cell if it is named (`c1/h1`), otherwise in
+        all cells. Whoever decides by a name must name the cell, or ask `cells_named`.
+        """
+        cell, plain = cell_and_name(name)
+        return self.rows_in(cell, plain) if cell and plain in self._named else self._named.get(name, ())
 
-    def is_up(self, host: str) -> bool:
-        return any(self.columns.up[row] for row in self.rows_named(host.lower()))
+    def rows_in(self, cell: str, name: str) -> list[int]:
+        """The rows of this cell's hosts with this name, in whatever letter case."""
+        code = self.columns.cells.find(cell)
+        return [row for row in sorted(self._named.get(name.lower(), ())) if self.columns.cell[row] == code]
 
-    def is_node(self, host: str) -> bool:
-        return any(self.columns.kinds[row] == NODE for row in self.rows_named(host.lower()))
+    def cells_named(self, name: str) -> list[str]:
+        """The cells that have a host with this name. A name counts only inside its cell: if several cells have it, it
+        says nothing without the cell.
+        """
+        rows = self.rows_named(name.lower())
+        return sorted({self.columns.cells.names[int(self.columns.cell[row])] for row in rows})
+
+    def clashes(self) -> dict[str, list[str]]:
+        """The names that hosts of several cells have, in lower case, each with its cells."""
+        named = {name: self.cells_named(name) for name in sorted(self._shared_names)}
+        return {name: cells for name, cells in named.items() if len(cells) > 1}
+
+    def is_up(self, cell: str, host: str) -> bool:
+        return any(self.columns.up[row] for row in self.rows_in(cell, host))
+
+    def is_node(self, cell: str, host: str) -> bool:
+        return any(self.columns.kinds[row] == NODE for row in self.rows_in(cell, host))
 
     @property
     def index(self) -> ProviderIndex:
@@ -451,12 +479,20 @@ class Picture:
         if before == name:
             return
         if before:
-            self._named[before.lower()].discard(row)
-            if not self._named[before.lower()]:
-                del self._named[before.lower()]
+            self._count_name(before.lower(), self._named[before.lower()] - {row})
         if name:
-            self._named.setdefault(name.lower(), set()).add(row)
+            self._count_name(name.lower(), self._named.get(name.lower(), set()) | {row})
         self.columns.names[row] = name
+
+    def _count_name(self, name: str, rows: set[int]) -> None:
+        if rows:
+            self._named[name] = rows
+        else:
+            del self._named[name]
+        if len(rows) > 1:
+            self._shared_names.add(name)
+        else:
+            self._shared_names.discard(name)
 
 
 def _profile_of(host: HostState) -> HostProfile:

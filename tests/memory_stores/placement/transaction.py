@@ -152,6 +152,7 @@ class MemoryTransaction:
         standing = {provider: row.root for provider in keys.trees if (row := tables.providers.get(provider))}
         tombstones = {root: tables.tombstones[root].tree for root in keys.trees if root in tables.tombstones}
         roots = dict.fromkeys(standing.values())
+        names = {name: tables.names[name] for name in keys.names if name in tables.names}
         return Forest(
             trees=tombstones | {root: tables.tree_book(root) for root in roots},
             elsewhere={
@@ -159,7 +160,8 @@ class MemoryTransaction:
                 for provider in keys.providers
                 if (row := tables.providers.get(provider)) is not None and row.root not in roots
             },
-            names={name: tables.names[name] for name in keys.names if name in tables.names},
+            names=names,
+            cells={bearer: tables.tree_book(tables.providers[bearer].root).cell for bearer in names.values()},
             classes=frozenset(name for name in keys.classes if name in tables.custom["classes"]),
             traits=frozenset(name for name in keys.traits if name in tables.custom["traits"]),
         )

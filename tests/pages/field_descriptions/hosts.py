@@ -112,6 +112,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "setting": "how it is set, by whom and why",
         "told": "the `number` of the setting that its cell has been told",
         "must_clean": "it was dead, and has not confirmed yet that nothing is left on it that is not its own",
+        "also_in": "other cells that have a host of this name; only answers say it",
         "instances": "how many instances it has",
         "io_ops": "how many builds and similar operations are under way on it",
         "availability_zone": "its zone",

@@ -21,8 +21,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "other key is rejected",
         "availability_zone": "only hosts of this zone",
         "group": "the server group that the instances join; if it does not exist, they end in error",
-        "hosts": "only these hosts, by name",
-        "ignore_hosts": "not these hosts, by name",
+        "hosts": "only these hosts, by name; if hosts of several cells have it, with the cell before it, such as `c1/h1`",
+        "ignore_hosts": "not these hosts, by name, as in `hosts`",
         "different_host": "not the hosts of these instances of the same project, as they are when the request is read",
         "same_host": "only the hosts of these instances of the same project, as they are when the request is read",
         "deadline_s": "seconds until an unfinished build ends in error; 1 to 86400. Left out: 600, or 7200 if the instance may "

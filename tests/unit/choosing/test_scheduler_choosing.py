@@ -356,6 +356,29 @@ def test_a_host_has_the_instances_that_placement_counts_and_not_those_of_its_las
     assert one.choice.name == "crowded"
 
 
+def test_a_name_in_two_cells_means_a_host_only_with_its_cell() -> None:
+    true = structs.replace(a_host("h1"), cell="c2")
+    false = structs.replace(a_host("new"), name="H1", cell="c1")
+    picture = a_picture(
+        a_state("h1", cell="c2"), a_state("new"), a_state("free"), hosts=(true, false, a_host("free"))
+    )
+
+    def hosts_of(**asked: object) -> set[str]:
+        found = choose(picture, [structs.replace(a_spec(), **asked)] * 3, PLUGINS, salt=0)
+        return {f"{one.cell}/{one.choice.name}" for one in found if isinstance(one, Chosen)}
+
+    assert hosts_of(hosts=("h1",)) == set()
+    reasons = [miss.reason for miss in why_not(picture, structs.replace(a_spec(), hosts=("h1",)), PLUGINS)]
+    both = "asked hosts: hosts of cells c1 and c2 have this name: give one as c1/h1 or c2/h1"
+    assert reasons.count(both) == 2
+    assert hosts_of(hosts=("c2/h1",)) == {"c2/h1"}
+    assert hosts_of(hosts=("h1",), cell="c2") == {"c2/h1"}
+    assert hosts_of(hosts=("c2/h1", "c1/h1"), ignore_hosts=("c1/h1",)) == {"c2/h1"}
+    assert hosts_of(ignore_hosts=("h1",)) == {"c1/free"}
+    assert hosts_of(same_hosts=("c2/h1",)) == {"c2/h1"}
+    assert "c1/H1" in hosts_of(different_hosts=("c2/h1", "c1/free"))
+
+
 class OddOnesOnly:
     """A filter of somebody else's."""
 

@@ -69,7 +69,8 @@ def a_row(number: int, spec: InstanceSpec | None = None, **told: object) -> Inst
     request = structs.replace(BUILD, request_id=RequestId(UUID(int=1000 + number)))
     kept = b"" if spec is None else encoded(spec)
     (row,) = accepted(request, [InstanceId(ConsumerId(UUID(int=number)))], NOON, LATER, kept)
-    return structs.replace(row, told=structs.replace(row.told, **told))
+    where = {"cell": "c1"} if told.get("host") else {}
+    return structs.replace(row, told=structs.replace(row.told, **where | told))
 
 
 def placed_row(picture: Picture, number: int = 1) -> InstanceRow:

@@ -445,3 +445,19 @@ def test_which_metrics_are_kept_follows_from_the_order_in_which_they_are_told(
     picture.measure(provider("h"), dict.fromkeys(("zeta", "eta", "theta", "iota", "kappa", "mu"), 1.0))
 
     assert [*picture.columns.metrics] == ["zeta", "eta", "theta"]
+
+
+def test_a_host_of_another_cell_with_the_name_of_one_that_is_down_does_not_make_it_up() -> None:
+    down, false = a_host("h1", cell="c2", up=False), structs.replace(a_host("new"), name="H1")
+    picture = a_picture(hosts=(down, false))
+
+    assert not picture.is_up("c2", "h1")
+    assert picture.is_up("c1", "h1")
+    assert picture.clashes() == {"h1": ["c1", "c2"]}
+    assert [*picture.rows_named("c2/h1")] == [picture.row_of(provider("h1"))]
+    assert len([*picture.rows_named("h1")]) == 2
+
+    picture.remove_hosts([provider("new")])
+
+    assert picture.clashes() == {}
+    assert picture.cells_named("H1") == ["c2"]

@@ -114,6 +114,22 @@ def test_failed_builds_leave_what_an_operator_has_set_and_a_node_in_a_new_cell_i
     assert (elsewhere.cell, elsewhere.told, is_untold(elsewhere)) == ("c2", 0, True)
 
 
+def test_a_cell_that_reports_a_host_first_does_not_keep_it_from_the_cell_whose_it_is() -> None:
+    facts = HostFacts(id=HOST, name="rack-1")
+    false = structs.replace(
+        with_mode(UP, "down", "", "", NOON), cell="c9", sequence=40, report_sequence=2**60
+    )
+    true = HostsReported(cell="c1", hosts=(facts,), sequence=1)
+
+    after = reported(false, facts, true, NOON, speaks_for="c1", placed_in="c1")
+
+    assert after is not None
+    assert (after.cell, after.setting.mode, after.sequence) == ("c1", "up", 40)
+    assert after.setting.number > false.setting.number
+    assert reported(false, facts, true, NOON, speaks_for="c1", placed_in="c9") is None
+    assert reported(false, facts, true, NOON, speaks_for="c1") is None
+
+
 class Worker:
     """A scheduler's handlers about hosts, on a store and a registry."""
 
@@ -169,6 +185,51 @@ def test_a_set_host_is_answered_told_by_an_event_and_known_at_once() -> None:
         known = worker.registry.get(HOST)
         assert known is not None
         assert not known.up, "a heartbeat does not make it up"
+
+    asyncio.run(story())
+
+
+def test_a_name_in_two_cells_means_a_host_only_with_its_cell() -> None:
+    async def story() -> None:
+        namesake = structs.replace(UP, id=ProviderId(UUID(int=8)), cell="c2")
+        worker = Worker(UP, namesake)
+        await worker.open()
+
+        (refused,) = await worker.handle(SetHost(host="rack-1", mode="dead"))
+        event, answer = await worker.handle(SetHost(host="c2/rack-1", mode="down"))
+
+        assert isinstance(refused, BuildRejected)
+        assert (refused.field, refused.value) == ("host", "rack-1")
+        assert refused.reason == (
+            "hosts of cells c1 and c2 have this name: give one as c1/rack-1 or c2/rack-1"
+        )
+        assert isinstance(event, HostChanged)
+        assert isinstance(answer, HostSet)
+        assert (answer.host.id, answer.host.cell, answer.host.also_in) == (namesake.id, "c2", ("c1",))
+        assert (await worker.row()).setting == HostSetting()
+
+    asyncio.run(story())
+
+
+def test_a_name_in_two_cells_raises_one_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        worker = Worker(UP, structs.replace(UP, id=ProviderId(UUID(int=9)), name="other"))
+        await worker.open()
+        worker.registry.look()
+        assert worker.registry.counts[0].by_value == {}
+
+        facts = HostFacts(id=ProviderId(UUID(int=8)), name="RACK-1")
+        await worker.handle(HostsReported(cell="c2", hosts=(facts,)), cell="c2")
+        worker.registry.look()
+        worker.registry.look()
+
+        assert worker.registry.counts[0].by_value == {"rack-1": 1}
+        assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [
+            "hosts of cells c1, c2 are called rack-1: give the name with its cell"
+        ]
+        worker.registry.forget([facts.id])
+        worker.registry.look()
+        assert worker.registry.as_heard(UP).also_in == ()
 
     asyncio.run(story())
 

@@ -40,7 +40,7 @@ ONE = InstanceId(an_id("one"))
 H2: Choice = choice("h2")
 
 
-def is_up(_host: str) -> bool:
+def is_up(_cell: str, _host: str) -> bool:
     return True
 
 
@@ -236,12 +236,14 @@ def test_an_end_that_comes_too_early_or_too_late_gets_the_reason(
 
 def test_a_move_is_not_reverted_to_a_host_that_is_down() -> None:
     there = arrived(taken(a_row()))
-    refused = move_ended(there, an_end("revert"), NOON, lambda host: host != "h1")
+    refused = move_ended(there, an_end("revert"), NOON, lambda _cell, host: host != "h1")
     assert isinstance(refused, BuildRejected)
     assert refused.reason == (
         "its first host h1 is down, and the instance would be destroyed where it runs now: confirm the move"
     )
-    assert isinstance(move_ended(there, an_end("confirm"), NOON, lambda host: host != "h1"), InstanceRow)
+    assert isinstance(
+        move_ended(there, an_end("confirm"), NOON, lambda _cell, host: host != "h1"), InstanceRow
+    )
 
 
 def test_an_end_names_its_move() -> None:

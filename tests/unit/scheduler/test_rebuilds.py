@@ -64,7 +64,7 @@ def a_row(state: str = ACTIVE, **told: Any) -> InstanceRow:
 def judged(
     row: InstanceRow | None, order: RebuildInstance | None = None, down: str = ""
 ) -> InstanceRow | BuildRejected:
-    def why_no_work(host: str) -> str:
+    def why_no_work(_cell: str, host: str) -> str:
         return f"{host} is down" if host == down else ""
 
     return rebuilt(row, order or an_order(), NOON, timeout_s=7_200, why_no_work=why_no_work)

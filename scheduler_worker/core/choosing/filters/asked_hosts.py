@@ -1,5 +1,9 @@
-"""The host is one of those that the request names, and none that it excludes; for a move, it is of the instance's cell."""
+"""The host is one of those that the request names, and none that it excludes; for a move, it is of the instance's cell.
 
+A name may have a cell before it (`c1/h1`). Without one, it means no host if several cells have it.
+"""
+
+from bus.messages.hosts import host_in_cell, names_clash
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
@@ -12,7 +16,11 @@ class AskedHosts(Filter):
     woken_by = (Change.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        passed = hosts.named(spec.hosts) if spec.hosts else hosts.everyone()
+        passed = hosts.everyone()
+        if spec.hosts:
+            # A name counts only inside its cell: without a cell, one that several cells have means none of their hosts.
+            clear = [name for name in spec.hosts if spec.cell or len(hosts.cells_named(name)) <= 1]
+            passed = hosts.named(tuple(clear))
         if spec.cell:
             passed = passed & hosts.in_cell(spec.cell)
         return passed & ~hosts.named(spec.ignore_hosts) if spec.ignore_hosts else passed
@@ -20,5 +28,9 @@ class AskedHosts(Filter):
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
         if spec.cell and hosts.cell_name(at) != spec.cell:
             return f"is in cell {hosts.cell_name(at)!r}: an instance moves only within its cell {spec.cell!r}"
-        is_ignored = hosts.name(at).lower() in spec.ignore_hosts
-        return "is to be ignored" if is_ignored else "is none of the hosts that were asked for"
+        name = hosts.name(at).lower()
+        if {name, host_in_cell(hosts.cell_name(at), name)} & {*spec.ignore_hosts}:
+            return "is to be ignored"
+        if name in spec.hosts and len(cells := hosts.cells_named(name)) > 1:
+            return names_clash(name, cells)
+        return "is none of the hosts that were asked for"

@@ -99,12 +99,16 @@ class HostFactColumns:
         return np.equal(self.of(self.columns.cell), self.columns.cells.find(cell))
 
     def named(self, names: tuple[str, ...]) -> Flags:
-        """The hosts with one of these names, which are in lower case."""
+        """The hosts with one of these names, which are in lower case, and may have a cell before them (`c1/h1`)."""
         named = np.zeros(self.columns.rows, dtype=np.bool_)
         for name in names:
             for row in self._draft.picture.rows_named(name):
                 named[row] = True
         return self.of(named)
+
+    def cells_named(self, name: str) -> list[str]:
+        """The cells that have a host with this name."""
+        return self._draft.picture.cells_named(name)
 
     def with_all(self, traits: tuple[str, ...]) -> Flags:
         """The hosts whose trees have all of these traits, at one provider or at several."""

@@ -1,0 +1,91 @@
+"""A name counts only inside its cell: what the hosts of one cell are called changes nothing in another one."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.build import BuildRejected, InstancesFound, RequestId
+from bus.messages.hosts import AskHosts, HostFacts, HostSet, HostsFound, HostsReported, SetHost
+from bus.messages.moves import MoveInstance
+from bus.messages.planning import AskDrain, DrainFound
+from tests.contracts.placement_orders import an_id
+from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
+from tests.stories.layouts import STAGES
+
+pytestmark = pytest.mark.asyncio
+
+# A new id, and the name of a host of c2: letter case does not matter.
+FALSE = HostFacts(id=host_id("false"), name="H1")
+
+
+@asynccontextmanager
+async def a_namesake(bus: str, books: str, *, comes_first: bool = False) -> AsyncIterator[Cloud]:
+    """A cloud in which a compute of c1 reports a host by the name of a host of c2, and its inventory too."""
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        if comes_first:
+            await report_falsely(setup)
+        await setup.add_host("h1", "c2", vcpu=8)
+        await setup.add_host("h2", "c2", vcpu=8)
+        await setup.until_registered("h1", "h2")
+        if not comes_first:
+            await report_falsely(setup)
+        yield setup
+
+
+async def report_falsely(setup: Cloud) -> None:
+    inventory = a_host("h1", "c1")
+    provider = structs.replace(inventory.providers[0], id=FALSE.id)
+    await setup.stations_in["c1"].ask(structs.replace(inventory, root=FALSE.id, providers=(provider,)))
+    await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(FALSE,)))
+
+    async def is_known() -> bool:
+        found = await setup.client.ask(AskHosts(name="H1"))
+        return isinstance(found, HostsFound) and bool(found.hosts)
+
+    await wait_until(is_known, "the false host is known")
+
+
+async def answered(setup: Cloud, question: Message) -> Message:
+    return await setup.client.ask(question)
+
+
+@STAGES
+@pytest.mark.parametrize("comes_first", [False, True])
+async def test_a_compute_of_one_cell_stops_no_evacuation_in_another(
+    bus: str, books: str, *, comes_first: bool
+) -> None:
+    async with a_namesake(bus, books, comes_first=comes_first) as setup:
+        build = a_build(1, hosts=("c2/h1",))
+        await setup.send(build)
+        built = await setup.until_state(instance_of(build), "active", "error")
+        assert (built.state, built.cell, built.host) == ("active", "c2", "h1")
+        down = await answered(setup, SetHost(host="c2/h1", mode="down"))
+        assert isinstance(down, HostSet)
+        assert (down.host.cell, down.host.also_in) == ("c2", ("c1",))
+
+        order = MoveInstance(request_id=RequestId(an_id("move")), instance=built.id, kind="evacuate")
+        moving = await answered(setup, order)
+
+        assert isinstance(moving, InstancesFound), moving
+        assert [each.state for each in moving.instances] == ["moving"]
+
+
+@STAGES
+async def test_a_name_without_its_cell_is_refused_with_both(bus: str, books: str) -> None:
+    async with a_namesake(bus, books) as setup:
+        build = a_build(1, hosts=("h1",))
+        await setup.send(build)
+        ended = await setup.until_state(instance_of(build), "active", "error")
+        planned = await answered(setup, AskDrain(host="h1"))
+        drained = await answered(setup, AskDrain(host="c2/h1"))
+
+        both = "hosts of cells c1 and c2 have this name: give one as c1/h1 or c2/h1"
+        assert ended.state == "error"
+        assert ended.no_valid_host is not None
+        assert [each.reason for each in ended.no_valid_host.nearest] == [both, both]
+        assert isinstance(planned, BuildRejected)
+        assert (planned.field, planned.reason) == ("host", both)
+        assert isinstance(drained, DrainFound)
