@@ -395,14 +395,14 @@ class Deployer(PartGroup):
         progress = DeployProgressed(
             cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=text
         )
-        self._say(progress).add_done_callback(self._was_sent)
+        # A bug in a task of its own ends the part. A callback's exception would only be logged.
+        self._answering.start(self._send_progress(progress))
 
-    def _was_sent(self, sent: "asyncio.Future[None]") -> None:
-        problem = None if sent.cancelled() else sent.exception()
-        if isinstance(problem, Operational):
+    async def _send_progress(self, progress: DeployProgressed) -> None:
+        try:
+            await self._say(progress)
+        except Operational as problem:
             self._asking.left(problem)
-        elif problem is not None:
-            raise problem
 
     async def _send_answers(self, row: NodeRow) -> None:
         """Send the final answers of a row to their conductors, and remove them from the row when the broker has

@@ -133,6 +133,15 @@ class Sweeper(PartGroup):
 
     async def _sweep(self) -> None:
         is_for_all, self._is_for_all = self._is_for_all, False
+        try:
+            await self._compare_all(is_for_all=is_for_all)
+        except Exception:
+            # The next sweep must be for all again; a gap during this one may have asked for that, too.
+            self._is_for_all = self._is_for_all or is_for_all
+            raise
+        self.sweeps += 1
+
+    async def _compare_all(self, *, is_for_all: bool) -> None:
         owners = await self._store.owners()
         names = {each.owner for each in owners} if is_for_all else {self._membership.name}
         rows = await self._rows_of(names)
@@ -148,7 +157,6 @@ class Sweeper(PartGroup):
             listed.update(node.id for node in page.nodes)
             await self._compare(page.nodes, rows, known)
         await self._handle_unlisted(listed, rows)
-        self.sweeps += 1
 
     async def _rows_of(self, owners: Iterable[str]) -> dict[ProviderId, NodeRow]:
         """The rows of these daemons' nodes, read before Ironic is asked. If a row is written meanwhile, Ironic's
@@ -220,7 +228,10 @@ class Sweeper(PartGroup):
             await self._store.page_of(self._membership.name, self._settings.page, needs="read")
         )
         if len(self._suspects) > SINGLE_READS_MAX:
-            # As after a takeover: a list of all nodes costs less.
+            # As after a takeover: a list of all nodes costs less. Other daemons' nodes are in it only if all are compared.
+            self._is_for_all = self._is_for_all or any(
+                node not in self._membership.owned for node in self._suspects
+            )
             self._suspects.clear()
             self._sweeping.wake()
         await self._read([*self._suspects, *self._unlisted][: self._settings.page])

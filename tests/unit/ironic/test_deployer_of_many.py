@@ -71,7 +71,9 @@ class Hall:
         self.say: Say = self._say
 
     @asynccontextmanager
-    async def running(self, *rows: NodeRow, settings: IronicSettings = QUICK) -> AsyncIterator[None]:
+    async def running(
+        self, *rows: NodeRow, settings: IronicSettings = QUICK
+    ) -> AsyncIterator["asyncio.Task[None]"]:
         async with self.store.transaction() as transaction:
             await transaction.save(rows)
         place = Place("d1")
@@ -83,7 +85,7 @@ class Hall:
         ironic = asyncio.create_task(run_until(told, (self.ironic,), 5))
         deploying = asyncio.create_task(self.deployer.run())
         try:
-            yield
+            yield deploying
         finally:
             told.set()
             deploying.cancel()
@@ -162,6 +164,22 @@ async def test_health_shows_the_steps_that_fail() -> None:
         await until(lambda: hall.deployer.deployed == 1)
 
         assert State.WELL in [each.state for each in statuses([hall.deployer]) if each.name == "deploy steps"]
+
+
+async def test_a_bug_in_what_progress_says_ends_the_deployer() -> None:
+    hall = Hall(1)
+    hall.gate.opened.set()
+
+    def say(message: Answer | DeployProgressed) -> "asyncio.Future[None]":
+        done = asyncio.get_running_loop().create_future()
+        if isinstance(message, DeployProgressed):
+            done.set_exception(TypeError("a bug"))
+        return done
+
+    hall.say = say
+    with pytest.RaisesGroup(pytest.RaisesExc(TypeError, match="a bug"), flatten_subgroups=True):
+        async with hall.running(deploying(hall.ids[0])) as running:
+            await until(running.done)
 
 
 async def test_an_answer_is_tried_again_when_the_broker_of_its_cell_is_back_and_its_order_is_kept() -> None:

@@ -215,6 +215,33 @@ async def test_after_a_gap_the_nodes_of_all_daemons_are_compared_and_else_only_o
         assert [id_ for id_ in stand.ids if not stand.is_in_maintenance(id_)] == own
 
 
+async def test_a_sweep_for_all_daemons_that_fails_is_repeated_for_all_of_them() -> None:
+    stand = Stand(6)
+    async with stand.running(owners=("d1", "d2")):
+        for node in stand.ids:
+            stand.ironic.set_maintenance(str(node), is_on=True)
+        stand.wire.fails[LIST] = 503
+
+        await stand.sweep()
+
+        assert LIST not in stand.wire.fails, "Ironic was away once"
+        assert all(map(stand.is_in_maintenance, stand.ids))
+
+
+async def test_many_nodes_of_another_daemon_that_must_be_read_again_are_compared_with_all() -> None:
+    stand = Stand(SINGLE_READS_MAX + 5)
+    async with stand.running(owners=("d2",)):
+        stand.place.gain(1)
+        stand.place.owned.clear()
+        for node in stand.ids:
+            stand.ironic.set_maintenance(str(node), is_on=True)
+        changed = {node: lambda row: structs.replace(row, doubts=("why not",)) for node in stand.ids}
+
+        await stand.writer.change(changed)
+
+        await until(lambda: all(map(stand.is_in_maintenance, stand.ids)), "all are compared")
+
+
 async def test_nodes_are_seen_in_an_epoch_when_their_owner_reads_them_and_knows_that_they_are_its_own() -> (
     None
 ):
