@@ -16,7 +16,7 @@ from typing import Protocol, assert_never
 
 from msgspec import Struct, structs
 
-from bus.errors import Locked, Operational
+from bus.errors import Locked, Operational, WrongAnswer
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
 from bus.moments import moment
@@ -39,11 +39,14 @@ from ironic_sync.core.deploying import (
     Step,
     Validate,
     Wait,
+    after_failure,
+    after_no_effect,
     after_refusal,
     after_step,
     ended,
     is_end,
     is_held,
+    leaves_ports,
     next_step,
     why_invalid,
 )
@@ -52,7 +55,7 @@ from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.orders import AT_ONCE
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import Answer, Deploy, NodeRow
-from ironic_sync.rest import Change, IronicApi, NoLongerOurs, Refused
+from ironic_sync.rest import Change, CredentialsRefused, IronicApi, NoLongerOurs, Refused
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 
@@ -60,6 +63,8 @@ log = logging.getLogger(__name__)
 
 # The text shown while a deploy waits for placement to reserve the node.
 UNTIL_HELD = "placement must hold the node first"
+# So many failed tries in a row are normal: a node is often locked for seconds.
+TRIES_UNTOLD_MAX = 4
 
 
 # Sends a message to the conductor of its cell; the future is done when that cell's broker has confirmed it.
@@ -204,8 +209,6 @@ class Deployer(PartGroup):
                 pass
         except Operational as problem:
             self._asking.left(problem)
-        else:
-            self._asking.well()
 
     async def _has_worked_on(self, node: ProviderId) -> bool:
         row = (await self._store.read((node,))).get(node)
@@ -234,8 +237,10 @@ class Deployer(PartGroup):
         NoLongerOurs is raised if this daemon may no longer act on the node: then the API has not sent the change.
         """
         node, at_us, is_ordered = row.node, self._writer.clock_us(), False
+        seen: Seen | None = None
         try:
             seen = Seen(await self._api.node(row.id))
+            self._asking.well()
             ordered: list[Step] = []
             while True:
                 node, at_us = seen.node, self._writer.clock_us()
@@ -243,7 +248,7 @@ class Deployer(PartGroup):
                 if not isinstance(step, Step):
                     return _LookResult(node, at_us, step, is_ordered)
                 if step in ordered:
-                    return _LookResult(node, at_us, Wait("Ironic has the order"))
+                    return _LookResult(node, at_us, after_no_effect(deploy, step))
                 result = await self._send_step(row.id, step)
                 if isinstance(result, Refused):
                     return _LookResult(
@@ -261,9 +266,17 @@ class Deployer(PartGroup):
         except NoLongerOurs:
             raise
         except Operational as problem:
+            return _LookResult(node, at_us, self._after_error(deploy, seen, problem), is_ordered)
+
+    def _after_error(self, deploy: Deploy, seen: Seen | None, problem: Operational) -> Outcome:
+        """The outcome when a request to Ironic fails. If not even the node could be read (`seen` is None), Ironic is
+        away: that concerns all nodes, and is waited for.
+        """
+        if seen is None:
             self._asking.left(problem)
-            again = Again(str(problem), is_refusal=isinstance(problem, Locked))
-            return _LookResult(node, at_us, again, is_ordered)
+            return Again(str(problem))
+        is_answer = isinstance(problem, Locked | CredentialsRefused | WrongAnswer)
+        return after_failure(deploy, str(problem), is_answer=is_answer)
 
     async def _send_step(  # noqa: PLR0911 - one for each step
         self, node: ProviderId, step: Step
@@ -301,8 +314,8 @@ class Deployer(PartGroup):
         outcome = looked.outcome
         if isinstance(outcome, Finish | Gone) and not is_held(row):
             outcome = Wait(UNTIL_HELD)
-        tries, refusals = _counted(deploy, outcome)
-        due_at = self._now() + self._pause(outcome, tries)
+        counted = _counted(deploy, outcome)
+        due_at = self._now() + self._pause(outcome, counted.tries)
         if isinstance(outcome, Wait | Again):
             # If somebody else has written the row since it was read, that wakes us: this look did not use it.
             self._looked_by[row.id] = _signature(self._with_node(row, looked, row.version))
@@ -325,7 +338,12 @@ class Deployer(PartGroup):
                 return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
             if isinstance(outcome, Wait | Again):
                 waiting = structs.replace(
-                    work, progress=outcome.why, tries=tries, refusals=refusals, due_at=due_at
+                    work,
+                    progress=outcome.why,
+                    tries=counted.tries,
+                    refusals=counted.refusals,
+                    repeats=counted.repeats,
+                    due_at=due_at,
                 )
                 return structs.replace(after, deploy=waiting)
             return structs.replace(after, deploy=self._deploy_after(work, outcome))
@@ -333,7 +351,7 @@ class Deployer(PartGroup):
         if not await self._writer.change({row.id: change}):
             # Somebody else has written it since: look again.
             return True
-        self._tell(row.id, deploy, outcome)
+        self._tell(row.id, counted, outcome)
         return isinstance(outcome, Fail | Finish | Gone | Note)
 
     def _deploy_after(self, work: Deploy, outcome: Outcome) -> Deploy:
@@ -344,7 +362,7 @@ class Deployer(PartGroup):
             case Note(before):
                 return structs.replace(work, before=before)
             case Fail(reason):
-                return structs.replace(work, failure=reason, tries=0, refusals=0, due_at=AT_ONCE)
+                return structs.replace(work, failure=reason, tries=0, refusals=0, repeats=0, due_at=AT_ONCE)
             case _:
                 return work
 
@@ -358,7 +376,8 @@ class Deployer(PartGroup):
 
     def _pause(self, outcome: Outcome, tries: int) -> timedelta:
         settings = self._settings
-        if not isinstance(outcome, Again):
+        if not isinstance(outcome, Again) or outcome.is_without_effect:
+            # Ironic may only be slow to begin.
             return timedelta(seconds=settings.deploy_read_s)
         pauses = Pauses(settings.deploy_retry_s_first, settings.deploy_retry_s_max)
         return timedelta(seconds=pauses.after(tries - 1, self._chance))
@@ -371,6 +390,22 @@ class Deployer(PartGroup):
                 )
             case Wait(why):
                 self._tell_progress(node, deploy, why)
+            case Again(why) if deploy.tries >= TRIES_UNTOLD_MAX and deploy.tries.bit_count() == 1:
+                # At 4, 8, 16... tries: a step that is repeated for long is told again, and does not fill the log.
+                log.warning(
+                    "the %s of instance %s on node %s has made %d tries without success, and goes on: %s",
+                    _name_of(deploy),
+                    deploy.instance,
+                    node,
+                    deploy.tries,
+                    why,
+                )
+            case Gone() if leaves_ports(deploy):
+                log.error(
+                    "ports of instance %s may still be attached to node %s: Ironic did not detach them",
+                    deploy.instance,
+                    node,
+                )
         self.deployed += isinstance(outcome, Finish) and deploy.kind == "deploy"
         self.undeployed += isinstance(outcome, Gone)
         self.failed += isinstance(outcome, Fail)
@@ -435,11 +470,24 @@ def _verdict(checks: Mapping[str, InterfaceCheck] | Refused) -> Refused | Fail |
     return Fail(flaws) if flaws else None
 
 
-def _counted(deploy: Deploy, outcome: Outcome) -> tuple[int, int]:
-    """The order's failed tries and refusals, with this outcome."""
-    if not isinstance(outcome, Again):
-        return 0, 0
-    return deploy.tries + 1, deploy.refusals + outcome.is_refusal
+def _counted(deploy: Deploy, outcome: Outcome) -> Deploy:
+    """The order with its failed tries counted, this outcome included. Progress begins a new count."""
+    match outcome:
+        case Again():
+            return structs.replace(
+                deploy,
+                tries=deploy.tries + 1,
+                refusals=deploy.refusals + outcome.is_refusal,
+                repeats=deploy.repeats + outcome.is_without_effect,
+            )
+        case Wait(why) if why != UNTIL_HELD:
+            return structs.replace(deploy, tries=0, refusals=0, repeats=0)
+        case _:
+            return deploy
+
+
+def _name_of(deploy: Deploy) -> str:
+    return "cleanup after the failed deploy" if deploy.failure else deploy.kind
 
 
 def _work_of(deploy: Deploy) -> tuple[object, ...]:

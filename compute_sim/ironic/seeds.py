@@ -28,6 +28,8 @@ def available_nodes(
             "power_state": states.POWER_OFF,
             # With this interface a deploy leaves the node powered on, as real ones do; `fake`, the default, does not.
             "deploy_interface": "ramdisk",
+            # Ports can be attached. The default, `noop`, takes them and attaches none.
+            "network_interface": "flat",
             "properties": {"cpus": 8, "memory_mb": 65536, "local_gb": 480, "cpu_arch": "x86_64"},
             **fields,
         }

@@ -99,9 +99,12 @@ OF_REBUILDS: Mapping[str | None, str] = {
 
 # The interfaces that must pass Ironic's validation. A node without a storage interface has none to validate.
 VALIDATED = ("deploy", "power", "storage")
-# How often the instance_uuid may be refused where the node is free: another node may still be losing it. And how often the
-# detaching of our ports from a node that is no longer ours.
-CONFLICTS_MAX = 12
+# So often a step may fail although Ironic answers: it is refused for the moment, the node is locked, the answer is an error.
+# After that a deploy or rebuild fails, and a cleanup leaves the ports attached.
+REFUSALS_MAX = 12
+# So often Ironic may accept a step that then shows no effect. A node whose network interface is `noop`, for example,
+# accepts every port and attaches none.
+NO_EFFECT_MAX = 4
 _CONFLICT, _MISSING = 409, 404
 
 
@@ -153,6 +156,12 @@ class SetState(Struct, frozen=True):
     configdrive: str = ""
 
 
+_WORDS: Mapping[type, str] = {
+    SetInstance: "set the instance",
+    ClearInstance: "remove the instance",
+    ReadVifs: "list the ports",
+    Validate: "validate the node",
+}
 Step = SetInstance | ClearInstance | ReadVifs | AttachVif | DetachVif | Validate | SetState
 
 
@@ -163,10 +172,14 @@ class Wait(Struct, frozen=True):
 
 
 class Again(Struct, frozen=True):
-    """An outcome: the step failed this time. Try it again after a pause. `is_refusal`: Ironic answered, and refused it."""
+    """An outcome: the step failed this time. Try it again after a pause.
+
+    `is_refusal`: it failed although Ironic answers. `is_without_effect`: Ironic accepted it, and nothing changed.
+    """
 
     why: str
     is_refusal: bool = False
+    is_without_effect: bool = False
 
 
 class Note(Struct, frozen=True):
@@ -193,7 +206,7 @@ Outcome = Wait | Again | Note | Fail | Finish | Gone
 
 
 def next_step(deploy: Deploy, seen: Seen) -> Step | Outcome:
-    if deploy.kind == "undeploy" or deploy.failure:
+    if deploy.is_cleanup:
         return _undeploying(deploy, seen)
     assert deploy.order is not None, "a deploy has its order"
     if isinstance(deploy.order, RedeployInstance):
@@ -217,12 +230,52 @@ def after_step(seen: Seen, step: Step) -> Seen:
 
 
 def after_refusal(deploy: Deploy, step: Step, status: int, message: str) -> Outcome:
-    """The outcome when Ironic refuses a step."""
-    if deploy.kind == "undeploy" or deploy.failure or status == _MISSING:
-        return Again(f"Ironic refuses: {message}", is_refusal=True)
-    if isinstance(step, SetInstance) and status == _CONFLICT and deploy.refusals < CONFLICTS_MAX:
-        return Again(f"Ironic refuses: {message}", is_refusal=True)
-    return Fail(f"Ironic refuses: {message}")
+    """The outcome when Ironic refuses a step. A conflict about the instance_uuid may pass: another node may still be
+    losing it. So may a 404: the node is read again.
+    """
+    why = f"Ironic refuses to {words_of(step)}: {message}"
+    may_pass = status == _MISSING or (isinstance(step, SetInstance) and status == _CONFLICT)
+    return after_failure(deploy, why) if may_pass or deploy.is_cleanup else Fail(why)
+
+
+def after_failure(deploy: Deploy, why: str, *, is_answer: bool = True) -> Outcome:
+    """The outcome when a step fails though Ironic has just answered a question about the node. `is_answer`: the failure
+    itself is an answer, such as a lock or an error; otherwise no answer came.
+
+    A cleanup never fails: only Ironic can take the instance off the node.
+    """
+    if deploy.is_cleanup:
+        return Again(why, is_refusal=is_answer)
+    if deploy.refusals < REFUSALS_MAX:
+        return Again(why, is_refusal=True)
+    return Fail(f"{why} (try {deploy.refusals + 1}, the last)")
+
+
+def after_no_effect(deploy: Deploy, step: Step) -> Outcome:
+    """The outcome when Ironic has just accepted this step, and the node is as it was before."""
+    hint = " (the network interface 'noop' attaches none)" if isinstance(step, AttachVif) else ""
+    why = f"Ironic accepts the order to {words_of(step)}, and nothing changes{hint}"
+    if deploy.is_cleanup or deploy.repeats + 1 < NO_EFFECT_MAX:
+        return Again(why, is_without_effect=True)
+    return Fail(f"{why}: {deploy.repeats + 1} tries")
+
+
+def leaves_ports(deploy: Deploy) -> bool:
+    """Whether a cleanup gives up detaching ports: Ironic has refused it, or accepted it without effect, too often."""
+    return deploy.refusals >= REFUSALS_MAX or deploy.repeats >= NO_EFFECT_MAX
+
+
+def words_of(step: Step) -> str:
+    """The step in words, for reasons of failures: Ironic refuses to ..."""
+    match step:
+        case AttachVif(vif):
+            return f"attach port {vif}"
+        case DetachVif(vif):
+            return f"detach port {vif}"
+        case SetState(target):
+            return f"bring the node to {target!r}"
+        case _:
+            return _WORDS[type(step)]
 
 
 def why_invalid(checks: Mapping[str, InterfaceCheck]) -> str:
@@ -397,6 +450,8 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
             return SetState("deleted")
         case "abort":
             return SetState("abort")
+        case "clear" if leaves_ports(deploy):
+            return ClearInstance()
         case "clear" if seen.vifs is None:
             return ReadVifs()
         case "clear":
@@ -413,7 +468,7 @@ def _detaching_ours(deploy: Deploy, node: Node, seen: Seen) -> Step | Outcome:
     """
     ours = deploy.order.ports if isinstance(deploy.order, DeployInstance) else ()
     is_taken_off = node.instance_uuid is None and OF_UNDEPLOYS.get(node.provision_state) != CLEAR
-    if not ours or is_taken_off or deploy.refusals >= CONFLICTS_MAX:
+    if not ours or is_taken_off or leaves_ports(deploy):
         return Gone()
     if seen.vifs is None:
         return ReadVifs()

@@ -153,7 +153,14 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
         if under_way.kind == "undeploy" and not under_way.is_leftover:
             return ended, None
         given_up = structs.replace(
-            under_way, kind="undeploy", is_leftover=False, failure="", tries=0, refusals=0, due_at=AT_ONCE
+            under_way,
+            kind="undeploy",
+            is_leftover=False,
+            failure="",
+            tries=0,
+            refusals=0,
+            repeats=0,
+            due_at=AT_ONCE,
         )
         return structs.replace(ended, deploy=given_up), None
     if under_way is not None or not _is_on(row, order):

@@ -60,14 +60,20 @@ class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: str = ""
     is_ordered: bool = False
     failure: str = ""
-    # For people: what the deploy waits for. `tries` counts failed tries of the same step, and `refusals` those of them that
-    # failed because Ironic refused, and not because it was away.
+    # For people: what the deploy waits for. `tries` counts failed tries in a row; of these, `refusals` are those that
+    # failed although Ironic answered, and `repeats` those that Ironic accepted and that changed nothing.
     progress: str = ""
     tries: int = 0
     refusals: int = 0
+    repeats: int = 0
     started_at: datetime | None = None
     # When the node must be read again even without a notification.
     due_at: datetime | None = None
+
+    @property
+    def is_cleanup(self) -> bool:
+        """Whether the instance is to be taken off the node: by an undeploy, or after a failed deploy."""
+        return self.kind == "undeploy" or bool(self.failure)
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from compute_sim.ironic.core.json_patch import Operation, operations_of, patched
 from compute_sim.ironic.core.node import (
     DEFAULT_INTERFACES,
     INTERFACES,
+    NO_NETWORK,
     Node,
     check_unlocked,
     refusal_of_lock,
@@ -412,7 +413,12 @@ def delete(node: Node) -> ChangedNode:
 
 
 def attach_vif(node: Node, vif: str, ports_count: int) -> Node:
+    """The node with this port. A node whose network interface is `noop` accepts each port and attaches none, as Ironic's
+    does.
+    """
     check_unlocked(node)
+    if node.network_interface == NO_NETWORK:
+        return node
     if vif in node.vifs:
         raise Refused(CONFLICT, f"VIF {vif} is attached to node {node.uuid} already.")
     if len(node.vifs) >= ports_count:
@@ -422,6 +428,8 @@ def attach_vif(node: Node, vif: str, ports_count: int) -> Node:
 
 def detach_vif(node: Node, vif: str) -> Node:
     check_unlocked(node)
+    if node.network_interface == NO_NETWORK:
+        return node
     if vif not in node.vifs:
         raise Refused(BAD_REQUEST, f"VIF {vif} is not attached to node {node.uuid}.")
     return structs.replace(node, vifs=tuple(each for each in node.vifs if each != vif))

@@ -45,6 +45,8 @@ DEFAULT_INTERFACES: Mapping[str, Mapping[str, str]] = {
         "vendor_interface": "redfish",
     },
 }
+# A network interface that does nothing: it takes each port and attaches none.
+NO_NETWORK = "noop"
 INTERFACES = tuple(DEFAULT_INTERFACES["fake-hardware"])
 
 

@@ -339,6 +339,29 @@ async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(
 
 
 @STAGES
+async def test_a_node_that_takes_ports_and_attaches_none_is_left_for_the_alternate(
+    bus: str, books: str
+) -> None:
+    """As a node does whose network interface is `noop`."""
+    bad = available_nodes(2, name="no-network", network_interface="noop")
+    (good,) = available_nodes(1, name="network")
+    async with deploy_setup(bus, books, *bad, good) as metal, metal.daemon("d1"):
+        await metal.until_offered(*bad, good)
+        instance = await metal.boot(1, ports=("port-1",))
+
+        active = await metal.cloud.until_state(instance, "active")
+
+        assert active.host == good.uuid
+        assert {each.host for each in active.failures} <= {node.uuid for node in bad}
+        assert all("to attach port port-1, and nothing changes" in each.reason for each in active.failures)
+        second = await metal.boot(2, ports=("port-2",))
+        failed = await metal.cloud.until_state(second, "error")
+        assert {each.host for each in failed.failures} == {node.uuid for node in bad}
+        assert all("'noop'" in each.reason for each in failed.failures)
+        await metal.until_free(*bad)
+
+
+@STAGES
 async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, books: str) -> None:
     nodes = available_nodes(3)
     bad = tuple(node.uuid for node in nodes[:2])

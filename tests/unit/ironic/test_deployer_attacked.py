@@ -11,8 +11,8 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
-from compute_sim.ironic import IronicSimSettings
-from ironic_sync.core.deploying import CONFLICTS_MAX
+from compute_sim.ironic import IronicSimSettings, Node, available_nodes
+from ironic_sync.core.deploying import NO_EFFECT_MAX, REFUSALS_MAX
 from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow
 from tests.ironic_clock import LONG_S
@@ -159,6 +159,151 @@ async def test_an_order_that_ironic_took_and_has_not_begun_is_not_given_again_in
     assert len(begun) == 1
 
 
+# Ironic takes an order, and nothing follows
+
+
+def a_node_without_network() -> Node:
+    (node,) = available_nodes(1, network_interface="noop")
+    return node
+
+
+async def test_a_port_that_ironic_takes_and_never_attaches_ends_the_deploy_with_the_reason() -> None:
+    """The network interface `noop` takes every port and attaches none."""
+    stand = Stand(hears=False, node=a_node_without_network())
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=PORTS))
+        await stand.until(
+            lambda: stand.row.deploy is not None and stand.row.deploy.tries == 2, "the tries are counted"
+        )
+        assert stand.row.deploy is not None
+        assert "attach port port-1, and nothing changes" in stand.row.deploy.progress
+        await stand.until_said(SpawnFailed)
+        await stand.until_available()
+
+    (failed,) = stand.answers
+    assert isinstance(failed, SpawnFailed)
+    assert failed.reason == (
+        "Ironic accepts the order to attach port port-1, and nothing changes (the network interface 'noop' attaches none): "
+        "4 tries"
+    )
+    assert stand.wire.requests.count("POST /vifs") == NO_EFFECT_MAX
+    assert "deploying" not in stand.states
+
+
+def taking(what: str) -> Callable[[httpx.Request], Event | None]:
+    """Requests of this kind are accepted, and Ironic never receives them."""
+    method, _, end = what.partition(" ")
+
+    async def accept(_: Go) -> httpx.Response:
+        return httpx.Response(202)
+
+    return lambda request: accept if request.method == method and request.url.path.endswith(end) else None
+
+
+async def test_a_deploy_that_ironic_takes_and_never_begins_ends_with_the_reason() -> None:
+    stand = Stand(hears=False)
+    stand.wire.refuses = taking("PUT /states/provision")
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id))
+        await stand.until_said(SpawnFailed)
+        assert stand.node.instance_uuid is None
+
+    assert stand.wire.requests.count("PUT /states/provision") == NO_EFFECT_MAX
+
+
+async def test_an_undeploy_that_ironic_takes_and_never_begins_is_told_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stand = Stand(hears=False)
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id))
+        await stand.until_said(InstanceSpawned)
+        stand.wire.refuses = taking("PUT /states/provision")
+        await stand.order(an_undeploy(host=stand.id))
+        await stand.until(lambda: stand.row.deploy is not None and stand.row.deploy.tries > 8, "many tries")
+        assert len(stand.answers) == 1, "the instance is on the node"
+        stand.wire.refuses = lambda _: None
+        await stand.until_said(InstanceDestroyed)
+
+    told = [each.getMessage() for each in caplog.records if "without success" in each.getMessage()]
+    assert len(told) == 2, "at 4 and at 8 tries"
+    assert f"the undeploy of instance {OURS} on node {stand.id} has made 4 tries" in told[0]
+    assert "bring the node to 'deleted', and nothing changes" in told[0]
+
+
+async def test_a_port_that_ironic_takes_off_and_that_stays_is_told_and_the_instance_goes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stand = Stand(hears=False)
+
+    async def refuse(_: Go) -> httpx.Response:
+        return httpx.Response(400, json={"error_message": '{"faultstring": "No."}'})
+
+    # The validation.
+    stand.wire.events[6] = refuse
+    stand.wire.refuses = taking("DELETE port-1")
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=("port-1",)))
+        await stand.until_said(SpawnFailed)
+
+    assert stand.node.instance_uuid is None
+    assert f"ports of instance {OURS} may still be attached to node {stand.id}" in caplog.text
+
+
+LOCKED = httpx.Response(409, json={"error_message": '{"faultstring": "Node is locked."}'})
+BROKEN = httpx.Response(500, json={"error_message": '{"faultstring": "Unexpected."}'})
+FORBIDDEN = httpx.Response(403, json={"error_message": '{"faultstring": "Not you."}'})
+NO_CONDUCTOR = httpx.Response(503, json={"error_message": '{"faultstring": "No valid host was found."}'})
+
+
+@pytest.mark.parametrize(
+    "answer", [LOCKED, BROKEN, FORBIDDEN, NO_CONDUCTOR], ids=lambda each: each.status_code
+)
+@pytest.mark.parametrize(
+    "what", ["PATCH ", "GET /vifs", "POST /vifs", "GET /validate", "PUT /states/provision"]
+)
+async def test_a_step_that_fails_each_time_though_ironic_answers_ends_the_deploy(
+    what: str, answer: httpx.Response
+) -> None:
+    stand = Stand(hears=False)
+    is_over = False
+
+    async def say(_: Go) -> httpx.Response:
+        nonlocal is_over
+        # The cleanup succeeds.
+        is_over = is_over or (stand.row.deploy is not None and bool(stand.row.deploy.failure))
+        return httpx.Response(answer.status_code, content=answer.content) if not is_over else await _()
+
+    method, _, end = what.partition(" ")
+    stand.wire.refuses = lambda request: (
+        say if request.method == method and request.url.path.endswith(end) else None
+    )
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=("port-1",)))
+        await stand.until_said(SpawnFailed)
+        await stand.until_available()
+
+    (failed,) = stand.answers
+    assert isinstance(failed, SpawnFailed)
+    assert "(try 13, the last)" in failed.reason or "Ironic refuses" in failed.reason
+
+
+async def test_an_ironic_that_goes_and_comes_is_told_once_each_and_not_at_every_try(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stand = Stand(hears=False)
+    caplog.set_level("INFO")
+    async with stand.running(), stand.daemon():
+        stand.ironic.go_away(LONG_S, refuses=True)
+        await stand.order(an_order(host=stand.id))
+        await stand.until(lambda: stand.row.deploy is not None and stand.row.deploy.tries > 10, "many tries")
+        stand.ironic.come_back()
+        await stand.until_said(InstanceSpawned)
+
+    told = [each.getMessage() for each in caplog.records if "deploy steps" in each.getMessage()]
+    assert ["fails" in each for each in told] == [True, False], told
+
+
 # Losing the node
 
 
@@ -279,7 +424,7 @@ async def test_our_ports_are_detached_from_anothers_node_after_ironic_was_away_f
     async with stand.running(), stand.daemon():
         await stand.order(an_order(host=stand.id, ports=PORTS))
         await stand.until(
-            lambda: stand.row.deploy is not None and stand.row.deploy.tries > CONFLICTS_MAX, "many tries"
+            lambda: stand.row.deploy is not None and stand.row.deploy.tries > REFUSALS_MAX, "many tries"
         )
         is_away = False
         await stand.until_said(SpawnFailed)

@@ -9,9 +9,10 @@ from bus.messages.build import Flavor
 from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from ironic_sync.core import deploying
 from ironic_sync.core.deploying import (
-    CONFLICTS_MAX,
+    NO_EFFECT_MAX,
     OF_DEPLOYS,
     OF_UNDEPLOYS,
+    REFUSALS_MAX,
     Again,
     AttachVif,
     ClearInstance,
@@ -24,8 +25,11 @@ from ironic_sync.core.deploying import (
     Seen,
     SetInstance,
     SetState,
+    Step,
     Validate,
     Wait,
+    after_failure,
+    after_no_effect,
     after_refusal,
     after_step,
     ended,
@@ -33,12 +37,13 @@ from ironic_sync.core.deploying import (
     is_held,
     next_step,
     why_invalid,
+    words_of,
 )
 from ironic_sync.core.node import InterfaceCheck
 from ironic_sync.core.offers import AVAILABLE, UNAVAILABLE
 from ironic_sync.core.rows import Deployed, Ended, NodeRow, Offer
 from tests.unit.ironic.captured import NODE_ID, a_node
-from tests.unit.ironic.deploys import IMAGE, OURS, THEIRS, a_deploy, an_order
+from tests.unit.ironic.deploys import IMAGE, OURS, THEIRS, a_deploy, a_rebuild, an_order
 
 DEPLOY = a_deploy()
 FAILED = a_deploy(failure="no image")
@@ -185,17 +190,63 @@ def test_a_deploy_fails_with_ironics_words() -> None:
 def test_a_refusal_ends_a_deploy_unless_another_node_may_still_be_losing_the_instance() -> None:
     own, state = SetInstance({}, OURS), SetState("active")
 
-    assert after_refusal(DEPLOY, state, 400, "no") == Fail("Ironic refuses: no")
-    assert after_refusal(DEPLOY, own, 400, "no") == Fail("Ironic refuses: no")
-    assert after_refusal(DEPLOY, own, 409, "busy") == Again("Ironic refuses: busy", is_refusal=True)
-    patient = a_deploy(refusals=CONFLICTS_MAX)
-    assert after_refusal(patient, own, 409, "busy") == Fail("Ironic refuses: busy")
+    no = "Ironic refuses to bring the node to 'active': no"
+    assert after_refusal(DEPLOY, state, 400, "no") == Fail(no)
+    assert after_refusal(DEPLOY, own, 400, "no") == Fail("Ironic refuses to set the instance: no")
+    busy = "Ironic refuses to set the instance: busy"
+    assert after_refusal(DEPLOY, own, 409, "busy") == Again(busy, is_refusal=True)
+    patient = a_deploy(refusals=REFUSALS_MAX)
+    assert after_refusal(patient, own, 409, "busy") == Fail(f"{busy} (try 13, the last)")
 
 
 def test_a_refusal_never_ends_a_cleaning_up_and_a_missing_node_is_read_again() -> None:
     for work in (UNDEPLOY, FAILED):
-        assert isinstance(after_refusal(work, SetState("deleted"), 400, "no"), Again)
+        worn = structs.replace(work, refusals=REFUSALS_MAX, repeats=NO_EFFECT_MAX)
+        assert isinstance(after_refusal(worn, SetState("deleted"), 400, "no"), Again)
+        assert isinstance(after_failure(worn, "locked"), Again)
+        assert isinstance(after_no_effect(worn, SetState("deleted")), Again)
     assert isinstance(after_refusal(DEPLOY, Validate(), 404, "gone"), Again)
+    patient = a_deploy(refusals=REFUSALS_MAX)
+    assert isinstance(after_refusal(patient, Validate(), 404, "gone"), Fail), "not for ever"
+
+
+EACH_STEP = (
+    SetInstance({}, OURS),
+    ClearInstance(),
+    ReadVifs(),
+    AttachVif("port-1"),
+    DetachVif("port-1"),
+    Validate(),
+    *(SetState(target) for target in ("active", "deleted", "abort", "rebuild")),
+)
+
+
+@pytest.mark.parametrize("step", EACH_STEP, ids=words_of)
+def test_each_step_of_a_deploy_and_of_a_rebuild_is_given_up_after_so_many_tries(step: Step) -> None:
+    for work in (DEPLOY, a_rebuild()):
+        for tries in range(REFUSALS_MAX):
+            assert isinstance(after_failure(structs.replace(work, refusals=tries), "locked"), Again)
+        last = after_failure(structs.replace(work, refusals=REFUSALS_MAX), "locked")
+        assert last == Fail("locked (try 13, the last)")
+
+        for tries in range(NO_EFFECT_MAX - 1):
+            again = after_no_effect(structs.replace(work, repeats=tries), step)
+            assert isinstance(again, Again)
+            assert again.is_without_effect
+        failed = after_no_effect(structs.replace(work, repeats=NO_EFFECT_MAX - 1), step)
+        assert isinstance(failed, Fail)
+        assert words_of(step) in failed.reason
+        assert "4 tries" in failed.reason
+
+
+@pytest.mark.parametrize("worn", [{"refusals": REFUSALS_MAX}, {"repeats": NO_EFFECT_MAX}])
+def test_ports_that_ironic_does_not_detach_stay_and_the_instance_goes(worn: dict[str, int]) -> None:
+    there = seen(vifs=PORTS)
+
+    assert next_step(UNDEPLOY, there) == DetachVif("port-1")
+    assert next_step(structs.replace(UNDEPLOY, **worn), there) == ClearInstance()
+    gone = seen(instance_uuid=None, vifs=PORTS)
+    assert next_step(structs.replace(WITH_PORTS, **worn), gone) == Gone()
 
 
 @pytest.mark.parametrize(
@@ -307,7 +358,7 @@ def test_where_only_the_instance_was_removed_ports_are_detached_unless_ironic_do
 def test_the_ports_on_a_node_that_is_no_longer_ours_are_not_tried_for_ever() -> None:
     there = seen("active", instance_uuid=THEIRS, vifs=PORTS)
 
-    assert next_step(structs.replace(WITH_PORTS, refusals=CONFLICTS_MAX - 1), there) == DetachVif("port-1")
-    assert next_step(structs.replace(WITH_PORTS, refusals=CONFLICTS_MAX), there) == Gone()
-    away = structs.replace(WITH_PORTS, tries=CONFLICTS_MAX)
+    assert next_step(structs.replace(WITH_PORTS, refusals=REFUSALS_MAX - 1), there) == DetachVif("port-1")
+    assert next_step(structs.replace(WITH_PORTS, refusals=REFUSALS_MAX), there) == Gone()
+    away = structs.replace(WITH_PORTS, tries=REFUSALS_MAX)
     assert next_step(away, there) == DetachVif("port-1"), "Ironic was away, and refused nothing"

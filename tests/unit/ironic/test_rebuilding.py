@@ -110,7 +110,9 @@ def test_a_node_without_the_instance_is_left_alone() -> None:
 def test_a_step_that_ironic_refuses_ends_it() -> None:
     step = SetState("rebuild")
 
-    assert after_refusal(BEGUN, step, 400, "in maintenance") == Fail("Ironic refuses: in maintenance")
+    assert after_refusal(BEGUN, step, 400, "in maintenance") == Fail(
+        "Ironic refuses to bring the node to 'rebuild': in maintenance"
+    )
 
 
 @pytest.mark.parametrize(

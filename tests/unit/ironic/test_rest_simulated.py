@@ -32,6 +32,7 @@ def ironic_with(count: int, settings: IronicSimSettings | None = None) -> Simula
             provision_state="available",
             power_state="power off",
             shard=f"s{number % 2}",
+            network_interface="flat",
         )
         for number in range(1, count + 1)
     ]

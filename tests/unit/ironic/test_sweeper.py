@@ -231,8 +231,7 @@ async def test_a_sweep_for_all_daemons_that_fails_is_repeated_for_all_of_them() 
 async def test_many_nodes_of_another_daemon_that_must_be_read_again_are_compared_with_all() -> None:
     stand = Stand(SINGLE_READS_MAX + 5)
     async with stand.running(owners=("d2",)):
-        stand.place.gain(1)
-        stand.place.owned.clear()
+        stand.place._owned = {}  # noqa: SLF001 - this daemon owns none of them
         for node in stand.ids:
             stand.ironic.set_maintenance(str(node), is_on=True)
         changed = {node: lambda row: structs.replace(row, doubts=("why not",)) for node in stand.ids}
