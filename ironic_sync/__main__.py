@@ -1,11 +1,12 @@
 """`python -m ironic_sync`: runs a bare-metal daemon on the brokers and the database that the environment names."""
 
+import logging
 import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.configuration.addresses import Addresses, addresses_for_main
+from bus.configuration.addresses import Addresses, BadSetting, addresses_for_main
 from bus.configuration.settings import BusSettings
 from bus.configuration.tuning import settings_for_main
 from bus.operating.health_server import VARIABLE
@@ -15,7 +16,7 @@ from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.urls import broker_at
 from bus.workers.link import Link
 from bus.workers.station import close_all, stations_at
-from ironic_sync.core.cells import CellMap
+from ironic_sync.core.cells import CellMap, cell_map
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import SECTION, IronicSettings
 from ironic_sync.store import check_name
@@ -23,6 +24,8 @@ from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
 
 NAME = "MOOR_IRONIC_NAME"
+
+log = logging.getLogger(__name__)
 
 
 async def run(
@@ -34,6 +37,7 @@ async def run(
     *,
     health_at: str = "",
 ) -> None:
+    cells = _cells(addresses)
     store = SqlIronicStore(addresses.ironic_db, settings=database or DatabaseSettings())
     station, in_cells = stations_at(addresses, "ironic", asks=True, settings=bus)
     link = Link(
@@ -58,11 +62,7 @@ async def run(
                 settings,
                 name=name,
                 incarnation=secrets.token_hex(8),
-                cells=CellMap(
-                    groups=addresses.ironic_groups,
-                    shards=addresses.ironic_shards,
-                    default=addresses.ironic_cell,
-                ),
+                cells=cells,
                 api=api,
                 in_cells=in_cells,
             ),
@@ -79,12 +79,38 @@ async def run(
         await store.close()
 
 
+def _cells(addresses: Addresses) -> CellMap:
+    """The cells of nodes. Raises BadSetting if no node could have one, and logs cells that nothing else names."""
+    cells = cell_map(
+        addresses.cells,
+        default=addresses.ironic_cell,
+        groups=addresses.ironic_groups,
+        shards=addresses.ironic_shards,
+    )
+    listed = ", ".join(addresses.cells)
+    if not cells.names:
+        raise BadSetting(
+            "ironic_cell",
+            "",
+            "not set",
+            "no bare-metal node would have a cell, so none would be offered: name the cell (MOOR_IRONIC_CELL), or the cell of "
+            "each conductor group (MOOR_IRONIC_GROUPS) or shard (MOOR_IRONIC_SHARDS)"
+            + (f"; the cells are {listed}" if listed else "; or the only cell of the cloud (MOOR_CELLS)"),
+        )
+    if addresses.cells and (unknown := [each for each in cells.names if each not in addresses.cells]):
+        log.warning(
+            "nodes go to cells that MOOR_CELLS does not name: %s; it names %s", ", ".join(unknown), listed
+        )
+    log.info("nodes of no other conductor group or shard go to cell %s", cells.default or "(none)")
+    return cells
+
+
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
     """MOOR_BUS_URL, MOOR_DB_URL (or MOOR_IRONIC_DB_URL) and MOOR_IRONIC_NAME must be set.
 
     MOOR_IRONIC_BUS_URL is Ironic's broker, if it is another one. MOOR_IRONIC_URL is its REST API. MOOR_IRONIC_CELL,
-    MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to, and MOOR_CELL_BUS_URLS which cells have
-    their own broker. The other MOOR_IRONIC_* and MOOR_BUS_* variables are settings.
+    MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to; the only cell in MOOR_CELLS is the default.
+    MOOR_CELL_BUS_URLS says which cells have their own broker. The other MOOR_IRONIC_* and MOOR_BUS_* variables are settings.
     """
     environment = with_flags(environment, arguments, "ironic_sync")
     has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))

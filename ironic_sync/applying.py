@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from bus.errors import Transient
 from bus.message import ProviderId
+from ironic_sync.core.cells import NO_TABLE
 from ironic_sync.core.notifications import (
     AllocationNotified,
     NodeDoubted,
@@ -137,7 +138,9 @@ class NodeWriter:
 
 def _log_cell(before: NodeRow, after: NodeRow) -> None:
     if after.cell_note and after.cell_note != before.cell_note:
-        log.info("node %s: %s", after.id, after.cell_note)
+        # Without a cell the node is never offered.
+        level = logging.WARNING if NO_TABLE in after.cell_note and not after.cell else logging.INFO
+        log.log(level, "node %s: %s", after.id, after.cell_note)
     if before.cell and after.cell != before.cell:
         log.info("node %s went from cell %r to %r", after.id, before.cell, after.cell)
 

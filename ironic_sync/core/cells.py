@@ -7,12 +7,14 @@ left. A node that nothing holds therefore moves in two steps: its provider is re
 new one. A node with an instance stays: its instance is a row of the old cell's conductor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow
+
+NO_TABLE = "no table names its cell"
 
 
 class CellMap(Struct, frozen=True, kw_only=True):
@@ -27,6 +29,18 @@ class CellMap(Struct, frozen=True, kw_only=True):
         """Every cell that a node may be in."""
         named = {*self.groups.values(), *self.shards.values(), self.default}
         return tuple(sorted(named - {""}))
+
+
+def cell_map(
+    cells: Sequence[str],
+    *,
+    default: str = "",
+    groups: Mapping[str, str] | None = None,
+    shards: Mapping[str, str] | None = None,
+) -> CellMap:
+    """The tables as the operator states them. `cells` are the cells of the cloud; if there is only one, it is the default."""
+    only = cells[0] if len(cells) == 1 else ""
+    return CellMap(groups=groups or {}, shards=shards or {}, default=default or only)
 
 
 class CellPlan(Struct, frozen=True):
@@ -62,7 +76,7 @@ def decide_cell(row: NodeRow, cells: CellMap, *, can_read: bool) -> CellPlan:
     wanted, signs = cell_of(node, cells), _signs_of(node)
     if not wanted:
         stays = f", it stays in {row.cell!r}" if row.cell else ""
-        return CellPlan(row.cell, note=f"{signs}: no table names its cell{stays}")
+        return CellPlan(row.cell, note=f"{signs}: {NO_TABLE}{stays}")
     if row.cell in ("", wanted):
         return CellPlan(wanted)
     if row.holds_instance:

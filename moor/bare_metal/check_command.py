@@ -1,6 +1,7 @@
 """`moor check`: configuration mistakes that keep bare-metal nodes unused although nothing is broken.
 
 - A node without a resource class offers nothing.
+- A node without a cell offers nothing.
 - A class that no flavor requests is never used.
 - A bare-metal flavor whose class no node has never finds a host.
 
@@ -32,8 +33,8 @@ from moor.showing import print_one
 SHOWN_MAX = 20
 
 
-class NodeWithoutClass(Struct, frozen=True, kw_only=True):
-    """A node that can offer nothing in any state, since it has no usable resource class."""
+class UnusableNode(Struct, frozen=True, kw_only=True):
+    """A node that can offer nothing in any state, since it has no usable resource class, or no cell."""
 
     id: str
     name: str
@@ -46,7 +47,9 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     """
 
     nodes: int
-    nodes_without_class: tuple[NodeWithoutClass, ...]
+    nodes_without_class: tuple[UnusableNode, ...]
+    # Only known if the daemons' database is named.
+    nodes_without_cell: tuple[UnusableNode, ...]
     # By placement's name of the class: how many nodes have it.
     classes_without_flavor: Mapping[str, int] | None
     # By the flavor's name: the requested classes that no node has.
@@ -54,7 +57,12 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
-        return not (self.nodes_without_class or self.classes_without_flavor or self.flavors_without_node)
+        return not (
+            self.nodes_without_class
+            or self.nodes_without_cell
+            or self.classes_without_flavor
+            or self.flavors_without_node
+        )
 
 
 def check(
@@ -65,7 +73,7 @@ def check(
     flavors: FlavorsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List bare-metal nodes without a class, classes that no flavor requests, and flavors whose class no node has.
+    """List bare-metal nodes without a class or a cell, classes that no flavor requests, and flavors whose class no node has.
 
     Exit code 0 if there are none, 1 if there are any.
     """
@@ -87,7 +95,7 @@ def check(
 def check_nodes(nodes: Sequence[NodeShown], flavors: Flavors | None) -> CheckResult:
     existing = [each for each in nodes if each.ironic is not None]
     counts: dict[str, int] = {}
-    without: list[NodeWithoutClass] = []
+    without: list[UnusableNode] = []
     for each in existing:
         own = each.ironic.resource_class if each.ironic else None
         named = class_of(own)
@@ -95,7 +103,7 @@ def check_nodes(nodes: Sequence[NodeShown], flavors: Flavors | None) -> CheckRes
             counts[named] = counts.get(named, 0) + 1
         else:
             why = f"resource class {own!r} is too long" if own else "it has no resource class"
-            without.append(NodeWithoutClass(id=str(each.id), name=each.name, reason=why))
+            without.append(UnusableNode(id=str(each.id), name=each.name, reason=why))
     unrequested = missing = None
     if flavors is not None:
         asked = {name: classes_of_nodes(flavor) for name, flavor in flavors.items()}
@@ -109,13 +117,19 @@ def check_nodes(nodes: Sequence[NodeShown], flavors: Flavors | None) -> CheckRes
     return CheckResult(
         nodes=len(existing),
         nodes_without_class=tuple(without),
+        nodes_without_cell=tuple(
+            UnusableNode(id=str(each.id), name=each.name, reason=f"it has no cell: {each.cell_note}")
+            for each in existing
+            if each.cell_note and not each.cell
+        ),
         classes_without_flavor=unrequested,
         flavors_without_node=missing,
     )
 
 
 def _print(checked: CheckResult) -> None:
-    lines = [escape(f"node {each.name or each.id}: {each.reason}") for each in checked.nodes_without_class]
+    unusable = (*checked.nodes_without_class, *checked.nodes_without_cell)
+    lines = [escape(f"node {each.name or each.id}: {each.reason}") for each in unusable]
     lines += [
         f"class {name} of {count} {'node' if count == 1 else 'nodes'}: no flavor requests it"
         for name, count in (checked.classes_without_flavor or {}).items()
@@ -130,4 +144,7 @@ def _print(checked: CheckResult) -> None:
         out.print(f"and {len(lines) - SHOWN_MAX} more; --json has all of them")
     if not lines:
         compared = "" if checked.flavors_without_node is None else ", and flavors and classes match"
-        out.print(f"[green]✓[/green] each of {checked.nodes} nodes has a class{compared}", highlight=False)
+        out.print(
+            f"[green]✓[/green] each of {checked.nodes} nodes has a class and a cell{compared}",
+            highlight=False,
+        )

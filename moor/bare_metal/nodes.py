@@ -75,6 +75,8 @@ class NodeShown(Struct, frozen=True, kw_only=True):
     ironic: Node | None
     offered: Offered
     deploy: DeployShown | None
+    # Why the node has no cell, or not the one that the operator's tables name.
+    cell_note: str = ""
 
 
 class Nodes(Struct, frozen=True):
@@ -175,6 +177,7 @@ def shown(id_: ProviderId, node: Node | None, row: NodeRow | None, *, has_rows: 
         ironic=node,
         offered=_offered(node, row, has_rows=has_rows),
         deploy=None if row is None or row.deploy is None else _deploy(row.deploy),
+        cell_note=row.cell_note if row else "",
     )
 
 

@@ -198,7 +198,8 @@ def ironic(
     """A daemon that reports bare-metal nodes to placement. Several daemons share the nodes.
 
     MOOR_IRONIC_BUS_URL is Ironic's broker, if not --bus. MOOR_IRONIC_URL is its REST API; without it, only notifications
-    count. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to.
+    count. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to. If MOOR_CELLS names only
+    one cell, that is the default.
     """
     operating.begin_to_log()
     addresses = _stated(bus, db, ironic_db=ironic_db)

@@ -254,7 +254,7 @@ async def test_a_check_names_nodes_and_flavors_that_are_never_used(home: Path) -
     async with up(home, "--nodes", "3"):
         well = await moor("check", **environment)
         assert (well.code, well.err) == (0, "")
-        assert "each of 3 nodes has a class, and flavors and classes match" in well.out
+        assert "each of 3 nodes has a class and a cell, and flavors and classes match" in well.out
 
         await set_class(home, "node-00001", None)
         await set_class(home, "node-00002", "gold")
@@ -325,7 +325,8 @@ async def test_a_simulated_ironic_and_a_daemon_may_be_processes_of_their_own(hom
         url = (await ironic.until_printed_to_stderr("API at")).split()[-1]
         servers |= {
             "MOOR_IRONIC_URL": url,
-            "MOOR_IRONIC_CELL": "harbour",
+            # The only cell that is named is that of all other nodes.
+            "MOOR_CELLS": "harbour",
             "MOOR_IRONIC_GROUPS": "island=island",
             "MOOR_BUS_URL": f"unix://moor-ironic@{home}/moorage/bus.sock",
         }
@@ -341,6 +342,16 @@ async def test_a_simulated_ironic_and_a_daemon_may_be_processes_of_their_own(hom
             ]
 
         await wait_until(are_offered, "all nodes are offered, each in the cell of its group")
+
+
+async def test_a_daemon_that_could_give_no_node_a_cell_does_not_start(home: Path) -> None:
+    servers = {"MOOR_BUS_URL": f"unix://{home}/none.sock", "MOOR_DB_URL": f"sqlite:///{home}/ironic.db"}
+
+    ran = await moor("run", "ironic", "--name", "d1", **servers, MOOR_CELLS="harbour,island")
+
+    assert ran.code == 2
+    assert "ironic_cell is ''" in plainly(ran.err)
+    assert "the cells are harbour, island" in plainly(ran.err)
 
 
 async def test_invalid_options_of_the_simulated_ironic_are_named(home: Path) -> None:

@@ -1,10 +1,15 @@
 """Which cell a node belongs to, and what becomes of a node whose group or shard changes."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
-from ironic_sync.core.cells import CellMap, CellPlan, cell_of, decide_cell
+from bus.configuration.addresses import BadSetting, addresses_in
+from ironic_sync.__main__ import run
+from ironic_sync.core.cells import CellMap, CellPlan, cell_map, cell_of, decide_cell
 from ironic_sync.core.rows import NodeRow
+from ironic_sync.settings import IronicSettings
 from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
 
 CELLS = CellMap(groups={"rack1": "c1", "rack2": "c2", "": "c0"}, shards={"s3": "c3"})
@@ -80,6 +85,22 @@ def test_of_a_row_without_a_node_nothing_is_decided() -> None:
         "", note="nothing is known of the node yet"
     )
     assert decide_cell(NodeRow(id=NODE_ID, cell="c1"), CELLS, can_read=True) == CellPlan("c1")
+
+
+def test_the_only_cell_of_a_cloud_is_that_of_all_nodes_that_no_table_names() -> None:
+    assert cell_map(("c1",)) == CellMap(default="c1")
+    assert cell_map(("c1",), groups={"rack1": "c1"}).default == "c1"
+    assert cell_map(("c1",), default="c2").default == "c2"
+    assert cell_map(("c1", "c2")).names == ()
+    assert cell_map(("c1", "c2"), shards={"s1": "c2"}).names == ("c2",)
+
+
+def test_a_daemon_does_not_start_without_a_cell_for_any_node() -> None:
+    """Its nodes would be known, and none would ever be offered."""
+    for stated in ({}, {"MOOR_CELLS": "harbour,island"}):
+        addresses = addresses_in({"MOOR_BUS_URL": "memory://", "MOOR_DB_URL": "sqlite:////x", **stated})
+        with pytest.raises(BadSetting, match=r"ironic_cell is '' .*MOOR_IRONIC_CELL.*MOOR_IRONIC_GROUPS"):
+            asyncio.run(run(addresses, "d1", IronicSettings()))
 
 
 def test_the_cells_that_a_node_may_be_in_are_those_of_all_tables() -> None:

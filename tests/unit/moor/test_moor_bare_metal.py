@@ -11,6 +11,7 @@ from bus.messages.build import Flavor
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
+from moor.bare_metal.check_command import check_nodes
 from moor.bare_metal.nodes import NOT_HEARD, NOT_REPORTED, shown
 from moor.clouds.bare_metal import cells_of_groups, flavor_of_nodes
 from moor.instances.flavors import BadFlavors, classes_of_nodes, read_flavors, write_flavors
@@ -96,6 +97,18 @@ def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> Non
         ("a", "b"), CellMap(groups={"a": "b", "rack1": "a"}, shards={"s": "a"}, default="b")
     )
     assert stated == CellMap(groups={"a": "b", "b": "b", "rack1": "a"}, shards={"s": "a"}, default="b")
+
+
+def test_a_check_names_the_nodes_without_a_cell() -> None:
+    without = NodeRow(id=ID, owner="d1", node=NODE, cell_note="group 'rack9': no table names its cell")
+    nodes = [shown(ID, NODE, ROW), shown(ID, NODE, without), shown(ID, NODE, None)]
+
+    checked = check_nodes(nodes, None)
+
+    (found,) = checked.nodes_without_cell
+    assert found.reason == "it has no cell: group 'rack9': no table names its cell"
+    assert not checked.is_clean
+    assert check_nodes(nodes[:1], None).is_clean
 
 
 @pytest.mark.parametrize(
