@@ -13,6 +13,7 @@ An expected refusal is a value, `Refused`, with Ironic's own message. Operationa
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
@@ -62,6 +63,13 @@ class Page(Struct, frozen=True):
     unreadable: tuple[UnreadableNode, ...] = ()
 
 
+class Changed(Struct, frozen=True):
+    """A node, and when Ironic last wrote it, by the clock of the Ironic process that wrote."""
+
+    node: Node
+    at: datetime
+
+
 class Read(Struct, frozen=True):
     """A node that was read from an answer of Ironic. `reservation` is the conductor that holds the node's lock; None
     if none does.
@@ -90,6 +98,11 @@ class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 class ReadsNodes(Protocol):
     def pages(self) -> AsyncGenerator[Page, None]:
         """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
+
+    def changed_since(self, since: datetime) -> AsyncGenerator[tuple[Changed, ...], None]:
+        """The nodes that Ironic wrote at this time or later, the last written first, in pages. The first page has at most
+        one node: mostly nothing has changed. A node that was never written after its creation is not among them.
+        """
 
     async def node(self, node: ProviderId) -> Node | None:
         """One node as it is now; None if there is no such node."""
@@ -161,6 +174,19 @@ def read_node(listed: object) -> Read | UnreadableNode:
     except NOT_AS_TYPED as problem:
         return UnreadableNode(_id_of(listed), flaw_of(problem, msgspec.json.encode(listed)))
     return Read(node_of(data), reservation)
+
+
+def changed_at(listed: object) -> datetime | None:
+    """When Ironic last wrote this node of its answer; None if that is not there, or cannot be read."""
+    try:
+        at = msgspec.convert(listed, _Written).updated_at
+    except NOT_AS_TYPED:
+        return None
+    return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+class _Written(Struct):
+    updated_at: datetime | None = None
 
 
 def _id_of(listed: Mapping[str, object]) -> ProviderId | None:

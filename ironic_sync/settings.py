@@ -30,6 +30,8 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # are read at once.
     sweep_s: float = 300.0
     doubts_s: float = 5.0
+    # How often Ironic is asked which nodes changed lately. This finds the changes of which no notification came.
+    changes_s: float = 20.0
     reads_at_once: int = 16
     # How many nodes are reported at once (a few such batches may wait for their answers), and how soon is tried again what
     # placement did not take.

@@ -1,4 +1,5 @@
-"""Reads nodes from Ironic's REST API: all nodes at an interval and after a gap, and single nodes that are in doubt.
+"""Reads nodes from Ironic's REST API: all nodes at an interval and after a gap, single nodes that are in doubt, and
+nodes that changed lately.
 
 Ironic loses notifications, and announces some changes not at all. A REST answer is applied only if the row was not written
 since the request was sent; otherwise the node is read again. While Ironic is away, rows stay as they are.
@@ -14,11 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import aclosing
+from datetime import datetime, timedelta
 from uuid import UUID  # noqa: TC003 - like every other import
+
+from msgspec import structs
 
 from bus.errors import Operational
 from bus.message import ProviderId
-from bus.moments import SECOND_US
+from bus.moments import EPOCH, SECOND_US, moment
 from bus.parts import PartGroup, Periodic, Status
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.missing import Belief, decide_missing
@@ -40,6 +45,8 @@ log = logging.getLogger(__name__)
 Apply = Callable[[NodeRow, int, int], NodeRow | None]
 # More nodes than this are read as pages of the whole list.
 SINGLE_READS_MAX = 50
+# Clocks of Ironic's processes may differ by so much, and a change may be visible so long after its time.
+CHANGES_OVERLAP = timedelta(seconds=10)
 
 
 class TooManyMissing(Operational):
@@ -66,8 +73,15 @@ class Sweeper(PartGroup):
         self._doubting = Periodic(
             "read nodes in doubt", self._read_doubted, settings.doubts_s, is_cut_short=True, chance=chance
         )
+        self._changing = Periodic(
+            "look for changed nodes",
+            self._look_for_changes,
+            settings.changes_s,
+            is_cut_short=True,
+            chance=chance,
+        )
         self._believing = Status("believe what Ironic lists", chance=chance)
-        super().__init__(self._sweeping, self._doubting, statuses=(self._believing,))
+        super().__init__(self._sweeping, self._doubting, self._changing, statuses=(self._believing,))
         self._belief = Belief(
             few=settings.missing_few,
             share=settings.missing_share,
@@ -87,7 +101,10 @@ class Sweeper(PartGroup):
         self._allocations: dict[UUID, None] = {}
         # The next sweep compares other daemons' nodes as well: they may not know that a notification was missed.
         self._is_for_all = False
+        # The time of the last change of a node that was looked at; None before the first look.
+        self._changed_to: datetime | None = None
         self.sweeps = 0
+        self.change_looks = 0
 
     # What others tell
 
@@ -216,6 +233,40 @@ class Sweeper(PartGroup):
         )
         log.error("%s", problem)
         self._believing.failed(problem)
+
+    # Nodes that changed lately
+
+    async def _look_for_changes(self) -> None:
+        """Find nodes of this daemon that Ironic changed lately and that differ from their rows, and have them read again:
+        their notifications were lost, or are late.
+
+        Ironic's processes and this daemon have different clocks. So the next look begins where the last one found the
+        newest change, and not later than this look began.
+        """
+        began = moment(self._writer.clock_us())
+        since = EPOCH if self._changed_to is None else self._changed_to - CHANGES_OVERLAP
+        newest, count = self._changed_to or EPOCH, 0
+        async with aclosing(self._api.changed_since(since)) as pages:
+            async for page in pages:
+                nodes = {each.node.id: each.node for each in page}
+                rows = await self._store.read(nodes)
+                self._suspect(id_ for id_, node in nodes.items() if self._is_news(rows.get(id_), node))
+                newest = max([newest, *(each.at for each in page)])
+                count += len(page)
+                if self._changed_to is None or count >= self._settings.page:
+                    # The first sweep reads all nodes. And of so many changes, the next sweep finds what is missing.
+                    break
+        self._changed_to = min(newest, began)
+        self.change_looks += 1
+
+    def _is_news(self, row: NodeRow | None, node: Node) -> bool:
+        if row is None:
+            return True
+        if row.owner not in ("", self._membership.name) or row.needs_read:
+            # Its owner looks itself, or it is read anyway.
+            return False
+        known = row.node and structs.replace(row.node, provision_updated_at=node.provision_updated_at)
+        return row.is_deleted or known != node
 
     # Single nodes
 

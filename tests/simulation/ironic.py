@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -240,6 +241,20 @@ class FaultyIronicApi:
             if len(read) < PAGE:
                 return
             after += PAGE
+
+    async def changed_since(self, since: datetime) -> AsyncGenerator[tuple[rest.Changed, ...], None]:
+        asked_s = await self._reach_api()
+        self._ironic.advance()
+        written = [
+            (rest.changed_at({"updated_at": each.updated_at}), each) for each in self._ironic.nodes.values()
+        ]
+        changed = [
+            rest.Changed(as_api_answer(node), at) for at, node in written if at is not None and at >= since
+        ]
+        changed.sort(key=lambda each: each.at, reverse=True)
+        self._nodes.api_answered(self._process, [each.node for each in changed], asked_s)
+        await self._return_answer()
+        yield tuple(changed)
 
     async def node(self, node: ProviderId) -> known.Node | None:
         asked_s = await self._reach_api()

@@ -100,6 +100,7 @@ IRONIC = IronicSettings(
     page=10,
     sweep_s=8.0,
     doubts_s=1.0,
+    changes_s=3.0,
     report_again_s=2.0,
     deploy_read_s=2.0,
     progress_s=2.0,

@@ -25,6 +25,7 @@ _EQUAL = (
     "parent_node",
     "chassis_uuid",
 )
+_SORT_KEYS = ("id", "updated_at")
 _SWITCHES = ("maintenance", "retired", "associated", "sharded", "detail")
 _OTHERS = ("shard", "project", "conductor", "marker", "limit", "fields", "sort_key", "sort_dir")
 _MINORS = {**FIELD_MINORS, "sharded": FIELD_MINORS["shard"], "detail": _DETAIL_MINOR}
@@ -48,6 +49,12 @@ def page_of(nodes: Mapping[str, Node], asked: Mapping[str, str], minor: int, con
     passes = _test_of(asked, switches, conductor)
     limit, marker = _limit(asked.get("limit")), asked.get("marker")
     rest: Iterable[Node] = nodes.values()
+    key, is_descending = asked.get("sort_key", "id"), asked.get("sort_dir", "asc") == "desc"
+    if key == "updated_at":
+        # Nodes that were never changed count as the oldest.
+        rest = sorted(rest, key=lambda node: node.updated_at or "")
+    if is_descending:
+        rest = reversed([*rest])
     if marker is not None:
         if marker not in nodes:
             raise no_such_node(marker)
@@ -58,7 +65,8 @@ def page_of(nodes: Mapping[str, Node], asked: Mapping[str, str], minor: int, con
     if "instance_uuid" not in asked and len(page) == limit:
         remembered = [(name, asked[name]) for name in _REMEMBERED if name in asked]
         place = [("limit", str(limit)), ("marker", page[-1].uuid)]
-        next_query = urlencode([("sort_key", "id"), ("sort_dir", "asc"), *remembered, *place], safe=",")
+        order = [("sort_key", key), ("sort_dir", "desc" if is_descending else "asc")]
+        next_query = urlencode([*order, *remembered, *place], safe=",")
     return Page(page, next_query, switches.get("detail", False))
 
 
@@ -70,8 +78,12 @@ def _check_names(asked: Mapping[str, str], minor: int) -> None:
     check_minors(asked, minor, _MINORS)
     if "instance_uuid" in asked and not is_uuid(asked["instance_uuid"]):
         raise Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
-    if asked.get("sort_key", "id") != "id" or asked.get("sort_dir", "asc") != "asc":
-        raise Refused(BAD_REQUEST, "This simulated Ironic sorts by id, ascending, and by nothing else.")
+    if asked.get("sort_key", "id") not in _SORT_KEYS:
+        raise Refused(BAD_REQUEST, f"This simulated Ironic sorts by {' or '.join(_SORT_KEYS)}.")
+    if asked.get("sort_dir", "asc") not in ("asc", "desc"):
+        raise Refused(
+            BAD_REQUEST, f"Invalid sort direction: {asked['sort_dir']}. Acceptable values are asc or desc"
+        )
 
 
 def _switch(name: str, text: str) -> bool:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.asyncio
 
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 # Nothing happens because time passes: all that is read again is read because of something.
-RARELY = IronicSettings(sweep_s=3600.0, doubts_s=3600.0, missing_few=2, missing_share=0.2)
+RARELY = IronicSettings(sweep_s=3600.0, doubts_s=3600.0, changes_s=3600.0, missing_few=2, missing_share=0.2)
 REST = IronicSettings(rest_tries_max=1)
 HOUR_S, HOUR_US, SECOND_US = 3600.0, 3_600_000_000, 1_000_000
 T0_US = 1_795_159_882_000_000
@@ -84,7 +84,8 @@ class Stand:
     def __init__(self, count: int = 10, settings: IronicSettings = RARELY) -> None:
         nodes = available_nodes(count)
         self.ids = [ProviderId(UUID(each.uuid)) for each in nodes]
-        self.ironic = SimulatedIronic(nodes, lambda: T0_US / 1e6, lambda *_: None)
+        self.ironic_at_s = T0_US / 1e6
+        self.ironic = SimulatedIronic(nodes, lambda: self.ironic_at_s, lambda *_: None)
         self.wire = Wire(self.ironic)
         self.api = HttpIronicApi("http://ironic", REST, transport=self.wire)
         self.store = MemoryIronicStore()
@@ -239,6 +240,65 @@ async def test_many_nodes_of_another_daemon_that_must_be_read_again_are_compared
         await stand.writer.change(changed)
 
         await until(lambda: all(map(stand.is_in_maintenance, stand.ids)), "all are compared")
+
+
+CHANGES = "/v1/nodes/detail"
+LOOKING = structs.replace(RARELY, changes_s=0.01)
+
+
+@pytest.mark.parametrize(
+    "ahead_s", [0, -3600, 3600], ids=["clocks agree", "Ironic is behind", "Ironic is ahead"]
+)
+async def test_a_change_of_which_no_notification_came_is_found_soon(ahead_s: int) -> None:
+    stand = Stand(6, LOOKING)
+    stand.ironic_at_s = T0_US / 1e6 + ahead_s
+    async with stand.running(owners=("d1", "d2")):
+        own, others = stand.ids[0::2], stand.ids[1::2]
+        stand.ironic.set_maintenance(str(own[2]), is_on=True)
+        await until(lambda: stand.is_in_maintenance(own[2]), "the first change is found")
+        for _ in range(3):
+            stand.ironic_at_s += 60
+            stand.at_us += 60 * SECOND_US
+            stand.ironic.set_maintenance(str(own[0]), is_on=not stand.is_in_maintenance(own[0]))
+            stand.ironic.set_maintenance(str(others[0]), is_on=True)
+            wanted = bool(stand.ironic.nodes[str(own[0])].maintenance)
+            await until(lambda wanted=wanted: stand.is_in_maintenance(own[0]) is wanted, "a change is found")  # type: ignore[misc]
+        assert not stand.is_in_maintenance(others[0]), "its owner looks itself"
+        assert stand.sweeper.sweeps == 1
+        assert LIST not in stand.wire.asked
+
+
+async def test_a_look_for_changed_nodes_asks_for_one_node_if_none_has_changed() -> None:
+    stand = Stand(50, LOOKING)
+    async with stand.running():
+        stand.ironic.set_maintenance(str(stand.ids[7]), is_on=True)
+        await until(lambda: stand.is_in_maintenance(stand.ids[7]), "the change is found")
+        # As long as the overlap lasts, the change is looked at again.
+        stand.ironic_at_s += 60
+        stand.ironic.set_maintenance(str(stand.ids[8]), is_on=True)
+        await until(lambda: stand.is_in_maintenance(stand.ids[8]), "the change is found")
+        sizes: list[int] = []
+        stand.wire.says = lambda body: sizes.append(len(body["nodes"])) if "nodes" in body else None
+        stand.wire.asked.clear()
+        looks = stand.sweeper.change_looks
+        await until(lambda: stand.sweeper.change_looks >= looks + 4, "some looks")
+
+        assert {*stand.wire.asked} == {CHANGES}
+        assert max(sizes[0::2]) == 1
+
+
+async def test_changes_are_looked_for_from_where_the_last_look_succeeded() -> None:
+    stand = Stand(3, LOOKING)
+    async with stand.running():
+        await until(lambda: stand.sweeper.change_looks >= 1, "the first look")
+        for number in range(3):
+            stand.wire.fails[CHANGES] = 503
+            stand.ironic_at_s += 60
+            stand.at_us += 60 * SECOND_US
+            stand.ironic.set_maintenance(str(stand.ids[number]), is_on=True)
+            await until(lambda: CHANGES not in stand.wire.fails, "Ironic was away")
+
+        await until(lambda: all(map(stand.is_in_maintenance, stand.ids)), "all changes are found")
 
 
 async def test_nodes_are_seen_in_an_epoch_when_their_owner_reads_them_and_knows_that_they_are_its_own() -> (
