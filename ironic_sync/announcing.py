@@ -1,4 +1,5 @@
-"""Reports nodes to the host registry, and sends the heartbeats of the nodes that this daemon owns.
+"""Reports nodes to the host registry, and sends the heartbeats of the nodes that this daemon owns. A node that Ironic
+has deleted is reported as gone.
 
 A node is up while its owner sends its heartbeats. Each report is numbered by the row's version and the owner's epoch, so the
 registry drops an older report, whichever daemon sends it.
@@ -57,21 +58,19 @@ class Announcer(PartGroup):
         daemon may have reported something else since.
         """
         self.tell_again(
-            row
-            for before, row in written
-            if row.is_deleted or (before.cell, _facts(before)) != (row.cell, _facts(row))
+            row for before, row in written if (before.cell, _facts(before)) != (row.cell, _facts(row))
         )
 
     def tell_again(self, rows: Iterable[NodeRow]) -> None:
         """Report the nodes of these rows, even if nothing changed: another daemon may have written the rows and died
-        before its report. A deleted node gets no reports and heartbeats any more.
+        before its report. A deleted node is reported as gone, and gets no heartbeats any more.
         """
         for row in rows:
             if row.is_deleted:
                 # No heartbeats for a deleted node, even if it is being reported.
-                for known in (self._reported, self._touched, self._sending):
+                for known in (self._reported, self._sending):
                     known.pop(row.id, None)
-            elif row.cell and row.node is not None:
+            if row.cell and row.node is not None:
                 self._touched[row.id] = row
                 self._telling.wake()
 
@@ -97,7 +96,7 @@ class Announcer(PartGroup):
         except Exception:
             self._touched = self._sending | self._touched
             raise
-        self._reported.update((row.id, row.cell) for row in self._sending.values())
+        self._reported.update((row.id, row.cell) for row in self._sending.values() if not row.is_deleted)
 
     def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
         """The nodes to send heartbeats for, by cell: those that this daemon owns and has reported. None while its
@@ -116,8 +115,10 @@ def _facts(row: NodeRow) -> HostFacts | None:
     Ironic's names may be null and may change.
     """
     node = row.node
-    if node is None or row.is_deleted:
+    if node is None:
         return None
+    if row.is_deleted:
+        return HostFacts(id=row.id, name=str(row.id), hypervisor_type=NODE, kind=NODE, is_gone=True)
     return HostFacts(
         id=row.id,
         name=str(row.id),

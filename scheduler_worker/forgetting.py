@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.parts import Periodic
-from scheduler_worker.core.host_modes import is_untold, with_mode
+from scheduler_worker.core.host_modes import may_be_forgotten, with_mode
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -75,7 +75,7 @@ class Forgetting(Periodic):
                 if row.setting.mode != "up"
             ]
             await transaction.save_hosts(set_up, now)
-            kept = later | {row.id for row in removed_rows if row.setting.mode != "up" or is_untold(row)}
+            kept = later | {row.id for row in removed_rows if not may_be_forgotten(row)}
             await transaction.forget_hosts([row.id for row in removed_rows if row.id not in kept])
         self._registry.learn(set_up)
         forgotten = [host for host in known if host not in kept]

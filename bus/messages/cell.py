@@ -237,6 +237,8 @@ class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
     After a failed start the host still has the instance, unless the reason says that there is none. If the host refused
     an order to start the instance, `number` is the number of that order. Otherwise it is that of the last order to stop
     or to start the instance that the host has obeyed; 0 if there was none.
+
+    About an instance that is active on a bare-metal node: the node does not exist any more.
     """
 
     reason: str

@@ -62,10 +62,14 @@ class HostDescription(Value, frozen=True, kw_only=True):
 
 
 class HostFacts(HostDescription, frozen=True):
-    """A host in a report (`host.state`). If it has an `epoch` and a `sequence` of its own, these replace the report's."""
+    """A host in a report (`host.state`). If it has an `epoch` and a `sequence` of its own, these replace the report's.
+
+    `is_gone`: the host does not exist any more, such as a node that Ironic has deleted. The schedulers forget it.
+    """
 
     epoch: Counter = 0
     sequence: Counter = 0
+    is_gone: bool = False
 
 
 class HostsReported(CellMessage, frozen=True, tag="host.state"):

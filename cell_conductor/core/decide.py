@@ -291,9 +291,14 @@ def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None
 def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
     if transition.row.moving is not None:
         on_moving_failed(transition, failed)
-    elif transition.row.state == "building" and _is_current(transition.row, failed):
+    elif not _is_current(transition.row, failed):
+        return
+    elif transition.row.state == "building":
         transition.withdraw(SPAWNS, attempt=failed.attempt)
         leave_host(transition, failed.reason, was_silent=False)
+    elif transition.row.state == "active" and transition.host.kind == NODE:
+        # The node does not exist any more. If that was a mistake, the instance is still there: its share stays.
+        transition.end_broken(failed.reason)
 
 
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:

@@ -35,6 +35,7 @@ Ordered = tuple[NodeRow, Answer | None]
 ENDED_MAX = 20
 # By any clock: the daemon that writes an order and the node's owner may have two.
 AT_ONCE = EPOCH
+NODE_DELETED = "its bare-metal node does not exist any more: it was deleted in Ironic"
 NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
 
 
@@ -118,6 +119,23 @@ def with_leftover(row: NodeRow) -> NodeRow:
         due_at=AT_ONCE,
     )
     return structs.replace(row, deploy=deploy)
+
+
+def with_lost_instance(row: NodeRow) -> NodeRow:
+    """If Ironic has deleted a node with an active instance of ours, the row with a message to its conductor.
+
+    The instance and its claim stay: the node may have been deleted by mistake, and a user may still delete the instance.
+    """
+    done = row.deployed
+    if done is None or row.deploy is not None or done.is_lost == row.is_deleted:
+        return row
+    row = structs.replace(row, deployed=structs.replace(done, is_lost=row.is_deleted))
+    if not row.is_deleted:
+        return row
+    lost = SpawnFailed(
+        cell=done.cell, instance=done.instance, attempt=done.attempt, host=row.id, reason=NODE_DELETED
+    )
+    return structs.replace(row, answers=(*row.answers, lost), answers_at=AT_ONCE)
 
 
 def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:

@@ -85,12 +85,16 @@ class Rebuilt(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The attempt that a deploy made active on a node, and how its last rebuild ended, if there was one."""
+    """The attempt that a deploy made active on a node, and how its last rebuild ended, if there was one.
+
+    `is_lost`: Ironic has deleted the node since, and there is a message to the conductor about it.
+    """
 
     cell: str
     instance: InstanceId
     attempt: int
     rebuilt: Rebuilt | None = None
+    is_lost: bool = False
 
 
 class Ended(Struct, frozen=True, kw_only=True, omit_defaults=True):

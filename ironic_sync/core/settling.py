@@ -6,7 +6,7 @@ from msgspec import Struct, structs
 
 from ironic_sync.core.cells import CellMap, CellPlan, decide_cell
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.orders import with_leftover
+from ironic_sync.core.orders import with_leftover, with_lost_instance
 from ironic_sync.core.rows import NodeRow
 
 
@@ -22,14 +22,16 @@ class NodePolicy(Struct, frozen=True, kw_only=True):
 
 
 def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
-    """The row with its cell, its offer, and an undeploy of a leftover instance; the same object if nothing changes."""
+    """The row with its cell, its offer, an undeploy of a leftover instance, and a message about a lost one; the same
+    object if nothing changes.
+    """
     plan = CellPlan(row.cell)
     if not row.is_deleted:
         plan = decide_cell(row, policy.cells, can_read=policy.can_read)
     if plan != CellPlan(row.cell, row.cell_wanted, row.cell_note):
         row = structs.replace(row, cell=plan.cell, cell_wanted=plan.wanted, cell_note=plan.note)
     if policy.can_read:
-        row = with_leftover(row)
+        row = with_lost_instance(with_leftover(row))
     # A node that moves is reserved, so the offer is derived after the cell.
     offer = offer_of(row, policy.standard_traits)
     return row if offer == row.offer else structs.replace(row, offer=offer)

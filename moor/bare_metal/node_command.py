@@ -104,6 +104,7 @@ def list_nodes(
         and not (unavailable and each.offered.amount)
     ]
     print_all(nodes, nodes_columns(), "no nodes", as_json=as_json)
+    _print_away(found.away)
     for each in found.unreadable:
         _print_error(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}")
 
@@ -119,8 +120,14 @@ def show(
 ) -> None:
     """Show everything that is known of one node."""
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
-    (found,) = run_with(reading_nodes(settings), lambda reader: _found(reader, [node]))
+
+    async def read(reader: NodeReader) -> tuple[NodeShown, str]:
+        (found,) = await _found(reader, [node])
+        return found, reader.away
+
+    found, away = run_with(reading_nodes(settings), read)
     print_one(found, print_node, as_json=as_json)
+    _print_away(away)
 
 
 @maintenance.command("on")
@@ -311,6 +318,17 @@ async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
     if missing := [repr(name) for name in names if found[name] is None]:
         fail(f"there is no node {', '.join(missing)}, so nothing was done; `moor node list` shows all nodes")
     return [node for name in names if (node := found[name]) is not None]
+
+
+def _print_away(why: str) -> None:
+    if why:
+        err.print(
+            f"Ironic does not answer, so this is what the daemons last heard: {why}",
+            style="yellow",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _print_error(line: str) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
+from bus.errors import Operational
 from bus.message import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow
@@ -80,10 +81,14 @@ class NodeShown(Struct, frozen=True, kw_only=True):
 
 
 class Nodes(Struct, frozen=True):
-    """Nodes ordered by name, and nodes in Ironic's list that cannot be parsed."""
+    """Nodes ordered by name, and nodes in Ironic's list that cannot be parsed.
+
+    If Ironic did not answer, `away` says why, and the nodes are shown as the daemons last heard them.
+    """
 
     nodes: tuple[NodeShown, ...]
     unreadable: tuple[UnreadableNode, ...] = ()
+    away: str = ""
 
 
 class SeveralNodesError(ValueError):
@@ -96,18 +101,34 @@ class NodeReader:
     def __init__(self, api: HttpIronicApi | None, rows: IronicStore | None) -> None:
         self.api = api
         self._rows = rows
+        # Why Ironic could not be asked about a single node.
+        self.away = ""
 
     async def all(self) -> Nodes:
         rows = await self._all_rows()
         if self.api is None:
-            return Nodes(_by_name(self._shown(id_, _last_heard(row), rows) for id_, row in rows.items()))
+            return self._all_heard(rows)
         found: dict[ProviderId, Node] = {}
         unreadable: list[UnreadableNode] = []
-        async for page in self.api.pages():
-            found |= {node.id: node for node in page.nodes}
-            unreadable += page.unreadable
+        try:
+            async for page in self.api.pages():
+                found |= {node.id: node for node in page.nodes}
+                unreadable += page.unreadable
+        except Operational as problem:
+            if self._rows is None:
+                raise
+            return self._all_heard(rows, away=str(problem))
         ids = dict.fromkeys((*found, *(id_ for id_, row in rows.items() if not row.is_removed)))
         return Nodes(_by_name(self._shown(id_, found.get(id_), rows) for id_ in ids), tuple(unreadable))
+
+    def _all_heard(self, rows: Mapping[ProviderId, NodeRow], away: str = "") -> Nodes:
+        """All nodes as the daemons last heard them."""
+        return Nodes(
+            _by_name(
+                self._shown(id_, _last_heard(row), rows) for id_, row in rows.items() if not row.is_removed
+            ),
+            away=away,
+        )
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
         """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list.
@@ -119,17 +140,30 @@ class NodeReader:
         found: dict[str, NodeShown | None] = dict.fromkeys(names)
         rows = await self._rows_of(ids.values())
         for name, id_ in ids.items():
-            node = _last_heard(rows[id_]) if self.api is None and id_ in rows else None
-            if self.api is not None:
-                node = await self.api.node(id_)
+            node = await self._node(id_, rows.get(id_))
             if node is not None or id_ in rows:
                 found[name] = self._shown(id_, node, rows)
         if named := {*names} - ids.keys():
             of_names: dict[str, list[NodeShown]] = {}
-            for each in (await self.all()).nodes:
+            everything = await self.all()
+            self.away = self.away or everything.away
+            for each in everything.nodes:
                 of_names.setdefault(each.name, []).append(each)
             found |= {name: _meant(name, of_names[name]) for name in named & of_names.keys()}
         return found
+
+    async def _node(self, id_: ProviderId, row: NodeRow | None) -> Node | None:
+        """The node as Ironic has it; as the daemons last heard it, if no Ironic is named or it does not answer."""
+        heard = None if row is None else _last_heard(row)
+        if self.api is None:
+            return heard
+        try:
+            return await self.api.node(id_)
+        except Operational as problem:
+            if row is None:
+                raise
+            self.away = str(problem)
+            return heard
 
     def _shown(self, id_: ProviderId, node: Node | None, rows: Mapping[ProviderId, NodeRow]) -> NodeShown:
         return shown(id_, node, rows.get(id_), has_rows=self._rows is not None)

@@ -62,6 +62,20 @@ def is_untold(host: HostState) -> bool:
     return host.told < host.setting.number
 
 
+def may_be_forgotten(host: HostState) -> bool:
+    """May the row of a host that does not exist any more be deleted? Not before its cell knows that nothing is set."""
+    return host.setting.mode == "up" and not is_untold(host)
+
+
+def without_setting(host: HostState, now: datetime) -> HostState | None:
+    """The row of a host that does not exist any more; None if it is to be deleted.
+
+    A host of the same id would be a new one. So first its cell is told that nothing is set any more, and a later report
+    deletes the row.
+    """
+    return None if may_be_forgotten(host) else with_mode(host, "up", "", "", now)
+
+
 def word_for_cell(host: HostState) -> SetHostInCell:
     return SetHostInCell(
         cell=host.cell, host=host.id, name=host.name, setting=host.setting, must_clean=host.must_clean

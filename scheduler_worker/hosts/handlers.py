@@ -1,18 +1,19 @@
 """Handlers of messages about hosts: a cell's reports, an operator's order, a question."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
 from msgspec import structs
 
-from bus.message import ProviderId  # noqa: TC001 - imported like every other type
+from bus.message import ProviderId
 from bus.messages.build import BuildRejected
 from bus.messages.host_modes import HostCleaned
 from bus.messages.hosts import (
     AskHosts,
     HostChanged,
+    HostFacts,
     HostSet,
     HostsFound,
     HostsReported,
@@ -24,7 +25,7 @@ from bus.messages.hosts import (
 )
 from bus.topology import CELL0
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, answering
-from scheduler_worker.core.host_modes import cleaned, problem_of, with_mode
+from scheduler_worker.core.host_modes import cleaned, problem_of, with_mode, without_setting
 from scheduler_worker.core.host_reports import is_news, reported
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -38,6 +39,57 @@ Clock = Callable[[], datetime]
 SUGGESTED_MAX = 3
 
 
+class _Rows:
+    """The rows of hosts while a batch of reports changes them. A row that is `gone` is deleted."""
+
+    def __init__(self, rows: Iterable[HostState]) -> None:
+        self.known = {host.id: host for host in rows}
+        self.changed: dict[ProviderId, HostState] = {}
+        self.gone: set[ProviderId] = set()
+
+    def take(
+        self,
+        ask: Received[HostsReported],
+        facts: HostFacts,
+        now: datetime,
+        *,
+        failed_builds_max: int,
+        placed_in: str,
+    ) -> None:
+        before = self.known.get(facts.id)
+        if before is None and facts.is_gone:
+            return
+        host = reported(
+            before,
+            facts,
+            ask.message,
+            now,
+            speaks_for=ask.cell,
+            failed_builds_max=failed_builds_max,
+            placed_in=placed_in,
+        )
+        if host is None:
+            log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
+        elif facts.is_gone and host is not before:
+            after = without_setting(host, now)
+            if after is None:
+                self._remove(host.id)
+            else:
+                self._put(after)
+        elif is_news(before, host):
+            self._put(host)
+
+    def _put(self, host: HostState) -> None:
+        """Note the host's row, which differs from the known one."""
+        self.known[host.id] = self.changed[host.id] = structs.replace(host, sequence=host.sequence + 1)
+        self.gone.discard(host.id)
+
+    def _remove(self, host: ProviderId) -> None:
+        del self.known[host]
+        self.changed.pop(host, None)
+        self.gone.add(host)
+
+
 def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
     async def on_hosts_reported(
         asks: Sequence[Received[HostsReported]], transaction: OutboxTransaction
@@ -45,34 +97,32 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         asks = [ask for ask in asks if ask.message.cell != CELL0]
         store = await transaction.begun()
         ids = sorted({host.id for ask in asks for host in ask.message.hosts}, key=lambda id_: id_.int)
-        written = {host.id: host for host in await store.lock_hosts(ids, ())}
-        changed: dict[ProviderId, HostState] = {}
+        rows = _Rows(await store.lock_hosts(ids, ()))
         said: list[Said] = []
         for ask in asks:
             for facts in ask.message.hosts:
-                before = written.get(facts.id)
-                host = reported(
-                    before,
+                before = rows.known.get(facts.id)
+                rows.take(
+                    ask,
                     facts,
-                    ask.message,
                     clock(),
-                    speaks_for=ask.cell,
                     failed_builds_max=registry.failed_builds_max,
                     placed_in=registry.placed_in(facts.id),
                 )
-                if host is None:
-                    log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
-                elif is_news(before, host):
-                    host = structs.replace(host, sequence=host.sequence + 1)
-                    changed[host.id] = written[host.id] = host
-                    if before is not None and host.setting != before.setting:
-                        said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
-        await store.save_hosts(list(changed.values()), clock())
+                host = rows.known.get(facts.id)
+                if before is not None and host is not None and host.setting != before.setting:
+                    said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
+        changed, gone = list(rows.changed.values()), sorted(rows.gone, key=lambda id_: id_.int)
+        await store.save_hosts(changed, clock())
+        if gone:
+            await store.forget_hosts(gone)
 
         def learn() -> None:
-            registry.learn(changed.values())
+            registry.learn(changed)
+            registry.forget(gone)
             for ask in asks:
-                registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts], ask.cell)
+                alive = [host.id for host in ask.message.hosts if not host.is_gone]
+                registry.hear_beats(ask.message.cell, alive, ask.cell)
 
         transaction.when_committed(learn)
         return said

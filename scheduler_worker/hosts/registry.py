@@ -107,8 +107,11 @@ class HostRegistry:
         """
         now = self._clock()
         changed = []
+        gone = []
         for each in report.hosts:
             known = self._hosts.get(each.id)
+            if each.is_gone and known is None:
+                continue
             host = reported(
                 known,
                 each,
@@ -123,10 +126,14 @@ class HostRegistry:
                 continue
             if host is known:
                 continue
+            if each.is_gone:
+                gone.append(each.id)
+                continue
             self._hosts[each.id] = host
             self._heard[each.id] = now
             changed.append(host)
         self._tell(changed, now)
+        self.forget(gone)
 
     def hear_beats(self, cell: str, hosts: Iterable[ProviderId], speaks_for: str | None = None) -> None:
         """Note the heartbeats of these hosts. Beats that name another cell than the host's are ignored, except those of

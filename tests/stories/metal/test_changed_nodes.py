@@ -110,6 +110,16 @@ class World(Struct):
 
         await wait_until(is_so, f"node {node} is in cell {cell}")
 
+    async def until_listed(self, node: ProviderId, *, is_listed: bool) -> None:
+        """Wait until the host registry has the node, or has forgotten it."""
+
+        async def is_so() -> bool:
+            hosts = await self.nodes_setup.cloud.client.ask(AskHosts(name=str(node)))
+            assert isinstance(hosts, HostsFound)
+            return bool(hosts.hosts) is is_listed
+
+        await wait_until(is_so, f"node {node} is {'' if is_listed else 'not '}listed")
+
     async def row(self, node: ProviderId) -> NodeRow:
         return (await self.nodes_setup.rows.read([node]))[node]
 
@@ -217,6 +227,7 @@ async def test_a_node_that_is_deleted_while_it_is_held_stays_reserved_until_noth
     async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
         (node,) = metal.nodes
         await metal.until_stocks(node, {CLASS: 0})
+        await metal.until_listed(node, is_listed=True)
         await metal.hold(node)
 
         metal.simulation.ironic.set_maintenance(str(node), is_on=True)
@@ -224,6 +235,7 @@ async def test_a_node_that_is_deleted_while_it_is_held_stays_reserved_until_noth
 
         await metal.until_row(node, is_deleted=True, report_note=f"1 of {CLASS} is still held")
         await metal.until_stocks(node, {CLASS: 1})
+        await metal.until_listed(node, is_listed=False)
         await metal.release(node)
         await metal.until_stocks(node, None)
 

@@ -362,6 +362,29 @@ async def test_a_node_that_takes_ports_and_attaches_none_is_left_for_the_alterna
 
 
 @STAGES
+async def test_an_instance_whose_node_is_deleted_says_so_and_can_be_deleted(bus: str, books: str) -> None:
+    nodes = available_nodes(1)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        instance = await metal.boot(1)
+        await metal.cloud.until_state(instance, "active")
+
+        # As an operator must, to delete a node with an instance on it.
+        metal.simulation.ironic.set_maintenance(nodes[0].uuid, is_on=True)
+        metal.simulation.ironic.delete(nodes[0].uuid)
+
+        failed = await metal.cloud.until_state(instance, "error")
+        assert failed.reason == "its bare-metal node does not exist any more: it was deleted in Ironic"
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+
+        async def is_removed() -> bool:
+            return nodes[0].uuid not in await metal.stocks()
+
+        await wait_until(is_removed, "placement has no provider of it")
+
+
+@STAGES
 async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, books: str) -> None:
     nodes = available_nodes(3)
     bad = tuple(node.uuid for node in nodes[:2])

@@ -205,3 +205,29 @@ def test_progress_of_an_active_instance_changes_nothing() -> None:
 
     assert cell.hear(progressed(1, "n1")) == []
     assert cell.row == before
+
+
+def test_an_active_instance_whose_node_is_gone_says_so_keeps_its_share_and_can_be_deleted() -> None:
+    cell = Cell(place_on_node(a_node("n2")), spawned(1, "n1"))
+    gone = structs.replace(failed(1, "n1"), reason="the node is deleted")
+
+    cell.confirm_all()
+    (said,) = cell.hear(gone)
+
+    assert isinstance(said, InstanceFailed)
+    assert (said.instance.state, said.instance.reason) == ("error", "the node is deleted")
+    assert cell.row.state == "broken"
+    cell.confirm_all()
+    assert cell.hear(gone, spawned(1, "n1")) == [], "late copies change nothing"
+    assert cell.hear(REMOVE) == [undeploy(1, "n1")]
+    assert InstanceDeleted in kinds(cell.hear(destroyed(1, "n1")))
+
+
+def test_a_failure_of_an_earlier_attempt_or_on_a_hypervisor_leaves_an_active_instance_as_it_is() -> None:
+    on_node = Cell(place_on_node(), spawned(1, "n1"))
+    assert on_node.hear(failed(2, "n1"), failed(1, "n2"))[1:] == []
+    assert on_node.row.state == "active"
+
+    on_hypervisor = Cell(place(), spawned(1, "h1"))
+    on_hypervisor.hear(failed(1, "h1"))
+    assert on_hypervisor.row.state == "active"

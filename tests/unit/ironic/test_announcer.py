@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.memory import MemoryBroker
 from bus.message import Message, ProviderId
-from bus.messages.hosts import HostsAlive
+from bus.messages.hosts import HostFacts, HostsAlive, HostsReported
 from bus.parts import PartGroup
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.station import Station
@@ -35,10 +35,14 @@ class HeldPublisher(Publisher):
         self.taken = asyncio.get_running_loop().create_future()
         self.alive: set[ProviderId] = set()
         self.is_asked = False
+        self.reported: list[HostFacts] = []
 
     def send_all(self, outgoing: Sequence[Outgoing], kept: object = ()) -> "asyncio.Future[None]":  # noqa: ARG002 - the real one has it
         if outgoing:
             self.is_asked = True
+            for each in outgoing:
+                if isinstance(each.message, HostsReported):
+                    self.reported += each.message.hosts
             return self.taken
         nothing = asyncio.get_running_loop().create_future()
         nothing.set_result(None)
@@ -73,3 +77,22 @@ async def test_a_node_that_is_deleted_while_it_is_reported_gets_no_heartbeats() 
         await running
 
     assert publisher.alive == {OTHER}
+
+
+async def test_a_deleted_node_is_reported_as_gone() -> None:
+    row = NodeRow(id=NODE_ID, cell="c1", version=4, epoch=2, node=a_node(id=NODE_ID))
+    store = MemoryIronicStore()
+    membership = Membership(store, "d1", "1", QUICK)
+    publisher = HeldPublisher(Station(MemoryBroker().as_user(), "a-test"))
+    announcer = Announcer(store, membership, publisher, QUICK)
+    running = asyncio.create_task(announcer.run())
+    try:
+        announcer.touch([(row, structs.replace(row, is_deleted=True, version=5))])
+        await until(lambda: publisher.is_asked, "it is reported")
+        publisher.taken.set_result(None)
+    finally:
+        await announcer.stop()
+        await running
+
+    (facts,) = publisher.reported
+    assert (facts.id, facts.is_gone, facts.epoch, facts.sequence) == (NODE_ID, True, 2, 5)

@@ -16,7 +16,7 @@ from bus.messages.build import InstanceId
 from bus.messages.cell import DeployProgressed, InstanceDestroyed
 from bus.parts import State, statuses
 from bus.process import run_until
-from compute_sim.ironic import IronicSimSettings, IronicTransport, SimulatedIronic, available_nodes
+from compute_sim.ironic import Delays, IronicSimSettings, IronicTransport, SimulatedIronic, available_nodes
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.orders import AT_ONCE
@@ -26,6 +26,7 @@ from ironic_sync.deploying import Deployer, Say
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from tests.contracts.stage import until
+from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, REST, Place, Rows
 from tests.unit.ironic.deploys import an_order
 
@@ -57,10 +58,10 @@ class Gate(httpx.AsyncBaseTransport):
 class Hall:
     """Many nodes of one daemon."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, delays: Delays = DELAYS) -> None:
         nodes = available_nodes(count)
         self.ids = [ProviderId(UUID(each.uuid)) for each in nodes]
-        self.ironic = SimulatedIronic(nodes, time.time, lambda *_: None, IronicSimSettings(delays=DELAYS))
+        self.ironic = SimulatedIronic(nodes, time.time, lambda *_: None, IronicSimSettings(delays=delays))
         self.gate = Gate(self.ironic)
         self.store = Rows()
         self.writer = NodeWriter(self.store, NO_CELL, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
@@ -167,7 +168,7 @@ async def test_health_shows_the_steps_that_fail() -> None:
 
 
 async def test_a_bug_in_what_progress_says_ends_the_deployer() -> None:
-    hall = Hall(1)
+    hall = Hall(1, structs.replace(DELAYS, deploy_s=LONG_S))
     hall.gate.opened.set()
 
     def say(message: Answer | DeployProgressed) -> "asyncio.Future[None]":

@@ -18,6 +18,7 @@ from ironic_sync.core.orders import (
     after_order,
     with_end,
     with_leftover,
+    with_lost_instance,
 )
 from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow
 from tests.unit.ironic.captured import NODE_ID, a_node
@@ -208,3 +209,24 @@ def test_an_instance_that_came_to_the_node_after_its_attempt_was_over_is_taken_o
         structs.replace(over, is_deleted=True),
     ):
         assert with_leftover(alone) is alone
+
+
+def test_the_conductor_of_an_instance_hears_once_that_its_node_is_deleted() -> None:
+    done = Deployed(cell="c1", instance=OURS, attempt=1)
+    row = NodeRow(id=NODE_ID, version=3, cell="c1", node=a_node(instance_uuid=OURS), deployed=done)
+
+    assert with_lost_instance(row) is row
+    lost = with_lost_instance(structs.replace(row, is_deleted=True))
+    (answer,) = lost.answers
+    assert isinstance(answer, SpawnFailed)
+    assert (answer.instance, answer.attempt, answer.cell) == (OURS, 1, "c1")
+    assert "was deleted in Ironic" in answer.reason
+    assert lost.due_at == AT_ONCE
+    assert with_lost_instance(lost) is lost, "once"
+
+    told = structs.replace(lost, answers=(), answers_at=None)
+    back = with_lost_instance(structs.replace(told, is_deleted=False))
+    assert (back.deployed, back.answers) == (done, ())
+    assert with_lost_instance(structs.replace(back, is_deleted=True)).answers == (answer,)
+    busy = structs.replace(row, is_deleted=True, deploy=a_deploy(kind="undeploy"))
+    assert with_lost_instance(busy) is busy, "the undeploy ends it"

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from msgspec import structs
 
+from bus.errors import Unavailable
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from compute_sim.ironic import IronicTransport, SimulatedIronic, available_nodes
@@ -116,6 +117,24 @@ async def test_without_ironic_a_node_is_shown_as_last_known() -> None:
         "node-00002": False,
     }
     assert [each and each.name for each in named.values()] == ["node-00001", "node-00000", None, None]
+
+
+async def test_while_ironic_is_away_nodes_are_shown_as_last_known_with_the_reason() -> None:
+    setup = await a_nodes_setup()
+    setup.ironic.go_away(60, refuses=True)
+    async with setup.reader() as reader:
+        everything = await reader.all()
+        named = await reader.find([str(setup.ids[0]), "node-00001"])
+        assert "cannot be reached" in reader.away
+        with pytest.raises(Unavailable):
+            await reader.find([str(setup.ids[2])])
+    async with setup.reader(has_rows=False) as alone:
+        with pytest.raises(Unavailable):
+            await alone.all()
+
+    assert "cannot be reached" in everything.away
+    assert [each.name for each in everything.nodes] == ["node-00000", "node-00001", "node-00002"]
+    assert [each and each.offered.amount for each in named.values()] == [1, 1]
 
 
 async def test_without_the_rows_nothing_is_known_to_be_offered() -> None:

@@ -28,7 +28,7 @@ from bus.messages.build import (
 )
 from bus.messages.cells import AskCells
 from bus.messages.groups import AskGroups
-from bus.messages.hosts import AskHosts, HostFacts, HostsFound, HostsReported, HostState, SetHost
+from bus.messages.hosts import AskHosts, HostChanged, HostFacts, HostsFound, HostsReported, HostState, SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
@@ -59,7 +59,7 @@ from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import InstanceQuery, NewRequest
+from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
@@ -238,6 +238,64 @@ async def test_an_operators_word_that_is_not_committed_is_not_learnt() -> None:
     host = known(worker)
     assert host is not None
     assert (host.setting.mode, host.setting.reason) == ("draining", "broken fan")
+
+
+def gone(sequence: int = 2) -> HostsReported:
+    return HostsReported(cell="c1", hosts=(HostFacts(id=HOST, name="h1", sequence=sequence, is_gone=True),))
+
+
+async def stored(worker: Worker) -> tuple[HostState, ...]:
+    return tuple(await worker.store.hosts(HostQuery(ids=(HOST,))))
+
+
+async def test_a_host_that_is_gone_is_forgotten_and_may_come_back() -> None:
+    worker = Worker()
+    await worker.handle(gone())
+    assert (known(worker), await stored(worker)) == (None, ()), "nothing is known of it"
+
+    await worker.handle(a_report())
+    await worker.handle(gone(sequence=0))
+    assert known(worker) is not None, "a later report is known"
+
+    await worker.handle(gone())
+    assert (known(worker), await stored(worker)) == (None, ())
+    await worker.handle(a_report())
+    host = known(worker)
+    assert host is not None
+    assert host.up
+
+
+async def test_a_process_that_only_hears_that_a_host_is_gone_forgets_it_too() -> None:
+    worker = Worker()
+    worker.registry.hear_facts(a_report())
+    worker.registry.hear_facts(gone(sequence=0))
+    assert known(worker) is not None
+
+    worker.registry.hear_facts(structs.replace(gone(), cell="c2"), speaks_for="c2")
+    assert known(worker) is not None, "another cell says so"
+    worker.registry.hear_facts(gone(), speaks_for="c1")
+    assert known(worker) is None
+    worker.registry.hear_facts(gone())
+    assert known(worker) is None
+
+
+async def test_a_host_that_is_gone_is_set_up_before_it_is_forgotten() -> None:
+    """Its cell remembers how it was set, and a host of the same id would be a new one."""
+    worker = Worker()
+    await worker.handle(a_report())
+    await worker.handle(SetHost(host="h1", mode="draining", reason="broken fan"))
+
+    said = await worker.handle(gone())
+
+    (row,) = await stored(worker)
+    assert row.setting.mode == "up"
+    assert [type(each.message) for each in said if isinstance(each, Tell)] == [HostChanged]
+    async with worker.store.transaction() as transaction:
+        await transaction.save_hosts(
+            [structs.replace(row, told=row.setting.number, sequence=row.sequence + 1)], NOON
+        )
+    await worker.handle(gone(sequence=3))
+    assert await stored(worker) == ()
 
 
 async def test_a_rejected_request_that_comes_back_lets_go_of_what_it_may_have_claimed() -> None:
