@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bus.messages.build import InstanceState, NoValidHost
+from bus.messages.build import Flavor, InstanceState, NoValidHost
 from bus.messages.hosts import NODE, HostState, Supported, names_clash
 from moor.options import fail, out
 from moor.tables import GAP, Columns, Rows, print_table, styled
@@ -115,6 +115,7 @@ def print_instance(state: InstanceState, cell: str = "") -> None:
         ("host", escape(f"{state.host} in {state.cell}") if state.host else ""),
         ("cell", cell),
         ("reason", escape(state.reason)),
+        ("flavor", _flavor(state)),
         ("since", moment(state.changed_at)),
         ("waits", _waits(state)),
         ("rebuild", _rebuild(state)),
@@ -125,8 +126,33 @@ def print_instance(state: InstanceState, cell: str = "") -> None:
             "failed", f"[yellow]{failure.attempt}. {escape(f'{failure.host}: {failure.reason}')}[/yellow]"
         )
     out.print(grid, highlight=False)
+    print_passed_over(state)
     if state.no_valid_host is not None:
         print_no_valid_host(state.name or str(state.id), state.no_valid_host)
+
+
+def _flavor(state: InstanceState) -> str:
+    """The flavor of an instance whose request accepts several."""
+    if state.flavor is None:
+        return ""
+    better = ", ".join(each.flavor for each in state.passed_over)
+    return escape(amounts_in_words(state.flavor) + (f", in place of {better}" if better else ""))
+
+
+def amounts_in_words(flavor: Flavor) -> str:
+    """The name of a flavor with its sizes and amounts: `small: 2 VCPU, 4096 MEMORY_MB, 10 DISK_GB`."""
+    sizes = {
+        "VCPU": flavor.vcpus,
+        "MEMORY_MB": flavor.ram_mb,
+        "DISK_GB": flavor.root_gb + flavor.ephemeral_gb,
+    }
+    asked = {
+        key.partition(":")[2]: int(amount)
+        for key, amount in flavor.extra_specs.items()
+        if key.startswith("resources") and amount.isdecimal()
+    }
+    amounts = ", ".join(f"{amount} {name}" for name, amount in (sizes | asked).items() if amount)
+    return f"{flavor.name}: {amounts}" if flavor.name else amounts
 
 
 def _waits(state: InstanceState) -> str:
@@ -155,6 +181,15 @@ def _move(state: InstanceState) -> str:
     if move.confirm_by is not None and not move.outcome:
         return f"{way}: confirm or revert it, or it confirms itself at {moment(move.confirm_by)}"
     return f"{way}: {move.outcome or 'under way'}"
+
+
+def print_passed_over(state: InstanceState) -> None:
+    """Print why the instance did not get the flavors that its request prefers, with the funnel of each."""
+    for each in state.passed_over:
+        if each.no_valid_host is None:
+            out.print(f"\n[yellow]not {escape(each.flavor)}[/yellow]: {escape(each.reason)}", highlight=False)
+        else:
+            print_no_valid_host(each.flavor, each.no_valid_host)
 
 
 def print_no_valid_host(name: str, found: NoValidHost) -> None:
@@ -277,6 +312,7 @@ INSTANCES = Columns[InstanceState](
         "state": lambda each: styled(instance_state(each)),
         "cell": lambda each: each.cell,
         "host": lambda each: each.host,
+        "flavor": lambda each: each.flavor.name if each.flavor else "",
         "reason": _in_short,
     },
     prose=("reason",),

@@ -5,12 +5,15 @@ Instances of one spec fit on the same hosts, so one look at the hosts that chang
 becomes known, every host is checked against it, which covers changes between the search that failed and the commit of
 the row. After that, only hosts that changed are checked.
 
+A request that accepts several flavors has a spec for each of them, and waits for a host for any. They are learned, judged
+and forgotten together.
+
 No host is chosen here. A spec keeps its possible hosts until a search for it succeeds or fails, so no change is lost by
 a worker that may not search just now. The digest of a spec stands for it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -18,7 +21,7 @@ from bus.messages.build import InstanceId
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
-from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.core.instances.specs import specs_in
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -28,8 +31,8 @@ HEARD_MAX = 10_000
 
 
 class _Waiting(Struct):
-    spec: InstanceSpec
-    # The hosts that may have room.
+    specs: Sequence[InstanceSpec]
+    # The hosts that may have room for any of them.
     rows: set[int] = set()
     # It is to be judged by all hosts.
     is_unjudged: bool = True
@@ -64,10 +67,10 @@ class WaitingSpecs:
         """Learn the specs of the waiting rows that this worker has committed."""
         for row in rows:
             if row.told.state == WAITING and row.kept is not None:
-                spec = decoded(row.spec)
-                assert spec is not None, "a row that waits was written by this release"
+                specs = specs_in(row.spec)
+                assert specs, "a row that waits was written by this release"
                 self._own.add(row.id)
-                self.learn(row.kept.digest, spec)
+                self.learn(row.kept.digest, specs)
                 self._tell()
         if len(self._own) > HEARD_MAX:
             self._own.clear()
@@ -85,12 +88,12 @@ class WaitingSpecs:
         self.unread = None
         self._tell()
 
-    def learn(self, digest: bytes, spec: InstanceSpec) -> None:
+    def learn(self, digest: bytes, specs: Sequence[InstanceSpec]) -> None:
         if not self._specs:
             self._picture.touched.watch(watches=True)
         known = self._specs.get(digest)
         if known is None:
-            self._specs[digest] = _Waiting(spec)
+            self._specs[digest] = _Waiting(specs)
         else:
             known.is_unjudged = True
             known.learned += 1
@@ -157,15 +160,17 @@ class WaitingSpecs:
             ]
             among = None if judged_by_all else touched
             if judged and (judged_by_all or touched):
-                specs = [known.spec for known in judged]
+                asked = [(known, spec) for known in judged for spec in known.specs]
+                specs = [spec for _, spec in asked]
                 found = hosts_with_room(self._picture, specs, self._plugins, among)
-                for known, rows in zip(judged, found, strict=True):
+                for (known, _), rows in zip(asked, found, strict=True):
                     known.rows |= rows
         for known in self._specs.values():
             known.is_unjudged = False
 
     def _room_for(self, known: _Waiting) -> int:
-        count = room_for(self._picture, known.spec, self._plugins, known.rows)
+        # Hosts for one flavor may be hosts for another, too: the sum would count them twice.
+        count = max(room_for(self._picture, spec, self._plugins, known.rows) for spec in known.specs)
         if not count:
             known.rows.clear()
             known.failures = 0

@@ -151,6 +151,9 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
 
+    Each instance gets the first flavor for which there is a host: `flavor`, then the `alternatives` in their order.
+    Everything else that the request says is true for each of them.
+
     Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. The same
     is true for a request with an `image` whose flavor asks only for resource classes of nodes.
     """
@@ -186,6 +189,7 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     all_or_nothing: bool = False
     # None: an instance that no host has room for ends in error at once.
     wait: Wait | None = None
+    alternatives: tuple[Flavor, ...] = ()
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):
@@ -259,6 +263,14 @@ class NoValidHost(Value, frozen=True):
     hosts: Natural
     steps: tuple[FunnelStep, ...]
     nearest: tuple[Miss, ...] = ()
+
+
+class FlavorPassedOver(Value, frozen=True):
+    """A flavor that its request prefers to the one that the instance got, and why the instance did not get it."""
+
+    flavor: Label
+    reason: str
+    no_valid_host: NoValidHost | None = None
 
 
 class AttemptFailed(Value, frozen=True):
@@ -360,6 +372,10 @@ class InstanceState(Value, frozen=True):
     # Only while it waits.
     waiting: Waiting | None = None
     move: Move | None = None
+    # The flavor that the instance got, if its request accepts several.
+    flavor: Flavor | None = None
+    # The better flavors for which the scheduler found no host, in their order.
+    passed_over: tuple[FlavorPassedOver, ...] = ()
 
 
 class InstanceEvent(CellMessage, frozen=True):

@@ -49,6 +49,9 @@ class InstanceMessage(CellMessage, frozen=True):
 class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
     """Build this instance on the host that holds its claim; if that fails, on the alternates in their order. The cell
     numbers the instance's states from `sequence` on.
+
+    If the request accepts several flavors, `flavor` is the one of the chosen host, and `tells_flavor` is set: the states of
+    the instance tell its flavor. `other_flavors` are the flavors of those alternates that have another one, by host.
     """
 
     request_id: RequestId
@@ -67,6 +70,8 @@ class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
     image: Image | None = None
     config_drive: ConfigDrive = ""
     ports: Ports = ()
+    tells_flavor: bool = False
+    other_flavors: dict[ProviderId, Flavor] = {}
 
 
 class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):

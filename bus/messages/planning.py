@@ -47,11 +47,27 @@ class ExhaustedPool(Value, frozen=True):
     hosts: Natural
 
 
+class PlannedFlavor(Value, frozen=True):
+    """The plan for one more flavor that a request accepts. Its fields are those of the plan (`PlanFound`)."""
+
+    flavor: Label
+    qualify: Natural
+    fit: Natural
+    is_cut: bool
+    cells: tuple[PlannedCell, ...]
+    funnel: NoValidHost
+    relaxations: tuple[Relaxation, ...] = ()
+    pools: tuple[ExhaustedPool, ...] = ()
+
+
 class PlanFound(Message, frozen=True, tag="plan.found"):
     """The answer to a plan. `qualify` is how many hosts the filters leave, and `funnel` says what each filter removed.
 
     `fit` is how many more instances fit on the hosts that qualify. If `is_cut` is set, more may fit: to count all of them
     would have cost too much.
+
+    If the request accepts several flavors, these fields are about the best one, `flavor`, and `alternatives` are the others in
+    their order. Each flavor is planned alone, so two of them may count the same room. An instance gets the first one that fits.
     """
 
     qualify: Natural
@@ -61,6 +77,8 @@ class PlanFound(Message, frozen=True, tag="plan.found"):
     funnel: NoValidHost
     relaxations: tuple[Relaxation, ...] = ()
     pools: tuple[ExhaustedPool, ...] = ()
+    flavor: Label = ""
+    alternatives: tuple[PlannedFlavor, ...] = ()
 
 
 class AskReasons(StrictMessage, frozen=True, tag="reasons.query"):
@@ -81,6 +99,9 @@ class HostVerdict(Value, frozen=True):
 
     `step` is the first filter that removes the host, and `reason` is why it does. If no filter removes it, both are
     empty, and `fit` says how many such instances the host has room for.
+
+    If the request accepts several flavors, the verdict is about the first `flavor` for which the host qualifies, or about the
+    best one if it qualifies for none.
     """
 
     host: str
@@ -88,6 +109,7 @@ class HostVerdict(Value, frozen=True):
     fit: Natural = 0
     step: str = ""
     reason: str = ""
+    flavor: Label = ""
 
 
 class ReasonsFound(Message, frozen=True, tag="reasons.found"):

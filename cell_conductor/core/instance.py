@@ -144,7 +144,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     `order` is None if the instance was removed before the order to place it arrived. `alternates` are those not tried
     yet. `host` is also None while the instance is offloaded and holds nothing. `saved` is the image that it was saved as,
     until it runs again. `was_silent`: the host was given up without an answer, so it is unknown what it has. `rebuild`
-    and `move` are the last ones that were ordered. `flavor` is set after a resize, and `image` after a rebuild.
+    and `move` are the last ones that were ordered. `flavor` is set after a resize, and if the host is an alternate with
+    another flavor than the order's; `image` is set after a rebuild.
     """
 
     id: InstanceId
@@ -250,7 +251,7 @@ def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInst
         instance=row.id,
         attempt=row.attempt,
         host=node.share.host,
-        flavor=order.flavor,
+        flavor=flavor_of(row, order),
         share=node.share,
         name=order.name,
         project=order.project,

@@ -210,9 +210,12 @@ def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None
 
 def _take_host(transition: Transition, host: Choice) -> None:
     row = transition.row
+    # An instance that is unshelved keeps its flavor.
+    flavor = row.flavor if row.saved else transition.order.other_flavors.get(host.share.host)
     transition.change(
         attempt=row.attempt + 1,
         host=host,
+        flavor=flavor,
         alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
         was_silent=False,
         tries=0,

@@ -41,6 +41,7 @@ from cell_conductor.core.instance import (
     Pending,
     Rules,
     State,
+    flavor_of,
     kind_of,
     spawn_order,
 )
@@ -282,6 +283,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
         keeps_share=is_broken or (row.state in ("deleted", "offloaded", "error") and row.keeps_share),
         rebuild=row.rebuild,
         move=row.move,
+        flavor=flavor_of(row, order) if order is not None and order.tells_flavor else None,
     )
 
 

@@ -94,6 +94,10 @@ def flavor_of_nodes(name: str = "metal") -> Flavor:
     )
 
 
+# A flavor for hypervisors, for requests that accept both: `--flavor metal --else small`.
+SMALL = Flavor(name="small", vcpus=2, ram_mb=4096, root_gb=10)
+
+
 class Daemon:
     """One daemon of the ring, run as a part of this process. `kill` ends it as `kill -9` would: its lease expires."""
 

@@ -40,7 +40,14 @@ from compute_sim.simulated.script_file import load_script
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings
 from moor.client import LOCAL, client, until_choosable
-from moor.clouds.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
+from moor.clouds.bare_metal import (
+    SMALL,
+    BareMetal,
+    BareMetalPlan,
+    IronicPortTaken,
+    cells_of_groups,
+    flavor_of_nodes,
+)
 from moor.clouds.cloud import cloud
 from moor.instances.flavors import write_flavors
 from moor.option_structs import with_options
@@ -273,7 +280,7 @@ def _metal(
         )
     with wrong_value():
         address = read_listen(listen, "--ironic-listen")
-    write_flavors(settings.flavors_file, flavor_of_nodes())
+    write_flavors(settings.flavors_file, flavor_of_nodes(), SMALL)
     stated = CellMap(
         groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
     )

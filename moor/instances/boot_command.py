@@ -18,7 +18,14 @@ from bus.messages.build import (
 )
 from moor.client import client
 from moor.instances.following import Following, Timeout, followed, has_ended, run_order, taken
-from moor.instances.request_options import FlavorOptions, HostOptions, ImageOptions, OrderId, id_of_order
+from moor.instances.request_options import (
+    ElseOptions,
+    FlavorOptions,
+    HostOptions,
+    ImageOptions,
+    OrderId,
+    id_of_order,
+)
 from moor.instances.requests import (
     config_drive_of,
     pairs_of,
@@ -26,7 +33,7 @@ from moor.instances.requests import (
 )
 from moor.option_structs import with_options
 from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, read_uuid
-from moor.showing import INSTANCES, plain, print_json, print_no_valid_host
+from moor.showing import INSTANCES, plain, print_json, print_no_valid_host, print_passed_over
 from moor.tables import print_table
 
 
@@ -35,6 +42,7 @@ def boot(
     bus: BusUrl = "",
     *,
     flavor: FlavorOptions,
+    alternatives: ElseOptions,
     image_property: Annotated[
         list[str] | None,
         typer.Option(
@@ -136,6 +144,7 @@ def boot(
     request = BuildInstance(
         request_id=id_of_order(request_id),
         flavor=flavor.read(following.settings),
+        alternatives=alternatives.read(flavor, following.settings),
         count=count,
         all_or_nothing=all_or_nothing,
         name=name,
@@ -192,4 +201,5 @@ def _print(states: Sequence[InstanceState]) -> None:
     for state in states:
         if state.no_valid_host is not None and state.no_valid_host not in printed:
             printed.append(state.no_valid_host)
+            print_passed_over(state)
             print_no_valid_host(state.name or str(state.id), state.no_valid_host)

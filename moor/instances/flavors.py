@@ -1,4 +1,4 @@
-"""Reads and writes a file of flavors, in TOML or JSON. For each: its name, its sizes and its extra specs.
+"""Reads and writes a file of flavors, in TOML or JSON. For each: its name, its sizes, its extra specs, and its alternatives.
 
     [metal]
     vcpus = 8                    # overridden below: a node is requested by its class alone
@@ -11,14 +11,20 @@
     "resources:DISK_GB" = "0"
     "resources:CUSTOM_BAREMETAL" = "1"
 
+    [large]
+    vcpus = 8
+    ram_mb = 65536
+    root_gb = 480
+    alternatives = ["metal"]     # other flavors of this file: an instance gets the first one for which there is a host
+
 Moorage stores no flavors: each request contains all that it needs. The file serves the commands that make requests.
 """
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -34,6 +40,7 @@ class BadFlavors(ValueError):  # noqa: N818 - named for what it is
 
 Flavors = Mapping[str, Flavor]
 RESOURCES, CUSTOM = "resources:", "CUSTOM_"
+ALTERNATIVES = "alternatives"
 FlavorsFile = Annotated[
     Path | None,
     typer.Option(
@@ -54,20 +61,38 @@ def known_flavors(file: Path | None, settings: Settings) -> Flavors | None:
         return read_flavors(file or settings.flavors_file)
 
 
-def flavor_named(name: str, file: Path | None, settings: Settings) -> Flavor:
+def flavor_named(name: str, file: Path | None, settings: Settings, flag: str = "--flavor") -> Flavor:
     flavors = known_flavors(file, settings)
     if flavors is None:
         raise typer.BadParameter(
-            f"--flavor is {name!r}, and no file of flavors is named: give --flavors or MOOR_FLAVORS"
+            f"{flag} is {name!r}, and no file of flavors is named: give --flavors or MOOR_FLAVORS"
         )
     if name not in flavors:
         raise typer.BadParameter(
-            f"--flavor is {name!r}, which the file does not have; it has {', '.join(flavors) or 'none'}"
+            f"{flag} is {name!r}, which the file does not have; it has {', '.join(flavors) or 'none'}"
         )
     return flavors[name]
 
 
+def alternatives_of(name: str, file: Path | None, settings: Settings) -> tuple[Flavor, ...]:
+    """The alternatives that the file names for this flavor of it."""
+    with wrong_value("--flavors: "):
+        written = _read(file or settings.flavors_file)
+        return tuple([written[other].flavor for other in written[name].alternatives])
+
+
 def read_flavors(file: Path) -> Flavors:
+    return {name: each.flavor for name, each in _read(file).items()}
+
+
+class _Written(NamedTuple):
+    """A flavor of a file, with the names of its alternatives in the same file."""
+
+    flavor: Flavor
+    alternatives: Sequence[str]
+
+
+def _read(file: Path) -> Mapping[str, _Written]:
     try:
         text = file.read_text()
         written = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
@@ -75,7 +100,7 @@ def read_flavors(file: Path) -> Flavors:
         raise BadFlavors(f"{file} cannot be read: {problem}") from None
     if not isinstance(written, dict):
         raise BadFlavors(f"{file}: must be a table of flavors by name")
-    return {name: _flavor(file, name, each) for name, each in written.items()}
+    return {name: _flavor(file, name, each, written.keys()) for name, each in written.items()}
 
 
 def write_flavors(file: Path, *flavors: Flavor) -> None:
@@ -102,16 +127,26 @@ def classes_of_nodes(flavor: Flavor) -> tuple[str, ...]:
     return tuple(sorted(asked)) if all(name.startswith(CUSTOM) for name in asked) else ()
 
 
-def _flavor(file: Path, name: str, written: object) -> Flavor:
+def _flavor(file: Path, name: str, written: object, names: Collection[str]) -> _Written:
     if not isinstance(written, dict):
         raise BadFlavors(f"{file}: {name} is {written!r}, must be a table")
-    if unknown := sorted(written.keys() - {*Flavor.__struct_fields__} | written.keys() & {"name"}):
-        known = ", ".join(field for field in Flavor.__struct_fields__ if field != "name")
+    fields = {*Flavor.__struct_fields__, ALTERNATIVES}
+    if unknown := sorted(written.keys() - fields | written.keys() & {"name"}):
+        known = ", ".join(field for field in (*Flavor.__struct_fields__, ALTERNATIVES) if field != "name")
         raise BadFlavors(f"{file}: {name}.{unknown[0]}: there is no such field; known are {known}")
+    values = {field: value for field, value in written.items() if field != ALTERNATIVES}
     try:
-        return msgspec.convert({**written, "name": name}, Flavor)
+        flavor = msgspec.convert({**values, "name": name}, Flavor)
+        alternatives = msgspec.convert(written.get(ALTERNATIVES, ()), tuple[str, ...])
     except msgspec.ValidationError as wrong:
         raise BadFlavors(f"{file}: {name}: {wrong}") from None
+    for number, other in enumerate(alternatives):
+        if other not in names:
+            known = ", ".join(names)
+            raise BadFlavors(
+                f"{file}: {name}.{ALTERNATIVES}[{number}] is {other!r}, which the file does not have; it has {known}"
+            )
+    return _Written(flavor, alternatives)
 
 
 def _as_toml(flavor: Flavor) -> str:

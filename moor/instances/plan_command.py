@@ -13,7 +13,7 @@ from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, Pla
 from bus.unreadable import Unreadable
 from moor.client import asked, asked_for_all
 from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
-from moor.instances.request_options import FlavorOptions, HostOptions
+from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions
 from moor.option_structs import with_options
 from moor.options import AsJson, BusUrl, Project, check_alone, command_settings, flag_of, wrong_value
 from moor.showing import print_all, print_one
@@ -26,6 +26,7 @@ def plan(
     bus: BusUrl = "",
     *,
     flavor: FlavorOptions,
+    alternatives: ElseOptions,
     where: HostOptions,
     request: Annotated[
         Path | None,
@@ -58,7 +59,12 @@ def plan(
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
     if drain:
         # A file of flavors may come from a variable.
-        needs = {**structs.asdict(flavor), "flavors": None, **structs.asdict(where)}
+        needs = {
+            **structs.asdict(flavor),
+            "flavors": None,
+            "else": alternatives.else_,
+            **structs.asdict(where),
+        }
         others = {
             **{flag_of(field): given for field, given in needs.items()},
             "--request": request and str(request),
@@ -73,9 +79,11 @@ def plan(
         raise typer.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()
     changed = {**where.fields, "project": project}
+    settings = command_settings(bus=bus)
     build = structs.replace(
         known,
-        flavor=flavor.read(command_settings(bus=bus), known.flavor),
+        flavor=flavor.read(settings, known.flavor),
+        alternatives=alternatives.read(flavor, settings, known.alternatives),
         **{field: given for field, given in changed.items() if given},
     )
     if hosts:

@@ -11,6 +11,7 @@ from bus.messages.planning import (
     HostVerdict,
     PlanFound,
     PlannedCell,
+    PlannedFlavor,
 )
 from moor.options import out
 from moor.showing import grid_of, moment, print_funnel, print_instance
@@ -39,6 +40,7 @@ VERDICTS = Columns[HostVerdict](
         "host": lambda each: each.host,
         "cell": lambda each: each.cell,
         "fit": lambda each: str(each.fit),
+        "flavor": lambda each: each.flavor,
         "step": lambda each: each.step,
         "reason": lambda each: each.reason,
     },
@@ -64,6 +66,18 @@ HAVING = Columns[HostHaving](
 
 
 def print_plan(plan: PlanFound) -> None:
+    if plan.alternatives:
+        planned: tuple[PlanFound | PlannedFlavor, ...] = (plan, *plan.alternatives)
+        gets = next((each.flavor for each in planned if each.fit), "")
+        out.print(f"the next instance gets: [bold]{escape(gets) or 'no host'}[/bold]", highlight=False)
+        for each in planned:
+            out.print(f"\n[bold]{escape(each.flavor)}[/bold]", highlight=False)
+            _print_planned(each)
+    else:
+        _print_planned(plan)
+
+
+def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
     at_least = "at least " if plan.is_cut else ""
     colour = "green" if plan.fit else "red"
     out.print(

@@ -8,7 +8,7 @@ import typer
 from msgspec import Struct, structs
 
 from bus.messages.build import Flavor, FlavorChange, Image, RequestId
-from moor.instances.flavors import FlavorsFile, flavor_named
+from moor.instances.flavors import FlavorsFile, alternatives_of, flavor_named
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import pairs_of
 from moor.options import flag_of, read_uuid
@@ -80,6 +80,26 @@ class FlavorOptions(Struct, frozen=True):
             **{f"trait:{key}": value or "required" for key, value in traits.items()},
             **pairs_of("--extra-spec", self.extra_spec),
         }
+
+
+class ElseOptions(Struct, frozen=True):
+    else_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--else",
+            metavar="NAME",
+            help="A flavor of the file that will do if no host has room for the ones before it; may be repeated. "
+            "Default: the `alternatives` of --flavor in the file.",
+        ),
+    ] = None
+
+    def read(
+        self, flavor: FlavorOptions, settings: Settings, known: tuple[Flavor, ...] = ()
+    ) -> tuple[Flavor, ...]:
+        """The flavors that these options name, or else those that the file names for the flavor, or else `known`."""
+        if self.else_:
+            return tuple([flavor_named(each, flavor.flavors, settings, "--else") for each in self.else_])
+        return alternatives_of(flavor.flavor, flavor.flavors, settings) if flavor.flavor else known
 
 
 class HostOptions(Struct, frozen=True):

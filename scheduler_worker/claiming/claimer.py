@@ -17,7 +17,7 @@ from msgspec import structs
 
 from bus.errors import Transient, WrongAnswer
 from bus.message import Message, ProviderId
-from bus.messages.build import NoValidHost
+from bus.messages.build import Flavor, NoValidHost
 from bus.messages.cell import ALTERNATES_MAX, Choice
 from bus.messages.hosts import host_in_cell
 from bus.messages.placement import (
@@ -30,13 +30,14 @@ from bus.messages.placement import (
     GroupMember,
     GroupRefused,
     ShapeMoved,
+    Share,
     Superseded,
     TooOld,
 )
 from bus.parts import Counts
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.claiming.together import TogetherFinder
-from scheduler_worker.core.choosing.alternates import hosts_among
+from scheduler_worker.core.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.refusals.verdicts import (
@@ -45,10 +46,12 @@ from scheduler_worker.core.choosing.refusals.verdicts import (
     SameHost,
     adopted,
     after_verdict,
+    amounts_of,
     refused_by_group,
 )
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, Refused
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
@@ -120,8 +123,7 @@ class Claimer:
             self._picture.drop(one.key for one in lost)
             for one in lost:
                 one.chosen = None
-        for one in searches:
-            self._refill(one)
+        self._refill_all(searches)
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         """Choose and claim in rounds, until each search has its outcome."""
@@ -137,8 +139,7 @@ class Claimer:
             # A search that could not ask begins anew with its request, if at all: by then it may be decided otherwise,
             # and nothing would drop its choice.
             self._picture.drop(one.key for one in searches if one.is_searching)
-        for one in searches:
-            self._refill(one)
+        self._refill_all(searches)
 
     async def find_together(self, searches: Sequence[Search]) -> Refused | None:
         """Find a host for each of these searches, or for none of them. Returns why there are no hosts for all; then the
@@ -146,8 +147,7 @@ class Claimer:
         """
         refused = await self._together.find(searches)
         if refused is None:
-            for one in searches:
-                self._refill(one)
+            self._refill_all(searches)
         return refused
 
     def _pause_s(self, searches: Sequence[Search]) -> float:
@@ -171,7 +171,7 @@ class Claimer:
         return sum(one.is_searching for one in searches)
 
     async def _make_sure_of_none(self, lost: Sequence[Search]) -> None:
-        """Make sure that there is no host, before a client is told so.
+        """Make sure that there is no host, before a client is told so, or gets another flavor than the best one.
 
         Another batch may hold room for a choice that placement then refuses, so its verdicts are waited for. And the
         room may be held by this very instance: another batch, another worker or an earlier try had the same request, and
@@ -183,7 +183,7 @@ class Claimer:
         for looks in range(1, self._settings.claims_max + 1):
             await self.until_current()
             await self.adopt_held([one for one in lost if one.is_searching])
-            nowhere = self.choose_now([one for one in lost if one.is_searching])
+            nowhere = self.choose_any_flavor([one for one in lost if one.is_searching])
             if not nowhere or _chosen(lost):
                 return
             if not self.is_claiming or looks == self._settings.claims_max:
@@ -255,6 +255,22 @@ class Claimer:
         self._hold(choosing)
         return nowhere
 
+    def choose_any_flavor(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
+        """Choose a host for each search, as `choose_now` does: for the best flavor that its request accepts, and if there
+        is none, for the next one. Returns the searches that found no host for any flavor.
+        """
+        for one in choosing:
+            one.begin_again()
+        nowhere = []
+        while choosing:
+            lost = self.choose_now(choosing)
+            nowhere += [(one, why) for one, why in lost if not one.may_fall_back]
+            falling = [(one, why) for one, why in lost if one.may_fall_back]
+            for one, why in falling:
+                one.fall_back(why)
+            choosing = [one for one, _ in falling]
+        return nowhere
+
     def _hold(self, searches: Sequence[Search]) -> None:
         chosen = _chosen(searches)
         self._picture.hold((*one.key, where.choice.share) for one, where in chosen)
@@ -266,6 +282,49 @@ class Claimer:
                         group=group.id, consumer=instance, attempt=attempt, host=where.choice.share.host
                     )
                 )
+
+    def _refill_all(self, searches: Sequence[Search]) -> None:
+        """Choose further alternates for instances that have fewer than they may have; and for those whose request accepts
+        several flavors, alternates with the flavors after theirs.
+        """
+        pools: dict[tuple[str, InstanceSpec], tuple[Choice, ...]] = {}
+        for one in searches:
+            self._refill(one)
+            if one.may_fall_back:
+                self._offer_other_flavors(one, pools)
+
+    def _offer_other_flavors(
+        self, one: Search, pools: dict[tuple[str, InstanceSpec], tuple[Choice, ...]]
+    ) -> None:
+        """Let the cell go on with the next flavors when no host can build this one. Each has alternates of its own, behind
+        those of the better flavors. `pools` keeps the best hosts of each cell for a spec.
+        """
+        holds, count = one.outcome, self._settings.alternates_max
+        if not isinstance(holds, Holds):
+            return
+        taken = {each.share.host for each in (holds.choice, *holds.alternates)}
+        others: list[Choice] = []
+        flavors: dict[ProviderId, Flavor] = {}
+        for each in one.worse_flavors:
+            pool = pools.get((holds.cell, each.spec))
+            if pool is None:
+                pool = pools[holds.cell, each.spec] = more_alternates(
+                    self._picture,
+                    each.spec,
+                    self._plugins,
+                    cell=holds.cell,
+                    salt=self._salt,
+                    count=ALTERNATE_POOL_MAX,
+                    start=0,
+                )
+            start = one.instance.int % max(len(pool), 1)
+            # A host can have one flavor only: the better one.
+            free = [choice for choice in (*pool[start:], *pool[:start]) if choice.share.host not in taken]
+            others += free[:count]
+            taken |= {choice.share.host for choice in free[:count]}
+            flavors |= {choice.share.host: each.flavor for choice in free[:count]}
+        alternates = (*holds.alternates, *others)[:ALTERNATES_MAX]
+        one.outcome = structs.replace(holds, alternates=alternates, other_flavors=flavors)
 
     def _refill(self, one: Search) -> None:
         """Choose further alternates for an instance that has fewer than it may have, because refused claims used them
@@ -345,6 +404,8 @@ class Claimer:
         return other_way(self._picture, one.spec, self._plugins, chosen.choice, one.shortfalls)
 
     def _adopted(self, one: Search, held: AlreadyClaimed) -> Outcome:
+        if one.alternatives:
+            one.take_flavor_of(amounts_of(held.share), self._traits_of(held.share))
         return adopted(
             held,
             self._registry.get(held.share.host),
@@ -353,6 +414,12 @@ class Claimer:
             alternates_max=self._settings.alternates_max,
             row_wait_s=self._settings.host_row_wait_s,
         )
+
+    def _traits_of(self, share: Share) -> set[str]:
+        """The traits of the providers that give this share, as far as the picture knows them."""
+        index = self._picture.index
+        rows = [index.row_of(each.provider) for each in share.amounts]
+        return {trait for row in rows if row is not None for trait in index.state(row).traits}
 
     async def _ask(self, claims: Sequence[ClaimResources]) -> list[ClaimVerdict]:
         verdicts = []

@@ -1,26 +1,30 @@
 """The search for the host of one instance: what it needs, which host is chosen, which hosts refused, and how the search
 ended.
 
-Only the claimer changes a search; a builder reads its `outcome` and `refusals`.
+A request may accept several flavors. The search begins with the best one, and takes the next one when no host is found
+for it.
+
+Only the claimer changes a search; a builder reads its `outcome` and `refusals`, and the flavor that was found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.build import BuildInstance, ClaimRefused, InstanceId
+from bus.messages.build import BuildInstance, ClaimRefused, FlavorPassedOver, InstanceId, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.hosts import host_in_cell
 from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortfall
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, OtherHost, SameHost
-from scheduler_worker.core.instances.outcomes import Outcome, Refused
+from scheduler_worker.core.instances.outcomes import FlavorFound, Outcome, Refused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.instances.specs import encoded
+from scheduler_worker.core.requests import Alternative, InstanceSpec
 
 # The id of no provider: a claim on it is never granted, and its answer tells which share is held already.
 _NOWHERE = ProviderId(UUID(int=0))
@@ -28,13 +32,23 @@ _NOWHERE = ProviderId(UUID(int=0))
 
 class Search:
     def __init__(
-        self, instance: InstanceId, issued_at: datetime, build: BuildInstance, spec: InstanceSpec
+        self,
+        instance: InstanceId,
+        issued_at: datetime,
+        build: BuildInstance,
+        spec: InstanceSpec,
+        alternatives: Sequence[Alternative] = (),
     ) -> None:
+        """`alternatives` are all flavors that the request accepts, the best first; none if it accepts one only."""
         self.instance = instance
         # The moment of acceptance, which goes with each claim: so a repeated claim is the same claim.
         self.issued_at = issued_at
+        # The request and the needs with the present flavor.
         self.build = build
         self.spec = spec
+        self.alternatives = alternatives
+        # The better flavors for which there was no host.
+        self.passed_over: list[FlavorPassedOver] = []
         self.chosen: Chosen | None = None
         self.outcome: Outcome | None = None
         self.refusals: list[ClaimRefused] = []
@@ -45,6 +59,7 @@ class Search:
         self.shortfalls: list[Shortfall] = []
         self._ignored: list[str] = []
         self._claims = 0
+        self.begin_again()
 
     @property
     def is_searching(self) -> bool:
@@ -69,6 +84,65 @@ class Search:
         if self.insisted:
             return structs.replace(self.spec, hosts=(self.insisted,))
         return self.elsewhere
+
+    # Flavors
+
+    @property
+    def found(self) -> FlavorFound | None:
+        """The present flavor, if the request accepts several."""
+        if not self.alternatives:
+            return None
+        flavor = self.alternatives[len(self.passed_over)].flavor
+        return FlavorFound(flavor, encoded(self.spec, self.build), tuple(self.passed_over))
+
+    @property
+    def may_fall_back(self) -> bool:
+        """Does the request accept a further flavor?"""
+        return len(self.passed_over) + 1 < len(self.alternatives)
+
+    @property
+    def worse_flavors(self) -> Sequence[Alternative]:
+        """The flavors after the present one."""
+        return self.alternatives[len(self.passed_over) + 1 :]
+
+    def fall_back(self, why: NoValidHost | str) -> None:
+        """Search a host for the next flavor, since there is none for the present one."""
+        name = self.alternatives[len(self.passed_over)].name
+        if isinstance(why, NoValidHost):
+            passed = FlavorPassedOver(flavor=name, reason="no valid host", no_valid_host=why)
+        else:
+            passed = FlavorPassedOver(flavor=name, reason=why)
+        self._take_flavor([*self.passed_over, passed])
+
+    def begin_again(self) -> None:
+        """Search a host for the best flavor that the request accepts."""
+        if self.alternatives:
+            self._take_flavor([])
+
+    def take_flavor_of(self, amounts: Mapping[str, int], traits: Collection[str]) -> None:
+        """Take the flavor that asks for these amounts, for an instance that holds them already. If flavors differ in their
+        traits alone, the host's traits decide.
+        """
+        able = [number for number, each in enumerate(self.alternatives) if dict(each.spec.amounts) == amounts]
+        numbers = [number for number in able if _allows(self.alternatives[number].spec, traits)] or able
+        if numbers and len(self.passed_over) not in numbers:
+            better = self.alternatives[len(self.passed_over) : numbers[0]]
+            reason = "the instance holds the share of another flavor already"
+            unasked = [FlavorPassedOver(flavor=each.name, reason=reason) for each in better]
+            self._take_flavor([*self.passed_over, *unasked][: numbers[0]])
+
+    def _take_flavor(self, passed_over: list[FlavorPassedOver]) -> None:
+        """Go on with the flavor that follows these ones."""
+        taken = self.alternatives[len(passed_over)]
+        self.passed_over = passed_over
+        self.build = structs.replace(self.build, flavor=taken.flavor)
+        self.spec = taken.spec
+        self.chosen = None
+        self.insisted, self._insisted_times = "", 0
+        self._ignored.clear()
+        self.shortfalls.clear()
+
+    # Claims
 
     def claim(self) -> ClaimResources:
         """The next message that asks placement to claim the chosen host."""
@@ -128,11 +202,13 @@ class Search:
         self._give_up_after(claims_max, why)
 
     def _give_up_after(self, claims_max: int, why: str) -> None:
-        if self._claims >= claims_max:
-            self.outcome = Refused(
-                f"{self._claims} claims were refused, and no more are tried; the last: {why}",
-                may_pass=True,
-            )
+        # Each flavor may be claimed so many times.
+        if self._claims >= claims_max * (len(self.passed_over) + 1):
+            reason = f"{self._claims} claims were refused, and no more are tried; the last: {why}"
+            if self.may_fall_back:
+                self.fall_back(reason)
+            else:
+                self.outcome = Refused(reason, may_pass=True)
 
     def pass_over(self, host: str) -> None:
         self._ignored.append(host)
@@ -142,6 +218,13 @@ class Search:
     def forget_refusals(self) -> None:
         """Allow hosts that were passed over to be chosen again, since the picture is up to date now."""
         self._ignored.clear()
+
+
+def _allows(spec: InstanceSpec, traits: Collection[str]) -> bool:
+    """May a host with these traits have an instance of the spec?"""
+    return all(trait in traits for trait in spec.required) and not any(
+        trait in traits for trait in spec.forbidden
+    )
 
 
 def _on_alternate(chosen: Chosen, alternate: Choice, others: Sequence[Choice]) -> Chosen:

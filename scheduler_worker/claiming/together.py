@@ -72,6 +72,8 @@ class HostChooser(Protocol):
 
     def choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]: ...
 
+    def choose_any_flavor(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]: ...
+
     async def until_current(self) -> None:
         """Wait for the verdicts of all claims, and for the picture to catch up."""
 
@@ -130,9 +132,13 @@ class TogetherFinder:
         """Choose a host for each search, and hold them in the picture. Returns None if that succeeded, or if a search
         has ended.
 
+        Each instance gets the best flavor that is left, so one request may get several.
+
         Otherwise returns the refusal, which says how many instances would fit; before that, the picture catches up with
         placement and the choice is repeated. While other batches claim, it is repeated up to `claims_max` times.
         """
+        for one in _searching(searches):
+            one.begin_again()
         nowhere = self._chooser.choose_now(_searching(searches))
         looks = 0
         while nowhere:
@@ -142,7 +148,7 @@ class TogetherFinder:
             await self._chooser.adopt_held(_searching(searches))
             if _ended_among(searches) is not None:
                 return None
-            nowhere = self._chooser.choose_now(_searching(searches))
+            nowhere = self._chooser.choose_any_flavor(_searching(searches))
             if nowhere and (not self._chooser.is_claiming or looks >= self._settings.claims_max):
                 fit = len(searches) - len(nowhere)
                 return Refused(

@@ -17,12 +17,13 @@ from bus.messages.planning import (
     DrainFound,
     Explanation,
     ExplanationsFound,
+    PlanFound,
 )
 from bus.workers.handling import Handlers, answering
-from scheduler_worker.core.choosing.planning import drain, plan
+from scheduler_worker.core.choosing.planning import drain, plan, plan_flavors
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.rows import ERROR, InstanceRow
-from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.core.instances.specs import alternatives_in, decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.requests.answering import in_words, rejection
 from scheduler_worker.store import InstanceQuery, SchedulerStore
@@ -52,12 +53,20 @@ class Explainer:
             )
         )
         page = found[: question.limit]
-        spec = decoded(page[0].current_spec) if page and question.plan_now else None
+        planned = self._planned(page[0]) if page and question.plan_now else None
         return ExplanationsFound(
             explanations=tuple(map(_explanation, page)),
-            plan=None if spec is None else plan(self._picture, spec, self._plugins),
+            plan=planned,
             next=page[-1].id if len(found) > question.limit else None,
         )
+
+    def _planned(self, row: InstanceRow) -> PlanFound | None:
+        """The plan for the needs of this instance; if its request accepts several flavors, for all of these."""
+        is_resized = row.resized_spec and not row.told.passed_over
+        if not is_resized and (alternatives := alternatives_in(row.spec)):
+            return plan_flavors(self._picture, alternatives, self._plugins)
+        spec = decoded(row.current_spec)
+        return None if spec is None else plan(self._picture, spec, self._plugins)
 
     async def _drain(self, question: AskDrain) -> Message:
         host = question.host

@@ -10,10 +10,10 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
 from bus.workers.handling import Handlers, answering
 from scheduler_worker.core.capabilities import capabilities, hosts_having
-from scheduler_worker.core.choosing.planning import QUALIFY, plan, reasons
+from scheduler_worker.core.choosing.planning import QUALIFY, plan_flavors, reasons
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests import Alternative, with_specs
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.groups import group_of
 from scheduler_worker.requests.reading import RequestReader
@@ -41,19 +41,28 @@ class Planner:
         if question.project and request.project not in ("", question.project):
             reason = f"is not the project {question.project!r}, for which the plan is asked"
             return rejection("request.project", request.project, reason, request.request_id)
-        spec = await self._spec_of(structs.replace(request, project=request.project or question.project))
-        return spec if isinstance(spec, BuildRejected) else plan(self._picture, spec, self._plugins)
+        flavors = await self._flavors_of(
+            structs.replace(request, project=request.project or question.project)
+        )
+        if isinstance(flavors, BuildRejected):
+            return flavors
+        return plan_flavors(self._picture, flavors, self._plugins)
 
     async def _reasons(self, question: AskReasons) -> Message:
         known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
         if question.step and question.step not in known:
             reason = f"there is no such step: known are {', '.join(known)}"
             return rejection("step", question.step, reason, question.request.request_id)
-        spec = await self._spec_of(question.request)
-        if isinstance(spec, BuildRejected):
-            return spec
+        flavors = await self._flavors_of(question.request)
+        if isinstance(flavors, BuildRejected):
+            return flavors
         return reasons(
-            self._picture, spec, self._plugins, step=question.step, after=question.after, limit=question.limit
+            self._picture,
+            flavors,
+            self._plugins,
+            step=question.step,
+            after=question.after,
+            limit=question.limit,
         )
 
     async def _capabilities(self, question: AskCapabilities) -> Message:
@@ -68,17 +77,18 @@ class Planner:
             return rejection("having", question.having, found)
         return found
 
-    async def _spec_of(self, request: BuildInstance) -> InstanceSpec | BuildRejected:
+    async def _flavors_of(self, request: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
+        """All flavors that the request accepts, the best first, with their needs."""
         for field in ("different_host", "same_host"):
             if ids := getattr(request, field):
                 reason = "a plan reads no instances: name their hosts in hosts or ignore_hosts"
                 return rejection(f"request.{field}", ", ".join(map(str, ids)), reason, request.request_id)
-        spec = self._reader.spec_of(request)
-        if isinstance(spec, BuildRejected):
-            return structs.replace(spec, field=f"request.{spec.field}", request_id=request.request_id)
+        flavors = self._reader.alternatives_of(request)
+        if isinstance(flavors, BuildRejected):
+            return structs.replace(flavors, field=f"request.{flavors.field}", request_id=request.request_id)
         if request.group is None:
-            return spec
+            return flavors
         group = await group_of(self._store, request, request.group)
         if isinstance(group, str):
             return rejection("request.group", request.group.id, group, request.request_id)
-        return structs.replace(spec, server_group=group)
+        return with_specs(flavors, lambda spec: structs.replace(spec, server_group=group))

@@ -223,7 +223,8 @@ class _Build:
         self.requests = [request]
         self.rows = list(new_rows(request.ask.message, now, settings, request.kept, by=request.ask.sender))
         self.searches = [
-            Search(row.id, row.issued_at, request.ask.message, request.spec) for row in self.rows
+            Search(row.id, row.issued_at, request.ask.message, request.spec, request.alternatives)
+            for row in self.rows
         ]
         if request.unjoined:
             for search in self.searches:
@@ -283,6 +284,7 @@ class _Build:
             group=search.spec.server_group,
             timeouts=self._timeouts,
             kept=self.kept,
+            found=search.found,
         )
 
     def as_new(self) -> NewRequest:

@@ -14,7 +14,6 @@ from bus.messages.build import BuildInstance, BuildRejected, JoinedGroup
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
 from bus.messages.placement import ServerGroup
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
-from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejection
@@ -91,8 +90,7 @@ def _with_group(request: ValidRequest, known: dict[int, KnownGroup]) -> ValidReq
     joined = _joined(build, build.group, known.get(build.group.id.int))
     if isinstance(joined, str):
         return structs.replace(request, unjoined=joined)
-    spec = structs.replace(request.spec, server_group=joined)
-    return structs.replace(request, spec=spec, kept=encoded(spec, build))
+    return request.with_specs(lambda spec: structs.replace(spec, server_group=joined))
 
 
 def _joined(build: BuildInstance, named: JoinedGroup, group: KnownGroup | None) -> ServerGroup | str:

@@ -11,7 +11,6 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId
 from bus.messages.hosts import host_in_cell
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow
-from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.reading import ValidRequest
 from scheduler_worker.store import InstanceQuery, SchedulerStore
@@ -54,12 +53,9 @@ def _problems_of(build: BuildInstance, rows: Mapping[InstanceId, InstanceRow]) -
 def _with_hosts(request: ValidRequest, rows: Mapping[InstanceId, InstanceRow]) -> ValidRequest:
     build = request.ask.message
     beside = _hosts_of(build.same_host, rows)
-    spec = structs.replace(
-        request.spec,
-        different_hosts=_hosts_of(build.different_host, rows),
-        same_hosts=beside if beside or not build.same_host else None,
-    )
-    return structs.replace(request, spec=spec, kept=encoded(spec, build))
+    apart = _hosts_of(build.different_host, rows)
+    together = beside if beside or not build.same_host else None
+    return request.with_specs(lambda spec: structs.replace(spec, different_hosts=apart, same_hosts=together))
 
 
 def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow]) -> tuple[str, ...]:

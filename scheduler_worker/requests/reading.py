@@ -1,7 +1,9 @@
 """Build requests, checked: each is valid, or rejected with the field, the value and the reason."""
 
 import hashlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -12,7 +14,13 @@ from bus.workers.handling import Received
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.core.requests import InstanceSpec, read_request
+from scheduler_worker.core.requests import (
+    Alternative,
+    InstanceSpec,
+    read_alternatives,
+    read_request,
+    with_specs,
+)
 from scheduler_worker.requests.answering import rejection, too_old
 
 SPECS_MAX = 1000
@@ -25,16 +33,33 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 class ValidRequest(Struct, frozen=True, eq=False):
     """A build request that passed all checks, with what it asks for. `digest` is made of its whole content without its
     id, so two requests that use one id can be told apart.
+
+    `alternatives` are all flavors that it accepts, each with its spec; the first spec is `spec`. They are empty for a
+    request that accepts one flavor only.
     """
 
     ask: Received[BuildInstance]
     id: RequestId
     spec: InstanceSpec
     digest: bytes
-    # The spec as its rows keep it; empty: they keep none.
+    # The specs as its rows keep them; empty: they keep none.
     kept: bytes = b""
     # Why it cannot join the group that it names.
     unjoined: str = ""
+    alternatives: tuple[Alternative, ...] = ()
+
+    def with_specs(self, change: Callable[[InstanceSpec], InstanceSpec]) -> "ValidRequest":
+        """The request with this change of the spec of each flavor."""
+        spec, alternatives = change(self.spec), with_specs(self.alternatives, change)
+        kept = encoded(spec, self.ask.message, alternatives)
+        return structs.replace(self, spec=spec, alternatives=alternatives, kept=kept)
+
+
+class _Understood(NamedTuple):
+    spec: InstanceSpec
+    digest: bytes
+    kept: bytes
+    alternatives: tuple[Alternative, ...]
 
 
 class RequestReader:
@@ -43,8 +68,8 @@ class RequestReader:
         self._horizon = horizon
         self._plugins = plugins
         self._scopes, self._image_keys = plugins.scopes, plugins.image_keys
-        # The spec and the digest of each content: most requests have the content of an earlier one.
-        self._known: dict[bytes, tuple[InstanceSpec, bytes, bytes]] = {}
+        # By content: most requests have the content of an earlier one.
+        self._known: dict[bytes, _Understood] = {}
 
     def read(self, ask: Received[BuildInstance], now: datetime) -> ValidRequest | BuildRejected:
         build = ask.message
@@ -55,14 +80,19 @@ class RequestReader:
         if ask.sent_at is not None and now - ask.sent_at > self._horizon:
             return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
-        spec, digest, kept = understood
+        spec, digest, kept, alternatives = understood
         if build.group is not None:
             digest = hashlib.sha256(digest + _canonical(build.group)).digest()
-        return ValidRequest(ask, build.request_id, spec, digest, kept)
+        return ValidRequest(ask, build.request_id, spec, digest, kept, alternatives=alternatives)
 
     def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
-        """The needs of a request for which nothing is built. It may lack its id."""
+        """The needs of a request's flavor. Nothing is built for it, and it may lack its id."""
         return self._spec_of(structs.replace(build, request_id=build.request_id or _NO_REQUEST))
+
+    def alternatives_of(self, build: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
+        """All flavors of a request for which nothing is built, with their needs. It may lack its id."""
+        build = structs.replace(build, request_id=build.request_id or _NO_REQUEST)
+        return read_alternatives(build, self._spec_of)
 
     def _spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
         spec = read_request(build, self._vocabulary, self._scopes, self._image_keys)
@@ -70,17 +100,20 @@ class RequestReader:
             return spec
         return self._not_read(spec, build) or spec
 
-    def _understood(
-        self, build: BuildInstance, content: bytes
-    ) -> tuple[InstanceSpec, bytes, bytes] | BuildRejected:
+    def _understood(self, build: BuildInstance, content: bytes) -> _Understood | BuildRejected:
         if build.request_id is not None and (known := self._known.get(content)) is not None:
             return known
-        spec = self._spec_of(build)
-        if isinstance(spec, BuildRejected):
-            return spec
+        alternatives = read_alternatives(build, self._spec_of)
+        if isinstance(alternatives, BuildRejected):
+            return alternatives
+        spec = alternatives[0].spec
+        if len(alternatives) == 1:
+            alternatives = ()
         if len(self._known) >= SPECS_MAX:
             self._known.clear()
-        understood = self._known[content] = spec, hashlib.sha256(content).digest(), encoded(spec, build)
+        understood = self._known[content] = _Understood(
+            spec, hashlib.sha256(content).digest(), encoded(spec, build, alternatives), alternatives
+        )
         return understood
 
     def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:

@@ -28,7 +28,7 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.waking import first_that_fit
 from scheduler_worker.core.instances.outcomes import Refused, Timeouts, after_failed_wake, after_search
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
-from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.core.instances.specs import alternatives_in, decoded, specs_in
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
@@ -105,8 +105,8 @@ class Waker(Periodic):
                 one = await self._store.one_waiting(digest)
                 found = [] if one is None else await self._rows([one])
                 for row in found:
-                    if (spec := decoded(row.spec)) is not None:
-                        self._specs.learn(digest, spec)
+                    if specs := specs_in(row.spec):
+                        self._specs.learn(digest, specs)
         except BaseException:
             # What was heard meanwhile is read with the next try, and so are all rows, if some may be missing by now.
             later = self._specs.unread
@@ -144,7 +144,9 @@ class Waker(Periodic):
         for row in await self._rows(batch):
             digest, build = builds[row.id]
             if row.told.state == WAITING and (spec := decoded(row.spec)) is not None:
-                searches.append((digest, Search(row.id, self._claimed_at(row), build, spec)))
+                alternatives = alternatives_in(row.spec)
+                search = Search(row.id, self._claimed_at(row), build, spec, alternatives)
+                searches.append((digest, search))
         await self._claimer.find_hosts([search for _, search in searches])
         await self._decide(batch, [search for _, search in searches])
         for digest, search in searches:
@@ -196,7 +198,7 @@ class Waker(Periodic):
         if row.told.state != WAITING:
             return None
         if isinstance(outcome, NoValidHost) or (isinstance(outcome, Refused) and outcome.may_pass):
-            return after_failed_wake(row, outcome, search.refusals)
+            return after_failed_wake(row, outcome, search.refusals, search.found)
         return after_search(
             row,
             search.build,
@@ -205,6 +207,7 @@ class Waker(Periodic):
             self._clock(),
             timeouts=self._timeouts,
             group=search.spec.server_group,
+            found=search.found,
         )
 
     async def _rows(self, waiting: Sequence[WaitingInstance]) -> Sequence[InstanceRow]:

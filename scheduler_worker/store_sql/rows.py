@@ -17,6 +17,8 @@ from msgspec import Struct
 from bus.messages.build import (
     AttemptFailed,
     ClaimRefused,
+    Flavor,
+    FlavorPassedOver,
     InstanceId,
     InstanceState,
     Move,
@@ -72,6 +74,8 @@ class _Troubles(Struct, frozen=True, array_like=True):
     resized_spec: bytes = b""
     next_spec: bytes = b""
     change_digests: tuple[bytes, ...] = ()
+    flavor: Flavor | None = None
+    passed_over: tuple[FlavorPassedOver, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -117,6 +121,7 @@ def _changing_values(row: InstanceRow) -> Values:
         or row.changes
         or row.decision
         or told.waiting
+        or told.passed_over
     )
     return (
         told.state,
@@ -146,6 +151,8 @@ def _changing_values(row: InstanceRow) -> Values:
                 row.resized_spec,
                 row.next_spec,
                 row.change_digests,
+                told.flavor,
+                told.passed_over,
             )
         )
         if has_troubles
@@ -181,6 +188,8 @@ def row_of(read: Values) -> InstanceRow:
         rebuild=had.rebuild,
         waiting=had.waiting,
         move=had.move,
+        flavor=had.flavor,
+        passed_over=had.passed_over,
     )
     return InstanceRow(
         told=told,

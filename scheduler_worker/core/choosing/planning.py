@@ -6,7 +6,14 @@ import numpy as np
 from msgspec import structs
 
 from bus.messages.build import NoValidHost
-from bus.messages.planning import ExhaustedPool, HostVerdict, PlanFound, PlannedCell, ReasonsFound
+from bus.messages.planning import (
+    ExhaustedPool,
+    HostVerdict,
+    PlanFound,
+    PlannedCell,
+    PlannedFlavor,
+    ReasonsFound,
+)
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
@@ -16,12 +23,13 @@ from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.refusals.explaining import explain, failures
 from scheduler_worker.core.choosing.refusals.relaxing import relaxations
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests import Alternative, InstanceSpec
 
 # The step that stands for hosts which no step removes.
 QUALIFY = "qualify"
 # Of the instances that would not leave a host, the refusals of so many specs are explained: each costs passes over all hosts.
 DRAIN_EXPLAINED_MAX = 10
+_PLANNED = tuple(field for field in PlannedFlavor.__struct_fields__ if field != "flavor")
 
 
 def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
@@ -56,13 +64,38 @@ def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
     )
 
 
+def plan_flavors(picture: Picture, alternatives: Sequence[Alternative], plugins: Plugins) -> PlanFound:
+    """The plan for all flavors that a request accepts."""
+    best, *others = [(each.name, plan(picture, each.spec, plugins)) for each in alternatives]
+    if not others:
+        return best[1]
+    planned = [
+        PlannedFlavor(flavor=name, **{field: getattr(each, field) for field in _PLANNED})
+        for name, each in others
+    ]
+    return structs.replace(best[1], flavor=best[0], alternatives=tuple(planned))
+
+
 def reasons(
-    picture: Picture, spec: InstanceSpec, plugins: Plugins, *, step: str, after: str, limit: int
+    picture: Picture,
+    alternatives: Sequence[Alternative],
+    plugins: Plugins,
+    *,
+    step: str,
+    after: str,
+    limit: int,
 ) -> ReasonsFound:
-    """A page of hosts, ordered by name, each with the filter that removes it and why, or how many instances fit."""
+    """A page of hosts, ordered by name, each with the filter that removes it and why, or how many instances fit. The
+    verdict on a host is about the first flavor for which it qualifies.
+    """
     draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
-    first, _ = failures(hosts, spec, plugins)
+    first, _ = failures(hosts, alternatives[0].spec, plugins)
+    flavors = np.zeros(len(hosts), dtype=np.intp)
+    for number, other in enumerate(alternatives[1:], 1):
+        passed, _ = failures(hosts, other.spec, plugins)
+        newly = (passed == len(plugins.filters)) & (first < len(plugins.filters))
+        first[newly], flavors[newly] = len(plugins.filters), number
     steps = [*(one.name for one in plugins.filters), QUALIFY]
     wanted = hosts.present
     if step:
@@ -73,18 +106,21 @@ def reasons(
     while 0 < end < len(named) and named[end][0] == named[end - 1][0]:
         end += 1
     page = [at for _, at in named[:end]]
-    room = room_on(
-        draft, spec, plugins, np.array([at for at in page if first[at] == len(steps) - 1], dtype=np.intp)
-    )
-    counts = iter(room.counts.tolist())
+    fit: dict[int, int] = {}
+    for number, each in enumerate(alternatives):
+        qualify = [at for at in page if first[at] == len(steps) - 1 and flavors[at] == number]
+        room = room_on(draft, each.spec, plugins, np.array(qualify, dtype=np.intp))
+        fit.update(zip(qualify, room.counts.tolist(), strict=True))
     verdicts = []
     for at in page:
-        host, cell, number = hosts.name(at), hosts.cell_name(at), int(first[at])
-        if number == len(plugins.filters):
-            verdicts.append(HostVerdict(host=host, cell=cell, fit=next(counts)))
-        else:
-            reason = plugins.filters[number].reason(hosts, spec, at)
-            verdicts.append(HostVerdict(host=host, cell=cell, step=steps[number], reason=reason))
+        flavor = alternatives[flavors[at]]
+        verdict = HostVerdict(host=hosts.name(at), cell=hosts.cell_name(at), fit=fit.get(at, 0))
+        if (number := int(first[at])) < len(plugins.filters):
+            reason = plugins.filters[number].reason(hosts, flavor.spec, at)
+            verdict = structs.replace(verdict, step=steps[number], reason=reason)
+        if len(alternatives) > 1:
+            verdict = structs.replace(verdict, flavor=flavor.name)
+        verdicts.append(verdict)
     return ReasonsFound(hosts=tuple(verdicts), next=verdicts[-1].host if end < len(named) else "")
 
 

@@ -23,6 +23,7 @@ from bus.messages.build import (
     BuildInstance,
     ClaimRefused,
     DeleteInstance,
+    FlavorPassedOver,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -34,6 +35,7 @@ from bus.messages.build import (
 )
 from bus.messages.cell import PlaceInCell
 from bus.topology import CELL0
+from scheduler_worker.core.instances.other_flavors import after_other_flavor
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     ACTIVE,
@@ -142,11 +144,14 @@ def waits_on(
     reason: str,
     no_valid_host: NoValidHost | None,
     refusals: tuple[ClaimRefused, ...],
+    passed_over: tuple[FlavorPassedOver, ...] = (),
 ) -> InstanceRow | None:
     """The row of a waiting instance after another search that found no host, with the new reasons; None if they are the
     same as before. Clients see the reasons when they ask; no event tells them.
     """
-    told = structs.replace(row.told, reason=reason, no_valid_host=no_valid_host, refusals=refusals)
+    told = structs.replace(
+        row.told, reason=reason, no_valid_host=no_valid_host, refusals=refusals, passed_over=passed_over
+    )
     if told == row.told:
         return None
     return structs.replace(row, told=structs.replace(told, sequence=told.sequence + 1))
@@ -272,6 +277,8 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         name=told.name,
         project=told.project,
         refusals=told.refusals,
+        flavor=said.flavor or told.flavor,
+        passed_over=after_other_flavor(row, said)[1],
         changed_at=said.changed_at or now,
     )
     still_to_say = row.unsaid and now_told.state == DELETING
@@ -316,10 +323,12 @@ def _is_before(said: InstanceState, told: InstanceState) -> bool:
 
 
 def resized_spec_after(row: InstanceRow, said: InstanceState) -> bytes:
-    """The spec of the last confirmed resize: the row's next spec, if the cell reports that its resize is confirmed."""
+    """The row's `resized_spec` after this report of its cell: its next spec, if its resize is confirmed; or the spec of another
+    flavor that its request accepts, if the cell took that.
+    """
     if said.move is not None and said.move.outcome == "confirmed" and row.next_spec:
         return row.next_spec
-    return row.resized_spec
+    return after_other_flavor(row, said)[0]
 
 
 def is_whole(event: CellEvent) -> bool:
@@ -327,7 +336,9 @@ def is_whole(event: CellEvent) -> bool:
     need not be read?
     """
     said = event.instance
-    is_plain = not (said.failures or said.reason or said.no_valid_host or said.rebuild or said.move)
+    is_plain = not (
+        said.failures or said.reason or said.no_valid_host or said.rebuild or said.move or said.flavor
+    )
     return isinstance(event, InstanceActive) and is_plain and said.changed_at is not None
 
 

@@ -5,6 +5,7 @@ from msgspec import structs
 from bus.messages.books import MendInstance
 from bus.messages.build import SEQUENCE_FROM_CELL_MAX
 from scheduler_worker.core.instances.lifecycle import resized_spec_after
+from scheduler_worker.core.instances.other_flavors import after_other_flavor
 from scheduler_worker.core.instances.rows import MOVED, NO_REQUEST, WAITING, InstanceRow
 
 
@@ -27,6 +28,8 @@ def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
             project=told.project,
             failures=told.failures,
             refusals=told.refusals,
+            flavor=of_cell.flavor or told.flavor,
+            passed_over=after_other_flavor(row, of_cell)[1],
         ),
         order=None,
         choices=(),

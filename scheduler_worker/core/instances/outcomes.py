@@ -1,17 +1,18 @@
 """The outcomes of a search for a host, and an instance's row after each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from bus.messages.build import BuildInstance, ClaimRefused, NoValidHost
+from bus.message import ProviderId
+from bus.messages.build import BuildInstance, ClaimRefused, Flavor, FlavorPassedOver, NoValidHost
 from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE
 from bus.messages.placement import ServerGroup
 from scheduler_worker.core.instances.lifecycle import deleted, failed, placed, waits, waits_on
-from scheduler_worker.core.instances.rows import Decision, InstanceRow, KeptRequest
+from scheduler_worker.core.instances.rows import PLACED, Decision, InstanceRow, KeptRequest
 
 
 class Holds(Struct, frozen=True):
@@ -27,6 +28,8 @@ class Holds(Struct, frozen=True):
     # How many hosts there were, and how many of them qualified; 0 for a claim of an earlier try.
     hosts: int = 0
     qualified: int = 0
+    # The flavors of alternates that are for another flavor than the choice, by host.
+    other_flavors: Mapping[ProviderId, Flavor] = {}
 
 
 class Refused(Struct, frozen=True):
@@ -57,6 +60,16 @@ class EndedElsewhere(Struct, frozen=True):
 Outcome = Holds | NoValidHost | Refused | EndedElsewhere
 
 
+class FlavorFound(NamedTuple):
+    """The flavor that an instance gets of several that its request accepts; `spec` is what it needs, encoded. If there is no
+    host, it is the last one that was tried.
+    """
+
+    flavor: Flavor
+    spec: bytes
+    passed_over: tuple[FlavorPassedOver, ...]
+
+
 def after_search(
     row: InstanceRow,
     build: BuildInstance,
@@ -67,10 +80,40 @@ def after_search(
     timeouts: Timeouts,
     group: ServerGroup | None = None,
     kept: KeptRequest | None = None,
+    found: FlavorFound | None = None,
 ) -> InstanceRow | None:
     """The row after its search had this outcome. None if the row was decided otherwise meanwhile, or if there is no
-    outcome. With `kept`, an instance for which there is no room now begins to wait.
+    outcome. With `kept`, an instance for which there is no room now begins to wait. `found` is given for a request that
+    accepts several flavors.
     """
+    after = _after(row, build, outcome, refusals, now, timeouts=timeouts, group=group, kept=kept)
+    return after if after is None or found is None else _with_flavor(after, found)
+
+
+def _with_flavor(row: InstanceRow, found: FlavorFound) -> InstanceRow:
+    """The row of an instance that was decided, with what became of the flavors that its request accepts."""
+    told = structs.replace(row.told, passed_over=found.passed_over)
+    if told.state != PLACED:
+        return structs.replace(row, told=told)
+    return structs.replace(
+        row,
+        told=structs.replace(told, flavor=found.flavor),
+        order=None if row.order is None else structs.replace(row.order, tells_flavor=True),
+        resized_spec=found.spec if found.passed_over else b"",
+    )
+
+
+def _after(
+    row: InstanceRow,
+    build: BuildInstance,
+    outcome: Outcome | None,
+    refusals: Sequence[ClaimRefused],
+    now: datetime,
+    *,
+    timeouts: Timeouts,
+    group: ServerGroup | None,
+    kept: KeptRequest | None,
+) -> InstanceRow | None:
     match outcome:
         case Holds():
             order = _order(row, build, outcome, _ends_by(row, build, outcome, now, timeouts), group)
@@ -89,11 +132,20 @@ def after_search(
 
 
 def after_failed_wake(
-    row: InstanceRow, outcome: NoValidHost | Refused, refusals: Sequence[ClaimRefused]
+    row: InstanceRow,
+    outcome: NoValidHost | Refused,
+    refusals: Sequence[ClaimRefused],
+    found: FlavorFound | None = None,
 ) -> InstanceRow | None:
     """The row of an instance that goes on waiting after this search; None if it failed for the same reasons as the last one."""
     why = _refused(outcome)
-    return waits_on(row, reason=why.reason, no_valid_host=why.no_valid_host, refusals=tuple(refusals))
+    return waits_on(
+        row,
+        reason=why.reason,
+        no_valid_host=why.no_valid_host,
+        refusals=tuple(refusals),
+        passed_over=() if found is None else found.passed_over,
+    )
 
 
 def _refused(why: NoValidHost | Refused) -> Refused:
@@ -152,4 +204,5 @@ def _order(
         image=build.image,
         config_drive=build.config_drive,
         ports=build.ports,
+        other_flavors=dict(holds.other_flavors),
     )

@@ -67,7 +67,8 @@ class InstanceRow(Struct, frozen=True):
     however often it is delivered; `change_digests` has the digest of each, since a release that kept them. `choices` are the hosts of a move that its cell has not reported yet.
 
     Needs: `spec` is what the request needs, encoded (core/instances/specs.py); rows of earlier releases have none.
-    After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed.
+    After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed. `resized_spec`
+    counts, too, if the instance got another flavor than the first one that its request accepts.
 
     Written, but not read back: a row that begins to wait has `kept`, and a row that ends its wait has `has_waited`; by
     these two, the store writes its list of waiting instances. `history` has entries that the store adds to the

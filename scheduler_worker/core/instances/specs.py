@@ -5,11 +5,12 @@ from msgspec import Struct, structs
 
 from bus.messages.build import BuildInstance, Flavor
 from scheduler_worker.core.instances.old_flavors import flavor_with_needs
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests import Alternative, InstanceSpec
 
 
 class _Kept(Struct, frozen=True, array_like=True):
-    """A spec as a row stores it, with the build request and the flavor that it was read from.
+    """A spec as a row stores it, with the build request and the flavor that it was read from. `alternatives` are all flavors
+    of a request that accepts several; the spec is that of the first one.
 
     A resize reads the request again, with another flavor. So the request is stored without all that a resize does not
     read from it: ids, names, the deadline and so on. It is None if nothing else was asked. Rows of earlier releases have
@@ -19,6 +20,7 @@ class _Kept(Struct, frozen=True, array_like=True):
     spec: InstanceSpec
     build: BuildInstance | None
     flavor: Flavor | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
 
 class KeptFlavor(Struct, frozen=True):
@@ -37,11 +39,14 @@ _kept = msgspec.msgpack.Decoder(_Kept).decode
 _NOTHING_ELSE = BuildInstance()
 
 
-def encoded(spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE) -> bytes:
+def encoded(
+    spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE, alternatives: tuple[Alternative, ...] = ()
+) -> bytes:
     """The spec, its request and its flavor as bytes for a row. Two requests with equal needs and equal flavors give equal
     bytes, since everything that names a request is left out.
     """
-    flavor = build.flavor
+    # A flavor that prefers a class of nodes is not itself the first one.
+    flavor = alternatives[0].flavor if alternatives else build.flavor
     build = structs.replace(
         build,
         request_id=None,
@@ -62,8 +67,9 @@ def encoded(spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE) -> bytes:
         ports=(),
         all_or_nothing=False,
         wait=None,
+        alternatives=(),
     )
-    return _encode(_Kept(spec, None if build == _NOTHING_ELSE else build, flavor))
+    return _encode(_Kept(spec, None if build == _NOTHING_ELSE else build, flavor, alternatives))
 
 
 def decoded(kept: bytes) -> InstanceSpec | None:
@@ -72,6 +78,20 @@ def decoded(kept: bytes) -> InstanceSpec | None:
     """
     found = _read(kept)
     return None if found is None else found.spec
+
+
+def alternatives_in(kept: bytes) -> tuple[Alternative, ...]:
+    """All flavors that the request accepts, if these bytes have several; otherwise none."""
+    found = _read(kept)
+    return () if found is None else found.alternatives
+
+
+def specs_in(kept: bytes) -> tuple[InstanceSpec, ...]:
+    """The spec for each flavor that the request accepts, the best first; none if they cannot be read."""
+    found = _read(kept)
+    if found is None:
+        return ()
+    return tuple([each.spec for each in found.alternatives]) or (found.spec,)
 
 
 def request_of(kept: bytes) -> BuildInstance | None:

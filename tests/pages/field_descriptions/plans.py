@@ -13,6 +13,18 @@ PLANS: dict[str, dict[str, str]] = {
         "funnel": "how many of all hosts each filter removes; what is left qualifies",
         "relaxations": "smaller demands with which more hosts would qualify, the most helpful first",
         "pools": "the sharing providers that ran out",
+        "flavor": "the name of the best flavor, if the request accepts several",
+        "alternatives": "the plans for the other flavors that the request accepts, in their order",
+    },
+    "PlannedFlavor": {
+        "flavor": "its name",
+        "qualify": "how many hosts qualify for this flavor",
+        "fit": "how many more instances of it fit on these, if no other flavor takes the room",
+        "is_cut": "as in the plan of the best flavor",
+        "cells": "the same for each cell with hosts that qualify",
+        "funnel": "how many of all hosts each filter removes",
+        "relaxations": "smaller demands with which more hosts would qualify",
+        "pools": "the sharing providers that ran out",
     },
     "PlannedCell": {
         "cell": "its name",
@@ -44,6 +56,7 @@ PLANS: dict[str, dict[str, str]] = {
         "fit": "how many more instances fit there; compound hosts of a page take turns, at most 500 in all",
         "step": "the first step of the funnel that removes it; empty if it qualifies",
         "reason": "why, with the numbers",
+        "flavor": "if the request accepts several: the first flavor for which the host qualifies, or else the best one",
     },
     "AskDrain": {"host": "the host's name"},
     "DrainFound": {

@@ -28,6 +28,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "deadline_s": "seconds until an unfinished build ends in error; 1 to 86400. Left out: 600, or 7200 if the instance may "
         "get a bare-metal node. With `wait` they begin when a host is chosen",
         "wait": "wait while no host has room. Left out: the instance ends in error at once",
+        "alternatives": "further flavors that will do, the best first; with `flavor` at most 8. See [scheduling.md](scheduling.md#alternatives)",
         "image": "the image that the instance is built from, or that is written onto its node",
         "config_drive": "for bare metal: a URL, or the base64 of a gzipped ISO image",
         "ports": "for bare metal: ids of network ports to attach; only with a `count` of 1",
@@ -228,13 +229,15 @@ REQUESTS: dict[str, dict[str, str]] = {
         "project": "as in the request",
         "failures": "why earlier attempts failed",
         "refusals": "claims that placement refused before the instance was placed or ended in error",
-        "no_valid_host": "why no host qualified",
+        "no_valid_host": "why no host qualified; of several flavors, for the last one",
         "reason": "why it is in error, or was deleted",
         "changed_at": "when it entered this state",
         "keeps_share": "true: it is deleted or in error, but its host has not yet confirmed the destroy, so its share stays "
         "held",
         "rebuild": "its last rebuild",
         "move": "its last move",
+        "flavor": "the flavor that it got, if its request accepts several",
+        "passed_over": "the better flavors that it did not get",
         "waiting": "until when it waits, and its priority; only while it waits",
     },
     "Waiting": {
@@ -268,6 +271,11 @@ REQUESTS: dict[str, dict[str, str]] = {
         "reason": "why the attempt failed",
     },
     "ClaimRefused": {"host": "the host's name", "reason": "why placement refused the claim"},
+    "FlavorPassedOver": {
+        "flavor": "its name; without one, its field in the request: `flavor`, `alternatives[0]`; or `a node of CLASS`",
+        "reason": "`no valid host`, or why claims for it were refused",
+        "no_valid_host": "the funnel of this flavor; null if claims were refused",
+    },
     "NoValidHost": {
         "hosts": "how many hosts there were",
         "steps": "how many of them each filter removed",

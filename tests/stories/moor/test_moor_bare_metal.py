@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -363,3 +364,83 @@ async def test_invalid_options_of_the_simulated_ironic_are_named(home: Path) -> 
         ran = await moor("run", "simulated-ironic", *arguments, **bus)
         assert ran.code == 2
         assert told in plainly(ran.err)
+
+
+FLAVORS = """
+[gold]
+extra_specs = { "resources:CUSTOM_GOLD" = "1" }
+
+[silver]
+extra_specs = { "resources:CUSTOM_BAREMETAL" = "1" }
+
+[vm]
+vcpus = 2
+ram_mb = 1024
+root_gb = 5
+
+[best]
+extra_specs = { "resources:CUSTOM_BAREMETAL" = "1" }
+alternatives = ["vm"]
+"""
+SCHEDULING = Path(__file__).parents[3] / "docs" / "scheduling.md"
+
+
+def commands_of(section: str) -> list[list[str]]:
+    """The commands in the blocks of this section of docs/scheduling.md, without `moor`."""
+    _, _, after = SCHEDULING.read_text().partition(f"\n{section}\n")
+    text, _, _ = after.partition("\n##")
+    blocks = text.split("```")[1::2]
+    return [line.split()[1:] for block in blocks for line in block.strip().splitlines()]
+
+
+async def test_requests_accept_several_flavors_as_the_docs_say(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    flavors = home / "own.toml"
+    flavors.write_text(FLAVORS)
+    async with up(home, "--nodes", "3", "--daemons", "1"):
+        boot, plan = commands_of("## Alternatives")
+        in_home = [str(flavors) if word == "flavors.toml" else word for word in boot]
+
+        booted = await moor_json(*in_home, **environment)
+
+        states = booted["instances"]
+        assert [each["state"] for each in states] == ["active"] * 4
+        assert Counter(each["flavor"]["name"] for each in states) == {"silver": 3, "vm": 1}
+        shown = await moor(
+            "show", next(each["id"] for each in states if each["flavor"]["name"] == "vm"), **environment
+        )
+        assert "vm: 2 VCPU, 1024 MEMORY_MB, 5 DISK_GB, in place of gold, silver" in shown.out
+        assert "no host for gold among 7" in shown.out
+        assert "no host for silver among 7" in shown.out
+        listed = await moor("list", **environment)
+        assert "silver" in listed.out
+        planned = await moor(
+            *[str(flavors) if word == "flavors.toml" else word for word in plan], **environment
+        )
+        assert "the next instance gets: vm" in planned.out
+        explained = await moor("explain", states[0]["id"], "--now", **environment)
+        assert "the next instance gets: vm" in explained.out
+
+        (preferring,) = commands_of("### A class of nodes that is preferred")
+        vm = await moor_json(*preferring, **environment)
+        assert vm["instances"][0]["flavor"]["vcpus"] == 4
+
+        deleted = next(each["id"] for each in states if each["flavor"]["name"] == "silver")
+        await moor("delete", deleted, **environment)
+
+        async def is_offered() -> bool:
+            return 1 in [each["offered"]["amount"] for each in await moor_json("node", "list", **environment)]
+
+        await wait_until(is_offered, "a node is free again")
+        # By the alternatives of the file, by the file of `moor up`, and by a class that is preferred.
+        best = await moor_json(
+            "boot", "--flavors", str(flavors), "--flavor", "best", "--count", "2", **environment
+        )
+        assert sorted(each["flavor"]["name"] for each in best["instances"]) == ["best", "vm"]
+        small = await moor_json("boot", "--flavor", "metal", "--else", "small", **environment)
+        assert small["instances"][0]["flavor"]["name"] == "small"
+        unknown = await moor("boot", "--flavor", "metal", "--else", "huge", **environment)
+        assert unknown.code == 2
+        assert "--else is 'huge', which the file does not have; it has metal, small" in unknown.err
+        audited = await moor("audit", **environment)
+        assert audited.code == 0, audited.out

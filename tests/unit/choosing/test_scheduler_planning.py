@@ -35,7 +35,7 @@ from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.planning import plan, reasons
 from scheduler_worker.core.choosing.refusals import relaxing
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests import Alternative, InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.questions.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
@@ -302,7 +302,9 @@ def all_reasons(picture: Picture, spec: InstanceSpec, limit: int, step: str = ""
     found: list[HostVerdict] = []
     after = ""
     while True:
-        page = reasons(picture, spec, PLUGINS, step=step, after=after, limit=limit)
+        page = reasons(
+            picture, [Alternative("", Flavor(), spec)], PLUGINS, step=step, after=after, limit=limit
+        )
         found += page.hosts
         if not (after := page.next):
             return found

@@ -58,6 +58,8 @@ CELLS: tuple[Message, ...] = (
         image=IMAGE,
         config_drive="http://drives/web",
         ports=("port-1",),
+        tells_flavor=True,
+        other_flavors={ROOT: FLAVOR},
     ),
     RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, sequence=3, issued_at=WHEN),
     RebuildInCell(cell="c1", instance=CONSUMER, rebuild=REBUILD),

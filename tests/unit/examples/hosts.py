@@ -131,7 +131,7 @@ HOSTS: tuple[Message, ...] = (
     AskReasons(request=BuildInstance(flavor=FLAVOR), step="capacity", after="host-1", limit=10),
     ReasonsFound(
         hosts=(
-            HostVerdict(host="host-2", cell="c1", fit=3),
+            HostVerdict(host="host-2", cell="c1", fit=3, flavor="small"),
             HostVerdict(host="host-3", cell="c1", step="capacity", reason="VCPU asked 2, free 1 of 8"),
         ),
         next="host-3",

@@ -87,6 +87,7 @@ REQUESTS: tuple[Message, ...] = (
         ),
         all_or_nothing=True,
         wait=Wait(for_s=3600, priority=7),
+        alternatives=(structs.replace(FLAVOR, name="smaller", vcpus=1),),
     ),
     BuildRejected(
         request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"

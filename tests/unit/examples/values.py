@@ -18,6 +18,7 @@ from bus.messages.applications import (
 from bus.messages.build import (
     AttemptFailed,
     Flavor,
+    FlavorPassedOver,
     FunnelStep,
     Image,
     InstanceState,
@@ -57,6 +58,7 @@ from bus.messages.planning import (
     ExhaustedPool,
     PlanFound,
     PlannedCell,
+    PlannedFlavor,
     Relaxation,
 )
 
@@ -179,6 +181,21 @@ PLAN = PlanFound(
     funnel=NO_VALID_HOST,
     relaxations=(Relaxation(change="without trait HW_CPU_X86_AVX2", hosts=2),),
     pools=(ExhaustedPool(pool="nas-1", resource="DISK_GB", asked=20, free=-1, capacity=100, hosts=2),),
+    flavor="large",
+    alternatives=(
+        PlannedFlavor(
+            flavor="small",
+            qualify=1,
+            fit=5,
+            is_cut=True,
+            cells=(PlannedCell(cell="c1", hosts=1, fit=5),),
+            funnel=NO_VALID_HOST,
+            relaxations=(Relaxation(change="without trait HW_CPU_X86_AVX2", hosts=2),),
+            pools=(
+                ExhaustedPool(pool="nas-1", resource="DISK_GB", asked=10, free=-1, capacity=100, hosts=2),
+            ),
+        ),
+    ),
 )
 
 STATE = InstanceState(
@@ -197,6 +214,8 @@ STATE = InstanceState(
     changed_at=WHEN,
     rebuild=REBUILD,
     move=MOVE,
+    flavor=FLAVOR,
+    passed_over=(FlavorPassedOver(flavor="metal", reason="no valid host", no_valid_host=NO_VALID_HOST),),
 )
 
 X86 = Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm")

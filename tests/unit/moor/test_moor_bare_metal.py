@@ -1,5 +1,6 @@
 """The commands for bare metal read files and the state of nodes, without any server."""
 
+import re
 from pathlib import Path
 from uuid import UUID
 
@@ -14,8 +15,15 @@ from ironic_sync.core.rows import NodeRow, Offer
 from moor.bare_metal.check_command import check_nodes
 from moor.bare_metal.nodes import NOT_HEARD, NOT_REPORTED, shown
 from moor.clouds.bare_metal import cells_of_groups, flavor_of_nodes
-from moor.instances.flavors import BadFlavors, classes_of_nodes, read_flavors, write_flavors
+from moor.instances.flavors import (
+    BadFlavors,
+    alternatives_of,
+    classes_of_nodes,
+    read_flavors,
+    write_flavors,
+)
 from moor.instances.requests import config_drive_of
+from moor.settings import settings_from
 
 ID = ProviderId(UUID(int=7))
 NODE = Node(id=ID, name="n7", provision_state="available", resource_class="gold")
@@ -149,3 +157,28 @@ def test_the_reason_why_a_node_is_not_offered_is_shown(
     offered = shown(ID, node, row).offered
 
     assert (offered.amount, offered.reasons) == (amount, reasons)
+
+
+def test_a_flavor_of_a_file_names_its_alternatives(tmp_path: Path) -> None:
+    file = tmp_path / "flavors.toml"
+    file.write_text('[gold]\nalternatives = ["vm", "small"]\n[small]\nvcpus = 1\n[vm]\nvcpus = 4\n')
+    settings = settings_from({}, {"XDG_STATE_HOME": str(tmp_path)}, here=tmp_path)
+
+    assert [each.name for each in alternatives_of("gold", file, settings)] == ["vm", "small"]
+    assert alternatives_of("vm", file, settings) == ()
+    assert read_flavors(file)["vm"] == Flavor(name="vm", vcpus=4)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('["vm", "huge"]', "gold.alternatives[1] is 'huge', which the file does not have; it has gold, vm"),
+        ("7", "gold: Expected `array`"),
+    ],
+)
+def test_alternatives_that_a_file_does_not_have_are_named(tmp_path: Path, written: str, told: str) -> None:
+    file = tmp_path / "flavors.toml"
+    file.write_text(f"[gold]\nalternatives = {written}\n[vm]\nvcpus = 4\n")
+
+    with pytest.raises(BadFlavors, match=re.escape(told)):
+        read_flavors(file)

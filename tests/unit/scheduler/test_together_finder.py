@@ -102,6 +102,9 @@ class World:
         self.picture.hold((*one.key, SHARE) for one in choosing[:room])
         return [(one, NoValidHost(hosts=1, steps=())) for one in choosing[room:]]
 
+    def choose_any_flavor(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
+        return self.choose_now(choosing)
+
     async def until_current(self) -> None:
         self.steps.append(f"current, {self._choices} held")
 

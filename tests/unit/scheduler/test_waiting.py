@@ -55,8 +55,8 @@ class Told:
         self.specs = WaitingSpecs(self.picture, standard_plugins())
         self.times = 0
         self.specs.tell(self._count)
-        self.specs.learn(SMALL, a_spec(1))
-        self.specs.learn(LARGE, a_spec(3))
+        self.specs.learn(SMALL, [a_spec(1)])
+        self.specs.learn(LARGE, [a_spec(3)])
 
     def _count(self) -> None:
         self.times += 1
@@ -86,7 +86,7 @@ def test_a_change_before_the_row_was_committed_is_seen_when_the_spec_is_learned(
     told.specs.failed(SMALL, may_pass=False)
 
     # A row is written by another search, which failed before this change.
-    told.specs.learn(SMALL, a_spec(1))
+    told.specs.learn(SMALL, [a_spec(1)])
     told.specs.succeeded(SMALL)
 
     assert told.specs.room() == {SMALL: 1}
@@ -159,7 +159,7 @@ def test_nothing_is_recorded_while_nothing_waits() -> None:
     told = Told()
     learned = told.specs.learned()
     # Learned once more while the database was read: a row has come.
-    told.specs.learn(SMALL, a_spec(1))
+    told.specs.learn(SMALL, [a_spec(1)])
     for digest in (SMALL, LARGE):
         told.specs.forget(digest, learned)
     assert SMALL in told.specs.learned()

@@ -25,7 +25,7 @@ class BareMetal(Filter):
 
     def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
         if not hosts.nodes[at]:
-            return "is no bare-metal node, and the request names an image, a config drive or ports for one"
+            return "is no bare-metal node, and the request needs one: for its image, config drive or ports, or as it prefers a class of nodes"
         classes = hosts.classes(at)
         if not classes:
             return "is a bare-metal node without a resource class"

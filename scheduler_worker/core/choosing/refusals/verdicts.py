@@ -23,6 +23,7 @@ from bus.messages.placement import (
     GroupRefused,
     NotAllowed,
     ShapeMoved,
+    Share,
     Superseded,
     TooOld,
 )
@@ -108,7 +109,7 @@ def adopted(
     `amounts`.
     """
     share = held.share
-    if _amounts_of(held) != amounts:
+    if amounts_of(share) != amounts:
         return Refused("it holds a share of other amounts, claimed for another request of the same id")
     if host is None:
         # The end of the request releases the claim.
@@ -121,9 +122,10 @@ def adopted(
     return Holds(host.cell, held.attempt, choice, tuple(others[:alternates_max]))
 
 
-def _amounts_of(held: AlreadyClaimed) -> dict[str, int]:
+def amounts_of(share: Share) -> dict[str, int]:
+    """What the share has of each resource class, of all providers together."""
     amounts: dict[str, int] = {}
-    for each in held.share.amounts:
+    for each in share.amounts:
         amounts[each.resource] = amounts.get(each.resource, 0) + each.amount
     return amounts
 
