@@ -154,7 +154,13 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
 
 
 class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
-    """End the consumer at this attempt: free what it holds, and refuse claims of this attempt and earlier ones."""
+    """End the consumer at this attempt: free what it holds, and refuse claims of this attempt and earlier ones.
+
+    The API level names the `project` of the instance, which may be empty: a consumer of another project, or of another type
+    than INSTANCE, is not released. A cell names none.
+    """
+
+    project: Label | None = None
 
 
 class Shortfall(Value, frozen=True):

@@ -13,8 +13,8 @@ this row alone placement recognises a message that comes twice, late or in the w
                             swap takes from a living
                             consumer
 
-A release ends each row of its own attempt or a lower one. Without a row it creates one, so that a claim which it overtook
-finds it. Rows of ended consumers are deleted after a horizon; a claim or release older than the horizon that finds no row
+A release ends each row of its own attempt or a lower one. Without a row it creates one, a tombstone, so that a claim of the
+same owner which it overtook finds it. Before all that it is judged whose the consumer is (ownership.py). Rows of ended consumers are deleted after a horizon; a claim or release older than the horizon that finds no row
 is refused.
 """
 
@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 from bus.messages.placement import (
     NO_OWNER,
     ClaimResources,
+    NotAllowed,
     ReleaseClaim,
     Released,
     SwapClaim,
@@ -31,13 +32,10 @@ from bus.messages.placement import (
 )
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft
-from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger, SentOrder
-from placement_worker.core.shares import judge_place, merged_amounts, wrong_cell
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Decision, Ledger, SentOrder
+from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, binds, judge_owner, wrong_cell
+from placement_worker.core.shares import judge_place, merged_amounts
 from placement_worker.core.swaps import swap
-
-# API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
-# name, so no cell can act for another one by it.
-NO_CELL = "cell0"
 
 
 def decide_claims(
@@ -55,29 +53,32 @@ def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: ti
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
         return wrong_cell(f"the sender may act for cell {asked.speaks_for!r}, not for {order.cell!r}")
     consumer = draft.consumer(order.consumer)
-    # In an earlier attempt, the API level may have chosen another cell for the same request: the answer says what is held.
-    is_foreign = (
-        not consumer.is_new
-        and order.cell != consumer.row.cell
-        and NO_CELL not in (order.cell, consumer.row.cell)
-    )
-    if is_foreign and not (asked.speaks_for is None and isinstance(order, ClaimResources)):
-        return wrong_cell(
-            f"consumer {consumer.row.id} is of cell {consumer.row.cell!r}, not of {order.cell!r}"
-        )
+    is_known = not consumer.is_new
+    if is_known:
+        if refused := judge_owner(consumer.row, asked):
+            return refused
+        is_known = binds(consumer.row, asked)
+    if order.attempt > ATTEMPT_AHEAD_MAX and (far := _too_far_ahead(consumer, order, is_known=is_known)):
+        return far
     match order:
         case ClaimResources():
-            return _claim(draft, consumer, order, now, horizon)
+            return _claim(draft, consumer, order, now, horizon, is_known=is_known)
         case SwapClaim():
             return swap(draft, consumer, order, now)
         case ReleaseClaim():
-            return _release(draft, consumer, order, now, horizon)
+            return _release(draft, consumer, order, now, horizon, is_known=is_known)
 
 
 def _claim(
-    draft: LedgerDraft, consumer: ConsumerDraft, order: ClaimResources, now: datetime, horizon: timedelta
+    draft: LedgerDraft,
+    consumer: ConsumerDraft,
+    order: ClaimResources,
+    now: datetime,
+    horizon: timedelta,
+    *,
+    is_known: bool,
 ) -> ClaimJudgement:
-    if consumer.is_new:
+    if not is_known:
         if now - order.issued_at > horizon:
             return _too_old(horizon)
     elif order.attempt < consumer.row.attempt:
@@ -114,14 +115,23 @@ def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
 
 
 def _release(
-    draft: LedgerDraft, consumer: ConsumerDraft, order: ReleaseClaim, now: datetime, horizon: timedelta
+    draft: LedgerDraft,
+    consumer: ConsumerDraft,
+    order: ReleaseClaim,
+    now: datetime,
+    horizon: timedelta,
+    *,
+    is_known: bool,
 ) -> ClaimJudgement:
     row = consumer.row
-    if consumer.is_new and now - order.issued_at > horizon:
-        return _too_old(horizon)
-    if order.attempt < row.attempt:
+    if not is_known:
+        if now - order.issued_at > horizon:
+            return _too_old(horizon)
+        # A tombstone: it names its sender, and no claim has made it.
+        row = Consumer(id=row.id, project=order.project or NO_OWNER, cell=order.cell)
+    elif order.attempt < row.attempt:
         return superseded(consumer)
-    if consumer.has_ended and order.attempt == row.attempt:
+    elif consumer.has_ended and order.attempt == row.attempt:
         return Released(freed=False)
     if consumer.held:
         draft.free(draft.amounts_of(consumer.held))
@@ -131,7 +141,7 @@ def _release(
         type=row.type,
         project=row.project,
         user=row.user,
-        cell=order.cell,
+        cell=row.cell,
         generation=row.generation,
         attempt=order.attempt,
         ended_at=now,
@@ -139,6 +149,16 @@ def _release(
     freed = bool(consumer.held)
     consumer.become(ended, ())
     return Released(freed=freed)
+
+
+def _too_far_ahead(consumer: ConsumerDraft, order: ClaimOrder, *, is_known: bool) -> NotAllowed | None:
+    last = consumer.row.attempt if is_known else 0
+    if order.attempt <= last + ATTEMPT_AHEAD_MAX:
+        return None
+    return NotAllowed(
+        field="attempt",
+        reason=f"{order.attempt} is more than {ATTEMPT_AHEAD_MAX} after the last attempt of consumer {order.consumer}",
+    )
 
 
 def _too_old(horizon: timedelta) -> TooOld:

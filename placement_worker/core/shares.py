@@ -100,10 +100,6 @@ def merged_amounts(share: Share, wanted: Amounts) -> tuple[ResourceAmount, ...]:
     return amounts_in(wanted)
 
 
-def wrong_cell(reason: str) -> NotAllowed:
-    return NotAllowed(field="cell", reason=reason)
-
-
 def _wanted(draft: LedgerDraft, cell: str, share: Share, gone: list[ProviderId]) -> Amounts | NotAllowed:
     wanted: Amounts = {}
     of_provider: dict[str, int] = {}

@@ -30,13 +30,14 @@ from placement_worker.core.drafts.ledger_draft import (
     summed,
 )
 from placement_worker.core.ledger import Consumer
-from placement_worker.core.shares import ShareRefused, judge_place, lives_on, merged_amounts, wrong_cell
+from placement_worker.core.ownership import is_of_same_owner, is_tombstone, taken
+from placement_worker.core.shares import ShareRefused, judge_place, lives_on, merged_amounts
 
 
 def swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, now: datetime) -> ClaimJudgement:
     if refused := _attempt_refused(draft, consumer, order) or _wrong_heir(order):
         return refused
-    heir, returned = _heir_of(draft, order), _returned(draft, order)
+    heir, returned = _heir_of(draft, consumer, order), _returned(draft, consumer, order)
     if isinstance(heir, NotAllowed):
         return heir
     if isinstance(returned, NotAllowed):
@@ -115,47 +116,43 @@ def _wrong_heir(order: SwapClaim) -> NotAllowed | None:
     return None
 
 
-def _heir_of(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
+def _heir_of(
+    draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim
+) -> ConsumerDraft | NotAllowed | None:
     """The consumer that takes over the old share; None if the share is freed.
 
-    The share is also freed if the heir was released before its swap came: no further release of the heir would come.
+    The share is also freed if the heir was released before its swap came: no further release of the heir would come. An id
+    that another owner, or another kind of consumer, has is taken: the sender tries again with another one.
     """
     if order.heir is None:
         return None
     heir = draft.consumer(order.heir.id)
-    if heir.is_new:
+    row = heir.row
+    if heir.is_new or (is_tombstone(row) and row.cell != order.cell):
         return heir
-    if wrong := _other_cell(heir, order):
-        return wrong
-    if not heir.has_ended:
-        return NotAllowed(
-            field="heir.id",
-            reason=f"consumer {heir.row.id} holds something else already, by attempt {heir.row.attempt}",
-        )
-    return heir if heir.row.attempt < order.held_attempt else None
+    is_own = is_tombstone(row) or (is_of_same_owner(row, consumer.row) and row.type == order.heir.type)
+    if not (is_own and heir.has_ended):
+        return taken("heir.id", row.id)
+    return heir if row.attempt < order.held_attempt else None
 
 
-def _returned(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
-    """The migration that the swap ends (`returns`); None if the swap names none, or the migration holds nothing."""
+def _returned(
+    draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim
+) -> ConsumerDraft | NotAllowed | None:
+    """The migration that the swap ends (`returns`); None if the swap names none, or the migration holds nothing. A consumer
+    of another owner under this id is not the migration: that one never was.
+    """
     if order.returns is None:
         return None
     migration = draft.consumer(order.returns)
-    if not migration.held:
+    if not migration.held or not is_of_same_owner(migration.row, consumer.row):
         return None
-    if wrong := _other_cell(migration, order):
-        return wrong
     if migration.row.type != "MIGRATION":
         return NotAllowed(
             field="returns",
             reason=f"consumer {migration.row.id} is of type {migration.row.type}: a swap ends a MIGRATION only",
         )
     return migration
-
-
-def _other_cell(other: ConsumerDraft, order: SwapClaim) -> NotAllowed | None:
-    if other.row.cell == order.cell:
-        return None
-    return wrong_cell(f"consumer {other.row.id} is of cell {other.row.cell!r}, not of {order.cell!r}")
 
 
 def _judge(

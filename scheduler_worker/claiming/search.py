@@ -170,6 +170,7 @@ class Search:
             attempt=FIRST_ATTEMPT,
             issued_at=self.issued_at,
             share=nothing,
+            project=self.build.project,
         )
 
     def try_other_way(self, way: Choice, by: OtherHost, *, claims_max: int) -> None:

@@ -203,7 +203,7 @@ class Builder:
         ]
         if build.rejection is None:
             return [
-                Tell(release_of(row.id, row.issued_at), ask)
+                Tell(release_of(row.id, row.issued_at, row.told.project), ask)
                 for row, holds in held
                 if row.is_open or row.may_lose(is_new=holds.is_new)
             ]

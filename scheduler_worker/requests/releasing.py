@@ -22,4 +22,7 @@ async def released_unless_held(
     """
     instances = sorted(instance_ids_of(ask.message), key=lambda id_: id_.int)
     known = await (await transaction.begun()).lock(instances)
-    return [Tell(release, ask) for release in releases_of_ended(instances, known, now, new=new)]
+    return [
+        Tell(release, ask)
+        for release in releases_of_ended(instances, known, now, ask.message.project, new=new)
+    ]

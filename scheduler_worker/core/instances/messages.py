@@ -42,30 +42,34 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
             # Another worker's claim for an ended instance may be on its way, in any cell: placement frees or refuses it. The
             # instance may have waited for longer than placement's horizon, so its claims and its release are as old as the
             # step that sends them.
-            release = release_of(row.id, told.changed_at or row.issued_at)
+            release = release_of(row.id, told.changed_at or row.issued_at, told.project)
             return (event(cell=CELL0, instance=told), release)
         case _:
             return ()
 
 
-def release_of(instance: InstanceId, issued_at: datetime) -> ReleaseClaim:
-    return ReleaseClaim(cell=CELL0, consumer=instance, attempt=FIRST_ATTEMPT, issued_at=issued_at)
+def release_of(instance: InstanceId, issued_at: datetime, project: str) -> ReleaseClaim:
+    return ReleaseClaim(
+        cell=CELL0, consumer=instance, attempt=FIRST_ATTEMPT, issued_at=issued_at, project=project
+    )
 
 
 def releases_of_ended(
     instances: Sequence[InstanceId],
     known: Mapping[InstanceId, InstanceRow],
     now: datetime,
+    project: str,
     *,
     new: Collection[InstanceId] = (),
 ) -> list[ReleaseClaim]:
-    """Releases of the claims of those instances that have no row, or whose row allows it (`InstanceRow.may_lose`).
+    """Releases of the claims that a request of this project may have made for these instances: of those that have no row,
+    or whose row allows it (`InstanceRow.may_lose`).
 
     `new` are the instances for which the caller itself has just made the first claim. A claim of theirs is released even
     if an ended instance keeps its share, for it cannot be that share.
     """
     return [
-        release_of(id_, now)
+        release_of(id_, now, project)
         for id_ in instances
         if (row := known.get(id_)) is None or row.may_lose(is_new=id_ in new)
     ]

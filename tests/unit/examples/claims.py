@@ -76,7 +76,7 @@ CLAIMS: tuple[Message, ...] = (
         returns=MIGRATION,
         group=AFFINITY,
     ),
-    ReleaseClaim(cell="c1", consumer=CONSUMER, attempt=2, issued_at=WHEN),
+    ReleaseClaim(cell="c1", consumer=CONSUMER, attempt=2, issued_at=WHEN, project="shop"),
     ClaimTogether(
         claim=CONSUMER,
         page=2,

@@ -23,7 +23,7 @@ from bus.messages.placement import (
 )
 from placement_worker.core.capacity import capacity_of, limits_in, used_in
 from placement_worker.core.claim_verdicts import ClaimJudgement
-from placement_worker.core.claims import NO_CELL, decide_claims
+from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimOrder,
@@ -34,6 +34,7 @@ from placement_worker.core.ledger import (
     SentOrder,
     Touched,
 )
+from placement_worker.core.ownership import NO_CELL
 from placement_worker.core.shares import MovedRoots
 from tests.contracts.placement_orders import (
     CELL,
@@ -98,7 +99,7 @@ def judged(ledger: Ledger, order: ClaimOrder) -> ClaimJudgement:
 
 
 def living(who: ConsumerId = WEB, attempt: int = 1) -> Consumer:
-    return Consumer(id=who, cell=CELL, generation=1, attempt=attempt, host=HOST)
+    return Consumer(id=who, project="shop", cell=CELL, generation=1, attempt=attempt, host=HOST)
 
 
 def test_over_commit_multiplies_the_total_minus_the_reserve() -> None:
@@ -328,10 +329,9 @@ def test_a_cleanup_consumer_must_not_hold_anything_before() -> None:
     [
         (a_swap(a_share(OTHER_HOST), migration=WEB), "heir.id"),
         (a_swap(a_share(OTHER_HOST), migration=DB), "heir.id"),
-        (a_swap(a_share(OTHER_HOST), migration=FAR), "cell"),
+        (a_swap(a_share(OTHER_HOST), migration=FAR), "heir.id"),
         (a_swap(a_share(OTHER_HOST), returns=WEB), "returns"),
         (a_swap(a_share(OTHER_HOST), returns=DB), "returns"),
-        (a_swap(a_share(OTHER_HOST), returns=FAR), "cell"),
         (a_swap(a_share(OTHER_HOST), returns=CLEANUP, cleanup=CLEANUP), "heir.id"),
         (a_swap(a_share(OTHER_HOST), returns=CLEANUP, migration=MIGRATION), "heir.type"),
     ],
