@@ -64,6 +64,7 @@ from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.drawing_hosts import NOWHERE
 from tests.simulation.faults import CellDown
 from tests.simulation.findings import Findings
+from tests.simulation.flavors_checker import NAMES
 from tests.simulation.host_history import short_id
 from tests.simulation.loop import until_s
 from tests.simulation.movers import Movers
@@ -423,7 +424,22 @@ def build_of(boot: Boot) -> BuildInstance:
         image=Image(source=boot.image) if boot.image else None,
         wait=Wait(for_s=boot.wait_s, priority=boot.priority) if boot.wait_s else None,
     )
+    if boot.alternatives:
+        build = _with_alternatives(build, boot)
     return build if boot.demand is None else boot.demand.fill_in(build)
+
+
+def _with_alternatives(build: BuildInstance, boot: Boot) -> BuildInstance:
+    assert build.flavor is not None, "each boot has a size"
+    best, *others = NAMES
+    return structs.replace(
+        build,
+        flavor=structs.replace(build.flavor, name=best),
+        alternatives=tuple(
+            Flavor(name=name, vcpus=vcpus, ram_mb=ram_mb, root_gb=1)
+            for name, (vcpus, ram_mb) in zip(others, boot.alternatives, strict=True)
+        ),
+    )
 
 
 def _may_be_rebuilt(state: InstanceState | None) -> bool:

@@ -32,6 +32,7 @@ from tests.simulation.demands_checker import DemandsChecker
 from tests.simulation.drawing import ADMINS, API, COMPUTES, WORKERS
 from tests.simulation.faulty_broker import FaultyBroker
 from tests.simulation.findings import Findings
+from tests.simulation.flavors_checker import FlavorsChecker
 from tests.simulation.host_history import HostHistories
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
 from tests.simulation.ironic import IronicWorld, watched_nodes
@@ -70,6 +71,7 @@ class Cloud:
             self.findings, self.hosts, self.real_instances, plan.instances_max, plan.groups, whole=whole
         )
         self.demands = DemandsChecker(self.findings, plan, self.books)
+        self.flavors = FlavorsChecker(self.findings, self.hosts, plan)
         self.requests = RequestsChecker(
             self.findings, self.hosts, self.books.groups, plan, demands=self.demands, whole=whole
         )
@@ -423,6 +425,7 @@ class Cloud:
             self.hosts.registered(host)
         rows = [*rows]
         self.outages.written(rows, self.requests.rows)
+        self.flavors.written(rows, self.requests.rows)
         self.requests.written(rows)
 
     def aggregates_written(self, written: Sequence[KeptAggregate]) -> None:

@@ -22,6 +22,7 @@ from compute_sim.simulated.hosts import HostSize, SimulatedHost
 from placement_worker.core.drafts.group_draft import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.drawing_demands import has_demands, with_demands
+from tests.simulation.drawing_flavors import has_flavors, with_flavors
 from tests.simulation.drawing_hosts import has_host_modes, with_host_modes
 from tests.simulation.drawing_moves import has_moves, with_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
@@ -158,6 +159,8 @@ def draw(seed: int) -> Plan:
         plan = _with_outage(plan, random.Random(f"{seed} outage"))
     if has_host_modes(seed):
         plan = with_host_modes(plan, random.Random(f"{seed} host modes"))
+    if has_flavors(seed):
+        plan = with_flavors(plan, random.Random(f"{seed} flavors"))
     if has_moves(seed):
         return with_moves(plan, random.Random(f"{seed} moves"))
     return with_demands(plan, random.Random(f"{seed} demands")) if has_demands(seed) else plan

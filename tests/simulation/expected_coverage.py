@@ -8,6 +8,7 @@ from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
 from tests.simulation.faults import ALL_FAULTS, CONSEQUENCES, DAEMON_FAULTS, HOST_FAULTS
+from tests.simulation.flavors_checker import FLAVOR
 from tests.simulation.groups_checker import GROUP
 from tests.simulation.moves_checker import MOVE
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
@@ -165,6 +166,8 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *((WHOLE, each) for each in ("all claimed", "all placed", "none placed")),
     *((GROUP, each) for each in ("kept apart", "kept together", "a cleanup is a member")),
     *((WAYS, each) for each in _WAYS),
+    *((FLAVOR, each) for each in ("large", "medium", "small", "medium, after it waited")),
+    *((FLAVOR, each) for each in ("an alternate with another one", "taken by the cell")),
     ("host", "builds failed in a row"),
     *(("host mode", each) for each in ("up", "draining", "down", "dead", "unknown host", "cleaned")),
     *((CELL_PAIR, f"{state} / {word}") for state, words in _CELL_PAIRS.items() for word in words),

@@ -53,6 +53,8 @@ class Boot(Struct, frozen=True):
     # How long it waits for room; 0: not at all.
     wait_s: int = 0
     priority: int = 0
+    # CPUs and memory of the flavors that will do if no host has room for this size, the best first.
+    alternatives: tuple[tuple[int, int], ...] = ()
 
 
 class Delete(Struct, frozen=True):

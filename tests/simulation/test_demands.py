@@ -8,6 +8,7 @@ from bus.message import ProviderId
 from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
 from tests.simulation.drawing import draw
 from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
+from tests.simulation.drawing_flavors import FLAVORS_AT, FLAVORS_EVERY
 
 ROOT, LEFT, RIGHT, DEVICE = (ProviderId(UUID(int=n)) for n in range(1, 5))
 CPU = (("VCPU", 2),)
@@ -77,3 +78,16 @@ def test_only_some_seeds_have_demands_and_these_have_every_kind() -> None:
         (True, False),
         (True, True),
     }
+
+
+def test_only_some_seeds_have_requests_that_accept_several_flavors() -> None:
+    plans = [draw(seed) for seed in (FLAVORS_AT, FLAVORS_AT + FLAVORS_EVERY)]
+
+    assert not any(boot.alternatives for boot in draw(FLAVORS_AT - 1).boots)
+    for plan in plans:
+        boots = [boot for boot in plan.boots if boot.alternatives]
+        assert len(boots) > 10
+        assert {bool(boot.wait_s) for boot in boots} == {True, False}
+        sizes = [((boot.vcpus, boot.ram_mb), *boot.alternatives) for boot in boots]
+        # The amounts tell the flavors apart.
+        assert all(len({vcpus for vcpus, _ in each}) == len(each) for each in sizes)

@@ -10,10 +10,11 @@ import pytest
 
 from tests.simulation.bug_search import FoundBug, find_and_shrink
 from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
+from tests.simulation.drawing_flavors import FLAVORS_AT, FLAVORS_EVERY
 from tests.simulation.drawing_hosts import HOSTS_AT, HOSTS_EVERY
 from tests.simulation.drawing_moves import has_moves
 from tests.simulation.many_seeds import pool_with_fixed_hashes
-from tests.simulation.planted import BUGS, OF_DEMANDS, OF_HOST_MODES, OF_MOVES, OF_NODES
+from tests.simulation.planted import BUGS, OF_DEMANDS, OF_FLAVORS, OF_HOST_MODES, OF_MOVES, OF_NODES
 from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
 SHRINKING_RUNS_MAX = 96
@@ -22,6 +23,7 @@ HALF = 0
 # together.
 SEARCHED_SEEDS, SEARCHED_NODE_SEEDS = SEEDS[:30], SEEDS_OF_NODES[:15]
 SEARCHED_DEMAND_SEEDS = range(DEMANDS_AT, SEEDS.stop, DEMANDS_EVERY)
+SEARCHED_FLAVOR_SEEDS = range(FLAVORS_AT, SEEDS.stop, FLAVORS_EVERY)
 SEARCHED_MODE_SEEDS = range(HOSTS_AT, SEEDS.stop, HOSTS_EVERY)
 SEARCHED_MOVE_SEEDS = tuple(seed for seed in SEEDS if has_moves(seed))
 SHOWN_BY = Path(__file__).with_name("planted") / "shown_by.txt"
@@ -79,6 +81,8 @@ def _searched_seeds(bug: str) -> Sequence[int]:
         return SEARCHED_MODE_SEEDS
     if bug in OF_DEMANDS:
         return SEARCHED_DEMAND_SEEDS
+    if bug in OF_FLAVORS:
+        return SEARCHED_FLAVOR_SEEDS
     return SEARCHED_NODE_SEEDS if bug in OF_NODES else SEARCHED_SEEDS
 
 

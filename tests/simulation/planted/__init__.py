@@ -13,6 +13,7 @@ from tests.simulation.planted import (
     claim_bugs,
     conductor_bugs,
     demand_bugs,
+    flavor_bugs,
     group_bugs,
     host_bugs,
     move_bugs,
@@ -114,6 +115,14 @@ OF_DEMANDS: dict[str, PlantedBug] = {
     "a port's network spelled otherwise": demand_bugs.network_spelled_otherwise,
 }
 BUGS |= OF_DEMANDS
+
+# Bugs that only seeds whose requests accept several flavors can show.
+OF_FLAVORS: dict[str, PlantedBug] = {
+    "the worst flavor comes first": flavor_bugs.worst_flavor_first,
+    "a share of another flavor than the order": flavor_bugs.share_of_another_flavor,
+    "the flavor of an alternate forgotten": flavor_bugs.flavor_of_alternate_forgotten,
+}
+BUGS |= OF_FLAVORS
 
 # Bugs that only seeds with moves can show.
 OF_MOVES: dict[str, PlantedBug] = {
