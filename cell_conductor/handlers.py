@@ -13,6 +13,7 @@ from bus.messages.cell import (
     InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
+    MoreAlternates,
     MoveInCell,
     PlaceInCell,
     RebuildInCell,
@@ -56,7 +57,7 @@ def handlers(
 
     return dict.fromkeys(
         (
-            *(PlaceInCell, RemoveFromCell, RebuildInCell, MoveInCell, EndMoveInCell),
+            *(PlaceInCell, RemoveFromCell, RebuildInCell, MoveInCell, EndMoveInCell, MoreAlternates),
             *(InstanceSpawned, SpawnFailed, InstanceDestroyed, InstanceStopped),
             *(DeployProgressed, InstanceRedeployed),
         ),

@@ -37,6 +37,7 @@ from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
 from scheduler_worker.requests.groups import group_order_handlers, group_questions
 from scheduler_worker.requests.instance_orders import instance_order_handlers
+from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -77,7 +78,11 @@ def request_handlers(
 
 
 def event_handlers(
-    registry: HostRegistry, applications: Applications, clock: Clock, cells_apart: Collection[str]
+    registry: HostRegistry,
+    applications: Applications,
+    clock: Clock,
+    cells_apart: Collection[str],
+    more_alternates: AlternatesFinder,
 ) -> Handlers:
     """Handlers of events on the API level's broker. Events wait there in their queue while no scheduler runs.
 
@@ -86,16 +91,18 @@ def event_handlers(
     """
     return {
         **cell_event_handlers(clock, skipped={CELL0, *cells_apart}, repeater=applications),
+        **more_alternates.handlers({CELL0, *cells_apart}),
         **host_report_handlers(registry, clock),
     }
 
 
-def cell_broker_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
+def cell_broker_handlers(registry: HostRegistry, clock: Clock, more_alternates: AlternatesFinder) -> Handlers:
     """Handlers of events on a cell's own broker. Events wait there while no scheduler runs, since a cell never connects
     to the broker of the API level.
     """
     return {
         **cell_event_handlers(clock, skipped={CELL0}, repeater=ApiLevelRepeater()),
+        **more_alternates.handlers({CELL0}),
         **host_report_handlers(registry, clock),
     }
 

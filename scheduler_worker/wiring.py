@@ -50,6 +50,7 @@ from scheduler_worker.replica.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
+from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.requests.waking import Waker
@@ -184,6 +185,16 @@ def scheduler_parts(
         know_hosts=watch.look_again,
         chance=chance,
     )
+    more_alternates = AlternatesFinder(
+        store,
+        picture,
+        plugins,
+        clock,
+        alternates_max=settings.alternates_max,
+        make_sure=make_sure,
+        hold=mover.hold,
+        chance=chance,
+    )
     requests = request_handlers(
         builder,
         registry,
@@ -198,7 +209,7 @@ def scheduler_parts(
     events_of_cells = {
         down: down.worker(
             "scheduler.events",
-            cell_broker_handlers(registry, clock),
+            cell_broker_handlers(registry, clock, more_alternates),
             outbox,
             chance=chance,
             says_by=station.publisher,
@@ -269,7 +280,7 @@ def scheduler_parts(
         ],
         station.worker(
             "scheduler.events",
-            event_handlers(registry, applications, clock, cells),
+            event_handlers(registry, applications, clock, cells, more_alternates),
             outbox,
             chance=chance,
         ),

@@ -274,11 +274,14 @@ class FlavorPassedOver(Value, frozen=True):
 
 
 class AttemptFailed(Value, frozen=True):
-    """One failed try to build on one host."""
+    """One failed try to build on one host. With `is_refused`, nothing was tried there: placement refused the claim, or the
+    host could not be used any more.
+    """
 
     attempt: Natural
     host: str
     reason: str
+    is_refused: bool = False
 
 
 class ClaimRefused(Value, frozen=True):
@@ -402,6 +405,12 @@ class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
     """A move has reached its end on the host: the instance's state is `moved`, `shelved` or `offloaded`.
 
     If it is `moved`, the instance waits for the client to confirm or to revert the move.
+    """
+
+
+class AlternatesSpent(InstanceEvent, frozen=True, tag="instance.spent"):
+    """A cell has used up the hosts for an instance, and keeps the claim of its last attempt; `failures` say why each host
+    failed. The API level chooses further alternates for it, or lets it end.
     """
 
 

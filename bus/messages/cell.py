@@ -72,6 +72,22 @@ class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
     ports: Ports = ()
     tells_flavor: bool = False
     other_flavors: dict[ProviderId, Flavor] = {}
+    # When all of these hosts are used up, the API level may be asked for more (`instance.spent`).
+    may_ask: bool = False
+
+
+class MoreAlternates(InstanceMessage, frozen=True, tag="alternates"):
+    """Order to the conductor: go on with these alternates, which were chosen since the others are used up.
+
+    It answers the event `instance.spent` with the sequence `spent`, and counts only while the instance still waits for that
+    answer. Without alternates the instance ends in error: `reason` says why there are none. The cell numbers the states
+    of the instance from `sequence` on, if that is higher than the cell's own number.
+    """
+
+    spent: Counter
+    sequence: SequenceNumber
+    alternates: Annotated[tuple[Choice, ...], Meta(max_length=ALTERNATES_MAX)] = ()
+    reason: str = ""
 
 
 class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):

@@ -106,6 +106,7 @@ QUEUES: tuple[Queue, ...] = (
         (
             Binding(EVENTS, "instance.active.*"),
             Binding(EVENTS, "instance.moved.*"),
+            Binding(EVENTS, "instance.spent.*"),
             Binding(EVENTS, "instance.error.*"),
             Binding(EVENTS, "instance.deleted.*"),
             Binding(EVENTS, "host.state.*"),
@@ -154,6 +155,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(CELL, "rebuild.{cell}"),
             Binding(CELL, "move.{cell}"),
             Binding(CELL, "settle.{cell}"),
+            Binding(CELL, "alternates.{cell}"),
             Binding(CELL, "spawned.{cell}"),
             Binding(CELL, "spawn.failed.{cell}"),
             Binding(CELL, "destroyed.{cell}"),

@@ -88,7 +88,16 @@ ROLES: tuple[Role, ...] = (
             ),
             Grant(
                 CELL,
-                ("place.*", "remove.*", "rebuild.*", "move.*", "settle.*", "host.mode.*", "live.tell.*"),
+                (
+                    "place.*",
+                    "remove.*",
+                    "rebuild.*",
+                    "move.*",
+                    "settle.*",
+                    "alternates.*",
+                    "host.mode.*",
+                    "live.tell.*",
+                ),
             ),
             Grant(EVENTS, ("instance.#", "build.#", "aggregate.changed", "host.changed.*")),
             Grant(FEED, ("*",)),

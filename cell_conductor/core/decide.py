@@ -22,6 +22,7 @@ from bus.messages.cell import (
     InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
+    MoreAlternates,
     MoveInCell,
     PlaceInCell,
     RebuildInCell,
@@ -59,6 +60,7 @@ from cell_conductor.core.swapping import (
     end_if_none_left,
     leave_host,
     next_swap,
+    on_more_alternates,
     on_swap_answered,
     pass_over_lost,
 )
@@ -87,6 +89,7 @@ CellMessage = (
     | RebuildInCell
     | MoveInCell
     | EndMoveInCell
+    | MoreAlternates
     | InstanceSpawned
     | SpawnFailed
     | InstanceDestroyed
@@ -202,6 +205,8 @@ def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa
             on_move(transition, each)
         case EndMoveInCell():
             on_end_move(transition, each)
+        case MoreAlternates():
+            on_more_alternates(transition, each)
         case InstanceStopped():
             on_stopped(transition, each)
         case InstanceSpawned():
@@ -437,4 +442,5 @@ def _on_time_up(transition: Transition) -> tuple[Question, ...]:
     if transition.row.state == "swapping":
         pass_over_lost(transition)
         end_if_none_left(transition)
-    return (next_swap(transition),) if transition.row.state == "swapping" else ()
+    row = transition.row
+    return (next_swap(transition),) if row.state == "swapping" and row.alternates else ()

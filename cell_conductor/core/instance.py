@@ -2,7 +2,8 @@
 
     unknown    no order has arrived yet; no row is stored in this state
     building   an attempt is with a host; it ends with the host's answer, or by a timeout
-    swapping   the host failed or fell silent; placement is asked to move the claim to the next alternate
+    swapping   the host failed or fell silent; placement is asked to move the claim to the next alternate; or the API level
+               is asked for further alternates
     active     built
     rebuilding the host builds it anew, from another image; it ends with the host's answer, or by a timeout
     moving     on its way to another host, or back (moving.py)
@@ -24,6 +25,7 @@ from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import (
+    AlternatesSpent,
     AttemptFailed,
     Flavor,
     Image,
@@ -72,7 +74,8 @@ Spawn = SpawnInstance | DeployInstance
 Destroy = DestroyInstance | UndeployInstance
 Rebuilding = RespawnInstance | RedeployInstance
 HostOrder = Spawn | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
-OutboxMessage = HostOrder | ReleaseClaim | InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted
+InstanceEvents = InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted | AlternatesSpent
+OutboxMessage = HostOrder | ReleaseClaim | InstanceEvents
 SPAWNS = (SpawnInstance, DeployInstance)
 DESTROYS = (DestroyInstance, UndeployInstance)
 REBUILDS = (RespawnInstance, RedeployInstance)
@@ -172,6 +175,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     image: Image | None = None
     kept_attempt: int = 0
     saved: str = ""
+    # While the instance waits for further alternates: the sequence of the event that asks for them.
+    spent: int = 0
     # Of its last message. Each order of the API level names the sequence that the instance has there, and the cell continues
     # above it: readers drop states with lower ones, also after another cell.
     sequence: int = 0

@@ -11,7 +11,8 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
-from bus.messages.cell import Choice, heir_of
+from bus.messages.cell import Choice, MoreAlternates, heir_of
+from bus.messages.hosts import NODE
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
@@ -74,7 +75,7 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
         transition.withdraw(SPAWNS, attempt=row.attempt)
     transition.failed(host.name, reason, attempt=row.attempt)
     own = HeldClaim(row.id, row.attempt)
-    if not row.alternates:
+    if not row.alternates and not may_ask(transition.row):
         if was_silent:
             transition.clean_up(own)
         else:
@@ -89,6 +90,37 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
         tries=0,
         state_ends_at=transition.now,
     )
+    if not row.alternates:
+        transition.ask_for_alternates()
+
+
+def may_ask(row: Instance) -> bool:
+    """May the API level be asked for further alternates, when none is left?
+
+    For a member of a server group it may, since the other members use up its alternates. Otherwise only if placement
+    refused some of them: each build gets as many tries as hosts were chosen for it. An image that no host can run must
+    not be tried on all hosts.
+    """
+    order = row.order
+    if order is None or not order.may_ask or row.saved:
+        return False
+    choices = choices_of(order)
+    if any(choice.kind == NODE for choice in choices):
+        # The row names the nodes that it may have to clean up by its order.
+        return False
+    tried = sum(not failure.is_refused for failure in row.failures)
+    return order.group is not None or tried < len({choice.share.host for choice in choices})
+
+
+def on_more_alternates(transition: Transition, order: MoreAlternates) -> None:
+    row = transition.row
+    if row.state != "swapping" or not row.spent or row.spent != order.spent:
+        return
+    transition.continue_from(order.sequence)
+    transition.change(alternates=order.alternates, spent=0, tries=0, state_ends_at=transition.now)
+    if not order.alternates:
+        transition.free_share()
+        end_unbuilt(transition, f"no alternate is left: {order.reason}")
 
 
 def pass_over_lost(transition: Transition) -> None:
@@ -100,12 +132,16 @@ def pass_over_lost(transition: Transition) -> None:
 def drop_next(transition: Transition, reason: str) -> None:
     """Drop the next alternate, and note the reason among the instance's failures."""
     row = transition.row
-    transition.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
+    transition.failed(row.alternates[0].name, reason, attempt=row.attempt + 1, is_refused=True)
     transition.change(alternates=row.alternates[1:], tries=0, state_ends_at=transition.now)
 
 
 def end_if_none_left(transition: Transition) -> None:
-    if not transition.row.alternates:
+    if transition.row.alternates or transition.row.spent:
+        return
+    if may_ask(transition.row):
+        transition.ask_for_alternates()
+    else:
         transition.free_share()
         end_unbuilt(transition, "no alternate is left")
 
@@ -193,7 +229,10 @@ def _is_asked(row: Instance, swap: Question) -> bool:
     already.
     """
     return (
-        row.state == "swapping" and row.attempt + 1 == swap.attempt and row.alternates[0].share == swap.share
+        row.state == "swapping"
+        and row.attempt + 1 == swap.attempt
+        and bool(row.alternates)
+        and row.alternates[0].share == swap.share
     )
 
 

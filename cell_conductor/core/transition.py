@@ -13,6 +13,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.build import (
+    AlternatesSpent,
     AttemptFailed,
     InstanceActive,
     InstanceDeleted,
@@ -235,8 +236,16 @@ class Transition:
 
     # Ends
 
-    def failed(self, host: str, reason: str, *, attempt: int) -> None:
-        self.change(failures=(*self.row.failures, AttemptFailed(attempt=attempt, host=host, reason=reason)))
+    def failed(self, host: str, reason: str, *, attempt: int, is_refused: bool = False) -> None:
+        failed = AttemptFailed(attempt=attempt, host=host, reason=reason, is_refused=is_refused)
+        self.change(failures=(*self.row.failures, failed))
+
+    def ask_for_alternates(self) -> None:
+        """Keep the claim, and ask the API level for further alternates; until the deadline, if it does not answer."""
+        self.change(state="swapping", alternates=(), tries=0, state_ends_at=self.row.ends_by)
+        asking = self.row.sequence + 1
+        event = AlternatesSpent(cell=self.rules.cell, instance=state_of(self.row, self.rules.cell, asking))
+        self.send(event, spent=asking)
 
     def end_as(self, state: State, **changes: Any) -> None:
         """Go to this state, with these changes of the row, and tell the API level."""

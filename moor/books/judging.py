@@ -414,7 +414,11 @@ def _without_cell_row(view: View, told: InstanceState) -> Iterator[Fault]:
 
 
 def _has_not_come(told: InstanceState, of_cell: InstanceState) -> bool:
-    """True if the API level has taken a rebuild or a move of the instance that its cell does not know yet."""
+    """True if the API level has sent the cell further alternates for the instance, or has taken a rebuild or a move of it
+    that the cell does not know yet.
+    """
+    if told.state == "building":
+        return of_cell.state == "placed"
     if told.state == "rebuilding" and told.rebuild is not None:
         return of_cell.rebuild is None or of_cell.rebuild.number < told.rebuild.number
     if told.state == "moving" and told.move is not None:

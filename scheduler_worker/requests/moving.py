@@ -112,7 +112,7 @@ class Mover:
             found = (next(hosts), each) if isinstance(each, _Wanted) else (each, None)
             order_steps.append(partial(self._moved, ask.message, found, room, begun))
         said = await follow(asks, order_steps, transaction)
-        self._hold([row for row in begun if row.choices])
+        self.hold([row for row in begun if row.choices])
         return said
 
     def _moved(
@@ -368,7 +368,7 @@ class Mover:
             leaving=leaving,
         )
 
-    def _hold(self, rows: Sequence[InstanceRow]) -> None:
+    def hold(self, rows: Sequence[InstanceRow]) -> None:
         """Hold the chosen shares in the picture for some seconds. They count under the attempt that the first swap of
         the move will have, so the change of placement that names this attempt ends the hold earlier.
         """

@@ -77,6 +77,7 @@ RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     build.InstancePlaced,
     build.InstanceActive,
     build.InstanceMoved,
+    build.AlternatesSpent,
     build.InstanceFailed,
     build.InstanceWaiting,
     build.InstanceDeleted,

@@ -3,7 +3,8 @@
 A store locks a row before it is decided here, and writes the result, so each step is a compare-and-set.
 
     accepted ─▶ waiting     no host has room, and the request asked to wait; from there as from accepted
-    accepted ──▶ placed ──▶ building, active, error      the cell's event; the highest sequence counts
+    accepted ──▶ placed ──▶ active, error      the cell's event; the highest sequence counts
+       │            ├──▶ building ──▶ active, error   its alternates are used up: the cell gets further ones
        │            │         ├─▶ rebuilding ─▶ active, error   a new image on the same host (rebuilds.py)
        │            │         └─▶ moving ─▶ moved, active, error   to another host, or shelved (moves.py)
        │            └─────────┴──▶ deleting ──▶ deleted   when the cell has reported it
@@ -20,12 +21,14 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import (
+    AlternatesSpent,
     BuildInstance,
     ClaimRefused,
     DeleteInstance,
     FlavorPassedOver,
     InstanceActive,
     InstanceDeleted,
+    InstanceEvent,
     InstanceFailed,
     InstanceId,
     InstanceMoved,
@@ -33,12 +36,13 @@ from bus.messages.build import (
     NoValidHost,
     Waiting,
 )
-from bus.messages.cell import PlaceInCell
+from bus.messages.cell import Choice, PlaceInCell
 from bus.topology import CELL0
 from scheduler_worker.core.instances.other_flavors import after_other_flavor
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     ACTIVE,
+    BUILDING,
     DELETED,
     DELETING,
     ERROR,
@@ -295,7 +299,39 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
     )
 
 
-def is_too_far_ahead(row: InstanceRow, event: CellEvent) -> bool:
+def awaits_alternates(row: InstanceRow, event: AlternatesSpent) -> bool:
+    """Does the instance wait for the answer to this event of its cell? Not if it is being deleted, or has an answer."""
+    return (
+        row.told.cell == event.cell
+        and row.told.state in (PLACED, BUILDING)
+        and row.heard < event.instance.sequence
+        and not is_too_far_ahead(row, event)
+    )
+
+
+def with_alternates(
+    row: InstanceRow, event: AlternatesSpent, choices: tuple[Choice, ...], reason: str, now: datetime
+) -> InstanceRow | None:
+    """The row with the answer to its cell: further hosts to try; or none, for this reason, and the instance ends. None if
+    the cell does not wait for an answer, or has it.
+    """
+    if not awaits_alternates(row, event):
+        return None
+    said, told = event.instance, row.told
+    now_told = structs.replace(
+        told,
+        sequence=max(told.sequence + 1, said.sequence),
+        state=BUILDING,
+        host="",
+        attempt=said.attempt,
+        failures=said.failures,
+        reason=reason,
+        changed_at=now,
+    )
+    return structs.replace(row, told=now_told, order=None, choices=choices, heard=said.sequence, unsaid=True)
+
+
+def is_too_far_ahead(row: InstanceRow, event: InstanceEvent) -> bool:
     """Has the event a sequence that the instance's cell cannot have reached?"""
     return row.told.cell == event.cell and event.instance.sequence > row.told.sequence + SEQUENCE_AHEAD_MAX
 

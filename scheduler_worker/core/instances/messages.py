@@ -5,7 +5,7 @@ from datetime import datetime
 
 from bus.message import Message
 from bus.messages.build import InstanceDeleted, InstanceFailed, InstanceId, InstancePlaced, InstanceWaiting
-from bus.messages.cell import EndMoveInCell, MoveInCell, RebuildInCell, RemoveFromCell
+from bus.messages.cell import EndMoveInCell, MoreAlternates, MoveInCell, RebuildInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, InstanceRow
@@ -21,6 +21,16 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
             return (InstanceWaiting(cell=CELL0, instance=told),)
         case "placed" if order is not None:
             return (order, InstancePlaced(cell=order.cell, instance=told))
+        case "building":
+            more = MoreAlternates(
+                cell=told.cell,
+                instance=told.id,
+                spent=row.heard,
+                sequence=told.sequence,
+                alternates=row.choices,
+                reason=told.reason,
+            )
+            return (more,)
         case "rebuilding" if told.rebuild is not None:
             return (RebuildInCell(cell=told.cell, instance=told.id, rebuild=told.rebuild),)
         case "moving" if told.move is not None and told.move.asked:

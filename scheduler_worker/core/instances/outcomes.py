@@ -205,4 +205,5 @@ def _order(
         config_drive=build.config_drive,
         ports=build.ports,
         other_flavors=dict(holds.other_flavors),
+        may_ask=True,
     )

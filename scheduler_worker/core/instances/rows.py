@@ -17,6 +17,7 @@ NO_REQUEST = RequestId(UUID(int=0))
 ACCEPTED = "accepted"
 WAITING = "waiting"
 PLACED = "placed"
+BUILDING = "building"
 ACTIVE = "active"
 REBUILDING = "rebuilding"
 MOVING = "moving"
@@ -27,7 +28,7 @@ ERROR = "error"
 DELETING = "deleting"
 DELETED = "deleted"
 # In these states the cell has an order that it has not answered.
-UNANSWERED = (PLACED, REBUILDING, MOVING, DELETING)
+UNANSWERED = (PLACED, BUILDING, REBUILDING, MOVING, DELETING)
 # Instances in these states may have a host: in error only those whose rebuild failed.
 LIVING = (PLACED, ACTIVE, REBUILDING, MOVING, MOVED, SHELVED, ERROR)
 
@@ -64,7 +65,8 @@ class InstanceRow(Struct, frozen=True):
     because the order is confirmed would be a third of all writes. `order` is kept as long as the row is `unsaid`.
 
     Changes: `changes` has the requests of the last rebuilds and moves, the newest last, because each is done once,
-    however often it is delivered; `change_digests` has the digest of each, since a release that kept them. `choices` are the hosts of a move that its cell has not reported yet.
+    however often it is delivered; `change_digests` has the digest of each, since a release that kept them. `choices` are the hosts of a move that its cell has not reported yet, or further
+    alternates that it has asked for.
 
     Needs: `spec` is what the request needs, encoded (core/instances/specs.py); rows of earlier releases have none.
     After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed. `resized_spec`

@@ -209,6 +209,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "InstancePlaced": CELL_EVENT,
     "InstanceActive": CELL_EVENT,
     "InstanceMoved": CELL_EVENT,
+    "AlternatesSpent": CELL_EVENT,
     "InstanceFailed": CELL_EVENT,
     "InstanceDeleted": CELL_EVENT,
     "InstancesFound": {
@@ -269,6 +270,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "attempt": "the attempt's number",
         "host": "the host's name",
         "reason": "why the attempt failed",
+        "is_refused": "nothing was tried there: placement refused the claim, or the host could not be used any more",
     },
     "ClaimRefused": {"host": "the host's name", "reason": "why placement refused the claim"},
     "FlavorPassedOver": {

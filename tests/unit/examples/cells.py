@@ -10,6 +10,7 @@ from bus.messages.cell import (
     InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
+    MoreAlternates,
     MoveInCell,
     PlaceInCell,
     RebuildInCell,
@@ -60,11 +61,15 @@ CELLS: tuple[Message, ...] = (
         ports=("port-1",),
         tells_flavor=True,
         other_flavors={ROOT: FLAVOR},
+        may_ask=True,
     ),
     RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, sequence=3, issued_at=WHEN),
     RebuildInCell(cell="c1", instance=CONSUMER, rebuild=REBUILD),
     MoveInCell(cell="c1", instance=CONSUMER, move=MOVE, choices=(CHOICE,)),
     EndMoveInCell(cell="c1", instance=CONSUMER, move=MOVE, sequence=5),
+    MoreAlternates(
+        cell="c1", instance=CONSUMER, spent=4, sequence=5, alternates=(CHOICE,), reason="no host among 3"
+    ),
     StopInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, number=4),
     StartInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, number=4),
     ReceiveInstance(

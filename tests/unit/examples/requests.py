@@ -4,6 +4,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import (
+    AlternatesSpent,
     AskInstances,
     BuildAccepted,
     BuildInstance,
@@ -128,6 +129,7 @@ REQUESTS: tuple[Message, ...] = (
     ),
     InstanceActive(cell="c1", instance=STATE),
     InstanceMoved(cell="c1", instance=STATE),
+    AlternatesSpent(cell="c1", instance=STATE),
     InstanceFailed(cell="c1", instance=STATE),
     InstanceDeleted(cell="c1", instance=STATE),
     AskInstances(instances=(CONSUMER,), request_id=REQUEST, after=CONSUMER, limit=50, state="error"),

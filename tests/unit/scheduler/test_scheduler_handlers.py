@@ -55,6 +55,7 @@ from scheduler_worker.questions.planning import Planner
 from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
@@ -120,8 +121,18 @@ class Worker:
             multipliers=(),
             horizon=settings.horizon,
         )
+        self.more_alternates = AlternatesFinder(
+            self.store,
+            self.picture,
+            standard_plugins(),
+            lambda: NOON,
+            alternates_max=settings.alternates_max,
+            make_sure=finds_nothing,
+            hold=lambda _: None,
+            chance=random.Random(1),
+        )
         self.handlers: Handlers = {
-            **event_handlers(self.registry, self.applications, lambda: NOON, ()),
+            **event_handlers(self.registry, self.applications, lambda: NOON, (), self.more_alternates),
             **request_handlers(
                 builder,
                 self.registry,

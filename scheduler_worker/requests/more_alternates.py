@@ -1,0 +1,166 @@
+"""Further alternates for instances that have used up theirs: an event of the cell asks, and an order to the cell answers.
+
+Members of a server group use up each other's alternates, and a full cloud uses up everybody's. The cell cannot choose
+hosts, since it has no picture. So it keeps its claim, says what it has tried, and waits until its deadline. Nothing is
+claimed here: the cell swaps its claim to the first of the new hosts, as it does with all alternates.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from msgspec import structs
+
+from bus.messages.build import AlternatesSpent, InstanceId, NoValidHost
+from bus.messages.cell import ALTERNATES_MAX, Choice
+from bus.messages.hosts import NODE, host_in_cell
+from bus.workers.handling import Handlers, Received, Said
+from scheduler_worker.core.choosing.choosing import choose
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.instances.lifecycle import awaits_alternates, with_alternates
+from scheduler_worker.core.instances.rows import BUILDING, InstanceRow
+from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.answering import in_words
+from scheduler_worker.requests.locked_rows import Ordered, take_steps
+from scheduler_worker.store import InstanceQuery, SchedulerStore
+
+# So many hosts may fail to build an instance: an image that no host can run must not be tried on all hosts.
+FAILED_HOSTS_MAX = 10
+# So many tries and refusals an instance may have altogether.
+FAILURES_MAX = 100
+
+
+class Answer(NamedTuple):
+    """The hosts to try next; or none, and the reason."""
+
+    choices: tuple[Choice, ...] = ()
+    reason: str = ""
+
+
+class AlternatesFinder:
+    def __init__(
+        self,
+        store: SchedulerStore,
+        picture: Picture,
+        plugins: Plugins,
+        clock: Callable[[], datetime],
+        *,
+        alternates_max: int,
+        make_sure: Callable[[], Awaitable[None]],
+        hold: Callable[[Sequence[InstanceRow]], None],
+        chance: random.Random,
+    ) -> None:
+        """`hold` counts the first choice of each of these rows as used in the picture, for a while."""
+        self._store = store
+        self._picture = picture
+        self._plugins = plugins
+        self._clock = clock
+        self._alternates_max = alternates_max
+        self._make_sure = make_sure
+        self._hold = hold
+        self._salt = chance.getrandbits(32)
+
+    def handlers(self, skipped: Collection[str]) -> Handlers:
+        """The handler of the event. Events of the cells in `skipped` are read on the brokers of these cells."""
+
+        async def on_spent(
+            asks: Sequence[Received[AlternatesSpent]], transaction: OutboxTransaction
+        ) -> list[Said]:
+            events = [ask.message for ask in asks if ask.message.cell not in skipped]
+            if not events:
+                return []
+            answers = await self._answers(events)
+            causes = {ask.message.instance.id: ask for ask in asks}
+            steps = [
+                Ordered(each.instance.id, partial(self._after, each, answers.get(each.instance.id)))
+                for each in events
+            ]
+            rows = await take_steps(await transaction.begun(), steps)
+            changed = [row for row in rows.values() if row.unsaid and row.told.state == BUILDING]
+            await transaction.note(changed)
+            begun = [row for row in changed if row.choices]
+            transaction.when_committed(lambda: self._hold(begun))
+            return [tell for row in changed for tell in transaction.tells(row, causes[row.id])]
+
+        return {AlternatesSpent: on_spent}
+
+    def _after(
+        self, event: AlternatesSpent, answer: Answer | None, row: InstanceRow | None
+    ) -> InstanceRow | None:
+        if row is None:
+            return None
+        choices, reason = answer or Answer(reason="what it needs of a host is not known any more")
+        return with_alternates(row, event, choices, reason, self._clock())
+
+    async def _answers(self, events: Sequence[AlternatesSpent]) -> dict[InstanceId, Answer]:
+        ids = tuple(dict.fromkeys(event.instance.id for event in events))
+        found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
+        rows = {row.id.int: row for row in found}
+        answers: dict[InstanceId, Answer] = {}
+        wanted: dict[InstanceId, tuple[AlternatesSpent, InstanceSpec]] = {}
+        for event in events:
+            id_, row = event.instance.id, rows.get(event.instance.id.int)
+            if row is None or not awaits_alternates(row, event):
+                continue
+            if why := _why_no_more(event):
+                answers[id_] = Answer(reason=why)
+            elif (spec := decoded(row.current_spec)) is not None:
+                wanted[id_] = event, self._in_its_cell(row, spec)
+        chosen = self._chosen(wanted, again=False)
+        if any(not each.choices for each in chosen.values()):
+            await self._make_sure()
+            chosen = self._chosen(wanted, again=True)
+        return answers | chosen
+
+    def _in_its_cell(self, row: InstanceRow, spec: InstanceSpec) -> InstanceSpec:
+        group = spec.server_group
+        if group is not None and all(
+            each.consumer == row.id for each in self._picture.groups.of_group(group.id)
+        ):
+            # The claim on the host that failed makes the instance itself a member: it must not bind it to that host.
+            group = None
+        return structs.replace(spec, cell=row.told.cell, server_group=group, count=1)
+
+    def _chosen(
+        self, wanted: dict[InstanceId, tuple[AlternatesSpent, InstanceSpec]], *, again: bool
+    ) -> dict[InstanceId, Answer]:
+        """Choose hosts on which no try has failed. With `again`, also hosts for which placement has refused the claim:
+        they may have room by now.
+        """
+        specs = [
+            structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, *_tried(event, with_refused=not again)))
+            for event, spec in wanted.values()
+        ]
+        found = choose(self._picture, specs, self._plugins, self._salt, self._alternates_max)
+        answers = {}
+        for id_, where in zip(wanted, found, strict=True):
+            if isinstance(where, NoValidHost):
+                answers[id_] = Answer(reason=in_words(where))
+                continue
+            # A cell finds out by its order whether a host is a node.
+            hosts = [each for each in (where.choice, *where.alternates) if each.kind != NODE]
+            answers[id_] = Answer(tuple(hosts[:ALTERNATES_MAX]), "" if hosts else "only bare-metal nodes fit")
+        return answers
+
+
+def _tried(event: AlternatesSpent, *, with_refused: bool) -> list[str]:
+    return [
+        host_in_cell(event.cell, each.host).lower()
+        for each in event.instance.failures
+        if with_refused or not each.is_refused
+    ]
+
+
+def _why_no_more(event: AlternatesSpent) -> str:
+    failures = event.instance.failures
+    failed = sum(not each.is_refused for each in failures)
+    if failed >= FAILED_HOSTS_MAX:
+        return f"{failed} hosts have failed to build it, and no more are tried"
+    if len(failures) >= FAILURES_MAX:
+        return f"{len(failures)} tries have failed or were refused, and there are no more"
+    return ""
