@@ -408,6 +408,7 @@ def build_of(boot: Boot) -> BuildInstance:
             project=PROJECT,
             deadline_s=boot.deadline_s,
             image=IMAGE,
+            ports=boot.ports,
         )
     specs = {f"trait:{GOLD}": "required"} if boot.needs_gold else {}
     group = None if boot.group is None else JoinedGroup(id=boot.group)

@@ -12,7 +12,7 @@ from typing import Any
 from bus.broker import Parcel
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
-from bus.messages.build import InstanceId
+from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
 from bus.topology import Limits, objects_of, user_of
 from cell_conductor.core.host_states import CellHost
@@ -21,6 +21,7 @@ from compute_sim.core.attempts import AttemptRecord, BuildOrder
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation import faults as may
 from tests.simulation.admins import Admins
 from tests.simulation.auditor import NAME as AUDITOR
@@ -64,7 +65,8 @@ class Cloud:
         self.findings = Findings()
         self.rows = Rows()
         self.hosts = HostHistories(self.findings, plan.script, plan.settings.get("failed_builds_max", 0))
-        self.nodes = NodesChecker(self.findings, IRONIC.lease_margin_s)
+        ports = {instance_id_of(RequestId(boot.id), 0): boot.ports for boot in plan.boots if boot.ports}
+        self.nodes = NodesChecker(self.findings, IRONIC.lease_margin_s, ports)
         self.real_instances = RealInstances(self.findings, self.nodes, plan.builds_at_once_max)
         whole = WholeChecker(self.findings, plan)
         self.books = BooksChecker(

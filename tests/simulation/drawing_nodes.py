@@ -3,7 +3,10 @@
 import random
 from uuid import UUID
 
+from msgspec import structs
+
 from compute_sim.ironic import IronicScript, Node, available_nodes
+from compute_sim.ironic.core.node import NO_NETWORK
 from compute_sim.ironic.core.script import Delays, Doubles, Loses, NodeLocked, WorkFails
 from compute_sim.simulated.faults import FaultScript
 from tests.simulation.faults import (
@@ -42,6 +45,7 @@ NODES = 32
 FLIPS = 1_000
 INSTANCES = 80
 BUSY_S = (3.0, 40.0)
+PORTS_S = 24.0
 # Three start at the beginning, and the last one joins later.
 DAEMONS = ("ironic-1", "ironic-2", "ironic-3", "ironic-4")
 OTHERS = (
@@ -83,8 +87,8 @@ POINTS = ("before_commit", "after_commit", "before_ack", "on_the_way", "in_timer
 
 def draw_nodes(seed: int) -> Plan:
     chance = random.Random(f"{seed} nodes")
-    nodes = _nodes(random.Random(f"{seed} metal"))
-    boots = _boots(random.Random(f"{seed} boots"))
+    nodes = _with_networks(random.Random(f"{seed} networks"), _nodes(random.Random(f"{seed} metal")))
+    boots = _with_ports(random.Random(f"{seed} ports"), _boots(random.Random(f"{seed} boots")))
     # A random generator of its own: other rebuilds leave the rest of the plan as it is.
     of_rebuilds = random.Random(f"{seed} rebuilds")
     faults = (*_faults(chance), *_faults_of_rebuilds(of_rebuilds))
@@ -118,6 +122,24 @@ def _nodes(chance: random.Random) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
+def _with_networks(chance: random.Random, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes, of which some have a network interface that accepts each port and attaches none."""
+    return tuple(
+        structs.replace(node, network_interface=chance.choice((NO_NETWORK, "flat", "flat"))) for node in nodes
+    )
+
+
+def _with_ports(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Boot, ...]:
+    """The boots, of which some ask for ports on their node."""
+    counts = [chance.choice((0, 0, 1, 2)) for _ in boots]
+    return tuple(
+        structs.replace(boot, ports=tuple(f"{boot.name}-port-{number}" for number in range(count)))
+        if boot.node_class and boot.count == 1
+        else boot
+        for boot, count in zip(boots, counts, strict=True)
+    )
+
+
 def _boots(chance: random.Random) -> tuple[Boot, ...]:
     """The boots of a plan of bare metal. A few ask for a virtual flavor, which no node fits."""
     boots: list[Boot] = []
@@ -146,7 +168,10 @@ def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ..
         Delete(
             boot.id,
             index,
-            boot.at_s + chance.choice((0.05, 0.5, 1.0, 2.0, 4.0, 8.0)) * chance.uniform(0.5, 1.5),
+            # A deploy with ports has time to fail on nodes that attach none.
+            boot.at_s
+            + PORTS_S * bool(boot.ports)
+            + chance.choice((0.05, 0.5, 1.0, 2.0, 4.0, 8.0)) * chance.uniform(0.5, 1.5),
         )
         for boot in boots
         for index in range(boot.count)

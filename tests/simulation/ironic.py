@@ -324,6 +324,8 @@ class FaultyIronicApi:
             done = _asked(order, str(node))
             if before is not None and before not in self._instances and not isinstance(done, Refused):
                 self._nodes.changed_foreign(self._process, node, what, before, asked_s)
+            if what == "attach" and not isinstance(done, Refused):
+                self._nodes.accepted_port(node)
             await self._process.point("after_commit")
             if self._process.take_armed("lost_answer"):
                 self._process.fired("lost_answer", what)

@@ -7,6 +7,7 @@ available again.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from uuid import UUID
@@ -39,6 +40,10 @@ EPOCHS = "a report of an earlier owner is refused"
 READ_FIRST = "a node is read before its new owner does anything with it"
 KEEPS_PROVIDERS = "no provider is deleted because nodes are handed over"
 OTHER_PROGRAMS = "an instance of another program is left on its node"
+WITH_PORTS = "an instance is deployed with its ports"
+NO_STEP_FOR_EVER = "no step of a deploy is repeated without end"
+# A daemon gives up after 4 without effect; lost answers and crashes add a few.
+ACCEPTED_PORTS_MAX = 7
 MARGIN = "a daemon stops acting before its lease is over"
 
 
@@ -69,8 +74,14 @@ class KnownNode(Struct):
 
 
 class NodesChecker:
-    def __init__(self, findings: Findings, margin_s: float) -> None:
+    def __init__(
+        self, findings: Findings, margin_s: float, ports: Mapping[InstanceId, tuple[str, ...]]
+    ) -> None:
+        """`ports` are those that the requests of instances name."""
         self._findings = findings
+        self._ports = ports
+        # How often Ironic has accepted a port, by the node and the instance on it.
+        self._accepted_ports: Counter[tuple[ProviderId, str | None]] = Counter()
         self._margin_s = margin_s
         self.real_nodes: dict[ProviderId, RealNode] = {}
         self._known: dict[ProviderId, KnownNode] = {}
@@ -101,6 +112,7 @@ class NodesChecker:
             self._findings.count(NODE, BACK)
         real_node.is_free = is_free(after)
         _note_image(real_node, before, after)
+        self._check_ports(before, after)
         if after is None:
             self._findings.log("ironic", "{} is deleted", node)
             return
@@ -108,6 +120,19 @@ class NodesChecker:
             self._findings.log("ironic", "{} is {}", node, _shown(after))
         if after.instance_uuid and after.provision_state == "active":
             self._built.add((InstanceId(UUID(after.instance_uuid)), node))
+
+    def _check_ports(self, before: Node | None, after: Node | None) -> None:
+        """When a deploy begins, the ports of its instance must be attached."""
+        if before is None or after is None or not after.instance_uuid:
+            return
+        if (before.provision_state, after.provision_state) != ("available", "deploying"):
+            return
+        wanted = self._ports.get(InstanceId(UUID(after.instance_uuid)), ())
+        self._findings.count("deploy", "with ports" if wanted else "without ports")
+        if missing := {*wanted} - {*after.vifs}:
+            self._findings.breaks(
+                WITH_PORTS, f"{after.uuid} deploys {after.instance_uuid} without {sorted(missing)}"
+            )
 
     def _was_free_since(self, node: ProviderId, known_s: float) -> bool:
         """True if the node was available at some time after `known_s`; earlier times cannot count against the daemon."""
@@ -170,6 +195,16 @@ class NodesChecker:
         if not self.memberships[process].may_act_on(node):
             self._findings.breaks(
                 ONE_OWNER, f"{process.full_name} orders {what} of {node}, which is not its own"
+            )
+
+    def accepted_port(self, node: ProviderId) -> None:
+        """Ironic has accepted an order to attach a port to this node."""
+        instance = self.instance_on(node)
+        self._accepted_ports[node, instance] += 1
+        if self._accepted_ports[node, instance] > ACCEPTED_PORTS_MAX:
+            self._findings.breaks(
+                NO_STEP_FOR_EVER,
+                f"Ironic has accepted {self._accepted_ports[node, instance]} ports of {instance} on {node}",
             )
 
     def changed_foreign(

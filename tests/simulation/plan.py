@@ -44,6 +44,8 @@ class Boot(Struct, frozen=True):
     deadline_s: int = 30
     # For a bare-metal node: its resource class in Ironic. Such an instance has no size of its own.
     node_class: str = ""
+    # Ports to attach to that node.
+    ports: tuple[str, ...] = ()
     image: str = ""
     # One of the plan's groups.
     group: GroupId | None = None

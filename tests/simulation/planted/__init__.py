@@ -156,6 +156,8 @@ OF_NODES: dict[str, PlantedBug] = {
     "the active state before a rebuild counts as its success": node_bugs.active_before_counts,
     "the margin of a lease ignored": node_bugs.lease_margin_ignored,
     "an answer applied over a later notification": node_bugs.outdated_answer_applied,
+    "a step without effect repeated without end": node_bugs.repeated_without_end,
+    "a port assumed to be attached": node_bugs.port_assumed_attached,
     "a row mended out of date": audit_bugs.late_row_mended,
 }
 BUGS |= OF_NODES

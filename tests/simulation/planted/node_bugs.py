@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.message import ProviderId
+from ironic_sync import deploying as deployer
 from ironic_sync import sweeping
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core import deploying, notifications, ordering
@@ -110,6 +111,26 @@ def outdated_answer_applied() -> AbstractContextManager[None]:
         "read_again",
         lambda real: lambda row, node, _version, at_us: real(row, node, row.version, at_us),
     )
+
+
+def repeated_without_end() -> AbstractContextManager[None]:
+    """A step that Ironic accepts, and that shows no effect, is repeated as long as nobody ends the deploy."""
+    return replaced(deploying, "NO_EFFECT_MAX", lambda _real: 1_000_000)
+
+
+def port_assumed_attached() -> AbstractContextManager[None]:
+    """A port counts as attached as soon as Ironic has accepted it."""
+
+    def planted(real: Any) -> Any:
+        def after_step(seen_: Any, step: Any) -> Any:
+            after = real(seen_, step)
+            if isinstance(step, deploying.AttachVif):
+                return structs.replace(after, vifs=(*(seen_.vifs or ()), step.vif))
+            return after
+
+        return after_step
+
+    return replaced(deployer, "after_step", planted)
 
 
 def _change(writer: NodeWriter, nodes: Iterable[ProviderId], change: Change) -> None:
