@@ -174,7 +174,8 @@ class HttpIronicApi:
             ]
             yield tuple(Changed(each.node, at) for each, at in read if isinstance(each, Read))
             marker = marker_of(listing.next or "")
-            if not marker or any(at is not None and at < since for at in times):
+            if not marker or any(at is None or at < since for at in times):
+                # Nodes that were never changed come last.
                 return
             query |= {"limit": str(CHANGED_PAGE), "marker": marker}
 

@@ -287,6 +287,19 @@ async def test_a_look_for_changed_nodes_asks_for_one_node_if_none_has_changed() 
         assert max(sizes[0::2]) == 1
 
 
+async def test_a_look_asks_no_further_than_the_nodes_that_ever_changed() -> None:
+    stand = Stand(400, LOOKING)
+    async with stand.running():
+        await until(lambda: stand.sweeper.change_looks >= 3, "some looks at nodes that never changed")
+        stand.ironic.set_maintenance(str(stand.ids[8]), is_on=True)
+        await until(lambda: stand.is_in_maintenance(stand.ids[8]), "the change is found")
+        stand.wire.asked.clear()
+        looks = stand.sweeper.change_looks
+        await until(lambda: stand.sweeper.change_looks >= looks + 3, "some looks")
+
+        assert len(stand.wire.asked) <= 2 * (stand.sweeper.change_looks - looks + 1)
+
+
 async def test_changes_are_looked_for_from_where_the_last_look_succeeded() -> None:
     stand = Stand(3, LOOKING)
     async with stand.running():
