@@ -157,6 +157,8 @@ class Worker(Generic[Tx]):
             finally:
                 for task in beside:
                     task.cancel()
+                # The receiving part ends before its channel closes. Otherwise it reports the closed channel as a failure.
+                await asyncio.wait(beside)
                 await self.intake.close()
         if self._bug is not None:
             raise self._bug
