@@ -83,6 +83,8 @@ def addresses_for_main(environment: Mapping[str, str], *needed: str) -> Addresse
     """Starts logging and reads the addresses, for a worker's main. A missing or invalid variable ends the process."""
     with exiting_if_wrong():
         make_ready(environment, *needed)
+        if "MOOR_CELL" in needed:
+            _checked(check_cell, "cell", environment["MOOR_CELL"], "MOOR_CELL")
         return addresses_in(environment)
 
 
@@ -103,7 +105,7 @@ def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
     """Check the stated values, and return them as addresses. Keys of other settings are ignored."""
     named = stated.get("cells", Stated((), ""))
     for cell in named.value:
-        _checked(_cell, "cells", cell, named.where)
+        _checked(check_cell, "cells", cell, named.where)
     single = {
         key: _checked(check, key, str(stated[key].value), stated[key].where)
         for key, check in _SINGLE.items()
@@ -167,7 +169,8 @@ def _http_url(url: str) -> str:
     return url
 
 
-def _cell(name: str) -> str:
+def check_cell(name: str) -> str:
+    """The name of a cell. Raises ValueError with the reason if a cell may not be called so."""
     if not CELL_NAME.fullmatch(name):
         raise ValueError("a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40")
     if name == CELL0:
@@ -190,7 +193,7 @@ def _urls_of_cells(stated: Mapping[str, Stated], key: str, check: "Check") -> di
     urls, where = _mapping(stated, key)
     named = stated["cells"].value if "cells" in stated else ()
     for cell in urls:
-        _checked(_cell, key, cell, where)
+        _checked(check_cell, key, cell, where)
         if named and cell not in named:
             raise BadSetting(key, cell, where, f"there is no such cell; the cells are {', '.join(named)}")
     return {cell: _checked(check, f"{key}.{cell}", url, where) for cell, url in urls.items()}
@@ -199,7 +202,7 @@ def _urls_of_cells(stated: Mapping[str, Stated], key: str, check: "Check") -> di
 def _cells_by_name(stated: Mapping[str, Stated], key: str) -> dict[str, str]:
     """Check a setting that maps Ironic's conductor groups or shards to cells, and return it."""
     cells, where = _mapping(stated, key)
-    return {name: _checked(_cell, key, cell, where) for name, cell in cells.items()}
+    return {name: _checked(check_cell, key, cell, where) for name, cell in cells.items()}
 
 
 def _text(text: str, _key: str, _where: str) -> str:
@@ -235,7 +238,7 @@ _SINGLE: dict[str, Check] = {
     "ironic_db_url": _db_url,
     "ironic_bus_url": _bus_url,
     "ironic_url": _http_url,
-    "ironic_cell": _cell,
+    "ironic_cell": check_cell,
 }
 _OF_CELLS: dict[str, Check] = {"cell_bus_urls": _bus_url, "cell_db_urls": _db_url}
 _AS_PAIRS = {

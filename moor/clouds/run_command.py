@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from bus.configuration.addresses import Addresses, BadSetting
+from bus.configuration.addresses import Addresses, BadSetting, check_cell
 from bus.messages.cell import ALTERNATES_MAX
 from bus.operating.listen_address import BadAddressError
 from bus.process import run_process
@@ -137,7 +137,8 @@ def conductor(
 ) -> None:
     """A conductor, which owns the instances of one cell."""
     operating.begin_to_log()
-    addresses = _stated(bus, db, _one(cell, "conductor"))
+    _require_one(cell, "conductor")
+    addresses = _stated(bus, db)
     url, database = addresses.bus_of(cell), addresses.db_of(cell)
     _require_database("conductor", database)
     _run(
@@ -174,7 +175,8 @@ def compute(
     """A compute process, which simulates the hosts of one cell."""
     operating.begin_to_log()
     script = faults_in(faults)
-    url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
+    _require_one(cell, "compute")
+    url = _stated(bus, db).bus_of(cell)
     settings = structs.replace(tuned(COMPUTE, others=pool_flags(pool)), cell=cell)
     _run(
         run_compute(
@@ -295,12 +297,15 @@ def _require_database(worker: str, url: str) -> None:
         raise typer.BadParameter(f"no database is named: a {worker} worker needs --db or MOOR_DB_URL")
 
 
-def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "", ironic_db: str = "") -> Addresses:
-    settings = command_settings(bus=bus, db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cell)
+def _stated(bus: str, db: str, *, placement_db: str = "", ironic_db: str = "") -> Addresses:
+    settings = command_settings(bus=bus, db=db, placement_db=placement_db, ironic_db=ironic_db)
     return structs.replace(settings.addresses, bus_url=settings.bus_url)
 
 
-def _one(cell: str, worker: str) -> str:
+def _require_one(cell: str, worker: str) -> None:
     if not cell or "," in cell:
         raise typer.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: a {worker} needs exactly one cell")
-    return cell
+    try:
+        check_cell(cell)
+    except ValueError as wrong:
+        raise typer.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: {wrong}") from None

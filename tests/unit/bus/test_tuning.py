@@ -455,6 +455,21 @@ def test_a_worker_that_moor_runs_reads_its_variables_and_does_not_start_with_a_w
         assert f"({variable})" in done.output
 
 
+@pytest.mark.parametrize("worker", ["conductor", "compute"])
+def test_a_worker_of_a_cell_refuses_a_wrong_name_of_its_cell(
+    worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {"MOOR_BUS_URL": "unix:///nowhere", "MOOR_DB_URL": "sqlite:////nowhere/x", "MOOR_CELL": "Ä"}
+    words = ["run", worker, "--bus", "unix:///nowhere", "--db", "sqlite:////nowhere/x", "--cell", "Ä"]
+
+    done = CliRunner().invoke(app, words, env={"TERMINAL_WIDTH": "300"})
+    with pytest.raises(SystemExit, match="2"):
+        {"conductor": conductor_main, "compute": compute_main}[worker](variables)
+
+    assert "--cell (MOOR_CELL) is 'Ä': a cell's name is a-z" in done.output
+    assert "cell is 'Ä' (MOOR_CELL): a cell's name is a-z" in capsys.readouterr().err
+
+
 def variables_of(name: str) -> list[str]:
     section = SECTIONS[name]
     return [
