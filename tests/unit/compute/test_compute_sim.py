@@ -93,7 +93,7 @@ def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"cell": "Not A Cell"}, "matching regex"),
+        ({"cell": "Not A Cell"}, "a cell's name is a-z"),
         ({"beat_s": 0}, "beat_s is 0"),
         ({"again_s": -1.0}, "again_s is -1"),
         ({"reports_at_once_max": 0}, "reports_at_once_max is 0, must be more than 0"),
@@ -117,7 +117,7 @@ def test_invalid_settings_are_refused(wrong: dict[str, object], what: str) -> No
             {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "MOOR_COMPUTE_FAULTS": "/no/such.toml"},
             "fault script /no/such.toml",
         ),
-        ({"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "Not A Cell"}, "matching regex"),
+        ({"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "Not A Cell"}, "a cell's name is a-z"),
     ],
 )
 def test_a_process_that_was_started_wrongly_names_what_is_missing(
