@@ -93,7 +93,7 @@ def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"cell": "Not A Cell"}, "a cell's name is a-z"),
+        ({"cell": "Not A Cell"}, "matching regex"),
         ({"beat_s": 0}, "beat_s is 0"),
         ({"again_s": -1.0}, "again_s is -1"),
         ({"reports_at_once_max": 0}, "reports_at_once_max is 0, must be more than 0"),
