@@ -120,15 +120,15 @@ class ReasonsFound(Message, frozen=True, tag="reasons.found"):
 
 
 class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
-    """Asks whether the instances of this host would fit on other hosts, all together. Nothing is claimed or moved. At
-    most 200 instances are planned.
+    """Asks whether the instances of this host would fit on other hosts of its cell, all together: an instance moves only
+    within its cell. Nothing is claimed or moved. At most 200 instances are planned.
     """
 
     host: Label
 
 
 class DrainedInstance(Value, frozen=True):
-    """An instance and the host on which it would fit; without such a host, the reason."""
+    """An instance and the host of its cell on which it would fit; without such a host, the reason."""
 
     id: InstanceId
     name: Label = ""
@@ -165,20 +165,32 @@ class AskExplanation(ProjectMessage, frozen=True, tag="explain.query"):
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
-class Explanation(Value, frozen=True):
-    """How the host of an instance was chosen: `qualified` of `hosts` passed all filters, and `chosen` was the best of them.
+class HostChoice(Value, frozen=True):
+    """A choice of a host: `qualified` of `hosts` passed all filters, and `chosen` was the best of them.
 
-    Hosts with several providers count as qualified if they seem to have room: only the best of them are searched.
-    Both numbers are 0 if an earlier try of the request had made the choice. If there is no host, `state` has the
-    funnel, the claims that were refused, and the attempts that failed.
+    `what` is the order that it was made for: `boot`, or the kind of a move; then `request_id` is the id of the move's request. Hosts
+    with several providers count as qualified if they seem to have room: only the best of them are searched. Both numbers are
+    0 if an earlier try of the request had made the choice.
     """
 
-    state: InstanceState
     chosen_at: Moment | None = None
     hosts: Natural = 0
     qualified: Natural = 0
     chosen: Label = ""
     alternates: tuple[str, ...] = ()
+    what: Label = "boot"
+    request_id: RequestId | None = None
+
+
+class Explanation(HostChoice, frozen=True, kw_only=True):
+    """The last choice of a host for an instance: that of its last move that chose one, or else that of its boot.
+
+    After such a move, `boot` has the first choice. If no host was found for the boot, `state` has the funnel, the claims
+    that were refused, and the attempts that failed.
+    """
+
+    state: InstanceState
+    boot: HostChoice | None = None
 
 
 class ExplanationsFound(Message, frozen=True, tag="explain.found"):

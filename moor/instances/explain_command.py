@@ -20,10 +20,16 @@ def explain(
     bus: BusUrl = "",
     *,
     now: Annotated[bool, typer.Option("--now", help="Also plan the same needs as of now.")] = False,
+    boot: Annotated[
+        bool, typer.Option("--boot", help="Show the choice for the boot, not that of the last move.")
+    ] = False,
     project: Project = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how the host of each instance was chosen, what was refused, or why no host qualified."""
+    """Show how the host of each instance was chosen, what was refused, or why no host qualified.
+
+    After a move it is the choice for that move; --boot shows the first one.
+    """
     pages = ask_bus(bus, lambda asking: _pages(asking, id_, project, plan_now=now), operates=False)
     explanations = [each for page in pages for each in page.explanations]
     if not explanations:
@@ -33,7 +39,7 @@ def explain(
         print_json({"explanations": explanations, **({"plan": plan} if now else {})})
         return
     for each in explanations:
-        print_explanation(each)
+        print_explanation(each, of_boot=boot)
     if plan is not None:
         out.print("\nnow:")
         print_plan(plan)

@@ -7,6 +7,7 @@ from bus.messages.planning import (
     DrainedInstance,
     DrainFound,
     Explanation,
+    HostChoice,
     HostHaving,
     HostVerdict,
     PlanFound,
@@ -101,22 +102,27 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
             out.print(f"  {each.hosts} {escape(each.change)}", highlight=False)
 
 
-def print_explanation(explained: Explanation) -> None:
-    """The instance, and under it how its first host was chosen."""
+def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
+    """The instance, and under it how its host was chosen: the last time, or with `of_boot` for its boot."""
     print_instance(explained.state)
-    chosen = explained.chosen
-    among = (
-        f"the best of {explained.qualified} that qualified, of {explained.hosts}" if explained.hosts else ""
-    )
+    choice: HostChoice = explained.boot if of_boot and explained.boot is not None else explained
+    chosen = choice.chosen
+    among = f"the best of {choice.qualified} that qualified, of {choice.hosts}" if choice.hosts else ""
+    refusals = explained.state.refusals if choice.what == "boot" else ()
     out.print(
         grid_of(
-            ("chosen", escape(f"{chosen}, {among}" if among else chosen)),
-            ("at", moment(explained.chosen_at)),
-            ("alternates", escape(", ".join(explained.alternates))),
-            *(
-                ("refused", f"[yellow]{escape(f'{each.host}: {each.reason}')}[/yellow]")
-                for each in explained.state.refusals
+            (
+                "choice for",
+                escape(
+                    f"{choice.what}, by request {choice.request_id or explained.state.request_id}"
+                    if chosen
+                    else ""
+                ),
             ),
+            ("chosen", escape(f"{chosen}, {among}" if among else chosen)),
+            ("at", moment(choice.chosen_at)),
+            ("alternates", escape(", ".join(choice.alternates))),
+            *(("refused", f"[yellow]{escape(f'{each.host}: {each.reason}')}[/yellow]") for each in refusals),
         ),
         highlight=False,
     )
@@ -125,7 +131,7 @@ def print_explanation(explained: Explanation) -> None:
 def print_drain(drain: DrainFound) -> None:
     of = f"{'the first ' if drain.more else ''}{len(drain.instances)}"
     out.print(
-        f"[bold]{drain.fit} of {of}[/bold] instances on {escape(drain.host)} would fit elsewhere",
+        f"[bold]{drain.fit} of {of}[/bold] instances on {escape(drain.host)} would fit on other hosts of their cell",
         highlight=False,
     )
     if drain.instances:

@@ -5,10 +5,12 @@ All that an explanation needs is on the instance's row. So any scheduler can ans
 another did, after a restart too, and for as long as the row lives.
 """
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import NoValidHost
+from bus.messages.build import InstanceId, NoValidHost
 from bus.messages.hosts import cell_and_name, host_in_cell, names_clash
 from bus.messages.planning import (
     AskDrain,
@@ -17,12 +19,14 @@ from bus.messages.planning import (
     DrainFound,
     Explanation,
     ExplanationsFound,
+    HostChoice,
     PlanFound,
 )
 from bus.workers.handling import Handlers, answering
-from scheduler_worker.core.choosing.planning import drain, plan, plan_flavors
+from scheduler_worker.core.choosing.planning import drain, has_other_hosts, plan, plan_flavors
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.instances.rows import ERROR, InstanceRow
+from scheduler_worker.core.instances.moves import why_stays_on_node
+from scheduler_worker.core.instances.rows import ERROR, Decision, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.requests.answering import in_words, rejection
@@ -87,24 +91,7 @@ class Explainer:
             # In error, only an instance whose rebuild failed is still there.
             if row.told.state != ERROR or row.told.rebuild is not None
         ]
-        known = {row.id: spec for row in rows if (spec := decoded(row.current_spec)) is not None}
-        outcomes = dict(
-            zip(known, drain(self._picture, there, [*known.values()], self._plugins, salt=0), strict=True)
-        )
-        instances = []
-        for row in rows:
-            drained = DrainedInstance(id=row.id, name=row.told.name, project=row.told.project)
-            match outcomes.get(row.id):
-                case None:
-                    drained = structs.replace(
-                        drained,
-                        reason="its needs are not known: it was requested before schedulers kept them",
-                    )
-                case NoValidHost() as refusal:
-                    drained = structs.replace(drained, reason=in_words(refusal))
-                case chosen:
-                    drained = structs.replace(drained, to=chosen.choice.name, cell=chosen.cell)
-            instances.append(drained)
+        instances = self._drained(cells[0], name, rows)
         return DrainFound(
             host=host,
             fit=sum(bool(each.to) for each in instances),
@@ -112,16 +99,61 @@ class Explainer:
             more=len(found) > DRAINED_MAX,
         )
 
+    def _drained(self, cell: str, host: str, rows: Sequence[InstanceRow]) -> list[DrainedInstance]:
+        why = self._why_all_stay(cell, host)
+        reasons = dict.fromkeys([row.id for row in rows], why) if why else {}
+        known = {
+            # Hosts that the boot named do not bind a move.
+            row.id: structs.replace(spec, hosts=(), cell=cell, count=1)
+            for row in rows
+            if row.id not in reasons and (spec := decoded(row.current_spec)) is not None
+        }
+        chosen = drain(self._picture, host_in_cell(cell, host), [*known.values()], self._plugins, salt=0)
+        to: dict[InstanceId, tuple[str, str]] = {}
+        for instance, outcome in zip(known, chosen, strict=True):
+            if isinstance(outcome, NoValidHost):
+                reasons[instance] = in_words(outcome)
+            else:
+                to[instance] = outcome.choice.name, outcome.cell
+        unknown = "its needs are not known: it was requested before schedulers kept them"
+        return [
+            DrainedInstance(
+                id=row.id,
+                name=row.told.name,
+                project=row.told.project,
+                to=to.get(row.id, ("", ""))[0],
+                cell=to.get(row.id, ("", ""))[1],
+                reason="" if row.id in to else reasons.get(row.id, unknown),
+            )
+            for row in rows
+        ]
+
+    def _why_all_stay(self, cell: str, host: str) -> str:
+        """Why no host is looked for; empty if there may be one."""
+        if self._picture.is_node(cell, host):
+            return why_stays_on_node(host)
+        if not has_other_hosts(self._picture, cell, host):
+            return f"cell {cell} has no other host, and an instance moves only within its cell"
+        return ""
+
 
 def _explanation(row: InstanceRow) -> Explanation:
-    decision = row.decision
+    boot = _choice(row.decision)
+    if row.move_decision is None:
+        return Explanation(state=row.told, **structs.asdict(boot))
+    return Explanation(state=row.told, boot=boot, **structs.asdict(_choice(row.move_decision)))
+
+
+def _choice(decision: Decision | None) -> HostChoice:
+    """A choice as it is told; that of the boot if there is none."""
     if decision is None:
-        return Explanation(state=row.told)
-    return Explanation(
-        state=row.told,
+        return HostChoice()
+    return HostChoice(
         chosen_at=decision.at,
         hosts=decision.hosts,
         qualified=decision.qualified,
         chosen=decision.host,
         alternates=decision.alternates,
+        what=decision.what,
+        request_id=decision.request_id,
     )

@@ -30,6 +30,7 @@ from scheduler_worker.core.instances.moves import (
     moved,
     problem_with,
     stays_on_host,
+    why_stays_on_node,
 )
 from scheduler_worker.core.instances.old_flavors import has_needs
 from scheduler_worker.core.instances.rebuilds import refused
@@ -167,6 +168,7 @@ class Mover:
             timeout_s=self._settings.move_timeout_s,
             confirm_s=self._settings.move_confirm_s,
             next_spec=b"" if wanted is None else wanted.next_spec,
+            of=(chosen.hosts, chosen.qualified) if isinstance(chosen, Chosen) else (0, 0),
         )
 
     def _why_none_named(self, order: MoveInstance, told: InstanceState) -> str:
@@ -287,7 +289,7 @@ class Mover:
     def _problem_with_source(self, order: MoveInstance, told: InstanceState) -> str:
         host = told.host
         if self._picture.is_node(told.cell, host):
-            return f"it is on bare-metal node {host}: its disk is there, so it cannot move or be shelved"
+            return why_stays_on_node(host)
         is_up = self._picture.is_up(told.cell, host)
         if order.kind == "evacuate" and is_up:
             return f"its host {host} is up: migrate it, or say first that the host is down"

@@ -76,6 +76,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     change_digests: tuple[bytes, ...] = ()
     flavor: Flavor | None = None
     passed_over: tuple[FlavorPassedOver, ...] = ()
+    move_decision: Decision | None = None
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -153,6 +154,7 @@ def _changing_values(row: InstanceRow) -> Values:
                 row.change_digests,
                 told.flavor,
                 told.passed_over,
+                row.move_decision,
             )
         )
         if has_troubles
@@ -206,6 +208,7 @@ def row_of(read: Values) -> InstanceRow:
         resized_spec=had.resized_spec,
         next_spec=had.next_spec,
         decision=had.decision,
+        move_decision=had.move_decision,
     )
 
 

@@ -23,7 +23,7 @@ from scheduler_worker.core.instances.lifecycle import (
 )
 from scheduler_worker.core.instances.moves import moved
 from scheduler_worker.core.instances.rebuilds import rebuilt
-from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, InstanceRow
+from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, Decision, InstanceRow
 from scheduler_worker.store import (
     InstanceQuery,
     Known,
@@ -246,7 +246,8 @@ async def test_a_row_that_has_moved_is_read_as_it_was_written(store: SchedulerSt
         request_id=request_id(7), instance=instance(1), kind="resize", flavor=Flavor(vcpus=4)
     )
     new = moved(active, order, (), LATER, timeout_s=60, confirm_s=60, next_spec=b"a spec")
-    new = structs.replace(new, resized_spec=b"the one before")
+    choice = Decision(LATER, 3, 2, "h2", ("h3",), what="resize", request_id=order.request_id)
+    new = structs.replace(new, resized_spec=b"the one before", move_decision=choice)
     assert len(new.change_digests) == len(new.changes) == 1
 
     await save(store, new)

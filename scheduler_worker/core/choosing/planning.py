@@ -134,6 +134,14 @@ def drain(
     return choose(picture, elsewhere, plugins, salt, alternates=0, explained_max=DRAIN_EXPLAINED_MAX)
 
 
+def has_other_hosts(picture: Picture, cell: str, host: str) -> bool:
+    """Has the cell a host beside this one?"""
+    columns = picture.columns
+    there = columns.present[: columns.rows] & (columns.cell[: columns.rows] == columns.cells.find(cell))
+    there[picture.rows_in(cell, host)] = False
+    return bool(there.any())
+
+
 def _exhausted_pools(draft: Draft, spec: InstanceSpec) -> Iterator[ExhaustedPool]:
     for resource, amount in spec.amounts:
         for state, free, capacity, users in draft.compounds.pools.of_class(resource):

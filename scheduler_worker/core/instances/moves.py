@@ -33,6 +33,7 @@ from scheduler_worker.core.instances.rows import (
     NO_REQUEST,
     OFFLOADED,
     SHELVED,
+    Decision,
     InstanceRow,
     is_of,
 )
@@ -75,6 +76,10 @@ def stays_on_host(row: InstanceRow, kind: MoveKind) -> bool:
     return kind in IN_PLACE or (kind == "unshelve" and row.told.state != OFFLOADED)
 
 
+def why_stays_on_node(host: str) -> str:
+    return f"it is on bare-metal node {host}: its disk is there, so it cannot move or be shelved"
+
+
 def _problem_with_values(row: InstanceRow, order: MoveInstance) -> BuildRejected | None:
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
@@ -112,9 +117,11 @@ def moved(
     timeout_s: int,
     confirm_s: int,
     next_spec: bytes = b"",
+    of: tuple[int, int] = (0, 0),
 ) -> InstanceRow:
     """The row with a new move, which is on its way to the cell. The order to move was checked before. `next_spec` is for a
-    resize: the needs and the flavor that the instance gets.
+    resize: the needs and the flavor that the instance gets. `of` says how many hosts there were when the choices were
+    made, and how many qualified.
     """
     told = row.told
     number = told.sequence + 1
@@ -135,9 +142,16 @@ def moved(
         ),
         order=None,
         choices=tuple(choices),
+        move_decision=_decision(order, choices, now, of) if choices else row.move_decision,
         next_spec=next_spec,
         unsaid=True,
     )
+
+
+def _decision(order: MoveInstance, choices: Sequence[Choice], now: datetime, of: tuple[int, int]) -> Decision:
+    # A host may be here several times, with other ways to take the amounts.
+    host, *others = dict.fromkeys([each.name for each in choices])
+    return Decision(now, *of, host, tuple(others), what=order.kind, request_id=order.request_id)
 
 
 class MoveRoom:

@@ -11,6 +11,7 @@ from bus.messages.moves import Change
 from bus.topology import CELL0
 
 FIRST_ATTEMPT = 1
+BOOT = "boot"
 # The request id of a row whose delete came before its request: no client's uuid is all zeros.
 NO_REQUEST = RequestId(UUID(int=0))
 
@@ -34,8 +35,9 @@ LIVING = (PLACED, ACTIVE, REBUILDING, MOVING, MOVED, SHELVED, ERROR)
 
 
 class Decision(Struct, frozen=True, array_like=True):
-    """How the first host of an instance was chosen. It stays on the row when the instance has moved on to an alternate.
-    `qualified` of `hosts` passed all filters; both are 0 if an earlier try had made the choice.
+    """How a host of an instance was chosen: for its boot, or for the move of kind `what`. It stays on the row when the
+    instance has moved on to an alternate. `qualified` of `hosts` passed all filters; both are 0 if an earlier try had made
+    the choice. The request of a boot is on the row itself.
     """
 
     at: datetime
@@ -43,6 +45,8 @@ class Decision(Struct, frozen=True, array_like=True):
     qualified: int
     host: str
     alternates: tuple[str, ...]
+    what: str = BOOT
+    request_id: RequestId | None = None
 
 
 class KeptRequest(Struct, frozen=True):
@@ -89,7 +93,9 @@ class InstanceRow(Struct, frozen=True):
     spec: bytes = b""
     resized_spec: bytes = b""
     next_spec: bytes = b""
+    # The choices for the boot, and for the last move for which a host was chosen.
     decision: Decision | None = None
+    move_decision: Decision | None = None
     kept: KeptRequest | None = None
     has_waited: bool = False
     history: tuple[Change, ...] = ()

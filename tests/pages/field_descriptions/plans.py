@@ -70,7 +70,7 @@ PLANS: dict[str, dict[str, str]] = {
         "name": "its name",
         "project": "its project",
         "to": "the host on which it would fit; empty if there is none",
-        "cell": "the cell of that host, which may be another one",
+        "cell": "the cell of that host, which is the instance's own",
         "reason": "why it fits nowhere, or why that is not known",
     },
     "AskExplanation": {
@@ -86,13 +86,25 @@ PLANS: dict[str, dict[str, str]] = {
         "plan": "what would fit now",
         "next": "the `after` of the next page; null on the last one",
     },
-    "Explanation": {
-        "state": "the instance",
-        "chosen_at": "when its first host was chosen; null if none was",
+    "HostChoice": {
+        "chosen_at": "when the host was chosen; null if none was",
         "hosts": "how many hosts there were",
         "qualified": "how many of them qualified",
-        "chosen": "the first host; `state` has the host of today",
+        "chosen": "the host that was chosen first; `state` has the host of today",
         "alternates": "hosts for the case that this one fails, in their order",
+        "what": "the order that the choice was made for: `boot`, or the kind of the move",
+        "request_id": "the id of the move's request; null for the boot",
+    },
+    "Explanation": {
+        "state": "the instance",
+        "chosen_at": "when the host was chosen; null if none was",
+        "hosts": "how many hosts there were",
+        "qualified": "how many of them qualified",
+        "chosen": "the host that was chosen first; `state` has the host of today",
+        "alternates": "hosts for the case that this one fails, in their order",
+        "what": "the order that the choice was made for: `boot`, or the kind of the move",
+        "request_id": "the id of the move's request; null for the boot",
+        "boot": "the choice for the boot; null if the choice above is that one",
     },
     "AskCapabilities": {
         "having": "the name of a trait, a resource class or a fact (`cell`, `zone`, `kind`, `hypervisor_type`, "

@@ -63,6 +63,7 @@ from bus.messages.planning import (
     DrainFound,
     Explanation,
     ExplanationsFound,
+    HostChoice,
     HostHaving,
     HostVerdict,
     ReasonsFound,
@@ -152,7 +153,17 @@ HOSTS: tuple[Message, ...] = (
     ExplanationsFound(
         explanations=(
             Explanation(
-                state=STATE, chosen_at=WHEN, hosts=3, qualified=2, chosen="host-2", alternates=("host-1",)
+                state=STATE,
+                chosen_at=WHEN,
+                hosts=3,
+                qualified=2,
+                chosen="host-2",
+                alternates=("host-1",),
+                what="resize",
+                request_id=REQUEST,
+                boot=HostChoice(
+                    chosen_at=WHEN, hosts=3, qualified=2, chosen="host-3", alternates=("host-1",)
+                ),
             ),
         ),
         plan=PLAN,
