@@ -21,6 +21,7 @@ from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost,
 from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import Question, SwapAnswered
+from cell_conductor.core.together import answers_of_all, others_of
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 
@@ -129,10 +130,13 @@ class Timers:
         async with self._store.transaction() as tx:
             await self._store.clear(tx, confirmed)
             rows = await tx.take_due(now, self._settings.due_rows_max)
-            decision = decide(rows, [Due(each) for each in rows], now, self._rules, self._hosts())
+            due = [Due(each) for each in rows]
+            if others := others_of(rows.values()):
+                rows = {**rows, **await tx.load(others)}
+            decision = decide(rows, due, now, self._rules, self._hosts())
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         del self._confirmed[: len(confirmed)]
-        self._has_more = len(rows) == self._settings.due_rows_max
+        self._has_more = len(due) == self._settings.due_rows_max
         now_s = asyncio.get_running_loop().time()
         self._check_by_s = now_s if self._has_more else now_s + self._settings.look_s
         self._rests_until_s = now_s if self._has_more else now_s + self._settings.rest_ms / 1000
@@ -147,7 +151,7 @@ class Timers:
     async def _swap(self, swaps: Sequence[Question]) -> None:
         answered, problem = await self._answers_to(swaps)
         # If saving still fails, the question is asked again when the lease ends.
-        await self.carry_out(answered)
+        await self.carry_out([each for one in answered for each in answers_of_all(one)])
         if problem is not None:
             raise problem
 

@@ -322,6 +322,9 @@ class Move(Value, frozen=True):
     `confirm_s` seconds, until `confirm_by`, the move is confirmed. To shelve, offload or unshelve needs no confirmation,
     and ends as `done`. `asked` is the end that a client asked for. `outcome` is empty while the move goes on; `failure`
     says why it failed.
+
+    `together` are the instances that move to the same host at the same time, this one among them, in the order of their
+    ids. All of them arrive, or none does.
     """
 
     request_id: RequestId
@@ -336,6 +339,7 @@ class Move(Value, frozen=True):
     asked: Literal["", "confirm", "revert", "abort"] = ""
     outcome: Literal["", "confirmed", "reverted", "aborted", "failed", "done"] = ""
     failure: str = ""
+    together: Annotated[tuple[InstanceId, ...], Meta(max_length=100)] = ()
 
 
 class Waiting(Value, frozen=True):

@@ -12,6 +12,10 @@ from bus.messages.placement import Counter, Label, Moment, Value
 MOVES_PER_HOST, MOVES_PER_CELL = MOVE_LIMITS = ("moves_per_host_max", "moves_per_cell_max")
 
 
+# How many instances move together at most.
+TOGETHER_MAX = 100
+
+
 class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     """Move an active instance to another host of its cell. The scheduler chooses the host and its alternates.
 
@@ -25,6 +29,11 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     The client chooses `request_id`; a repeated request with the same content is not done twice. The answer is the instance's
     current state (`InstancesFound`), or the reason of a refusal (`BuildRejected`). With `project`, only an instance of that
     project is moved. Without it, one of any project, which needs the right to all projects.
+
+    `together` names others that move to the same host at the same time: all of them arrive, or none leaves; the answer has
+    their states, too. Only `migrate` and `evacuate` do so. The members of an affinity group leave a host in no other way.
+    `with_group`: together with the members of its server group that are on its host. In a soft-affinity group these are
+    moved, too, and each gets a host of its own, preferably the same one.
     """
 
     request_id: RequestId
@@ -37,10 +46,13 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     deadline_s: Integer | None = None
     # When a move that arrived confirms itself; 0: at once. None: the scheduler's default. Only `migrate` and `resize` wait.
     confirm_s: Integer | None = None
+    together: Annotated[tuple[InstanceId, ...], Meta(max_length=TOGETHER_MAX)] = ()
+    with_group: bool = False
 
 
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):
     """End the move with this `request_id`: `confirm` or `revert` it after the instance has arrived, or `abort` it before.
+    To abort the move of one instance aborts that of all that move together with it.
 
     A move is not reverted while its source host is down. The answer is the same as to a `move.request`.
     """

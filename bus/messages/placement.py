@@ -3,10 +3,11 @@
 The values inside the messages (amounts, inventories, verdicts) are placement's vocabulary, which all its clients share.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Integer, Message, ProviderId
 
@@ -130,6 +131,24 @@ class Heir(Value, frozen=True):
     type: Literal["CLEANUP", "MIGRATION"]
 
 
+# How many consumers leave with another one at most. Their swaps are one message.
+TOGETHER_MAX = 99
+
+
+class CompanionSwap(Value, frozen=True):
+    """The swap of a consumer that leaves together with another one, by whose swap it is sent. Cell and time are those of
+    that swap.
+    """
+
+    consumer: ConsumerId
+    attempt: Attempt
+    held_attempt: Attempt
+    share: Share
+    heir: Heir | None = None
+    returns: ConsumerId | None = None
+    group: ServerGroup | None = None
+
+
 class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
     If the consumer is a member of a server group, `group` must name the group.
@@ -144,6 +163,10 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     and that one of them still lives on its host. Otherwise the swap is judged like any other. If the host that the
     instance leaves still has to clean up, name a CLEANUP as the heir: it takes over what the left share had beyond
     `share`.
+
+    `together` are the swaps of other consumers that leave with this one. All of these swaps are granted in one
+    transaction, or none. The policy of a server group is judged by what is so after all of them: none of these consumers,
+    and none of their heirs, counts where it leaves. The answer is that to the first swap that is refused, or `Claimed`.
     """
 
     held_attempt: Attempt
@@ -151,6 +174,46 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     heir: Heir | None = None
     returns: ConsumerId | None = None
     group: ServerGroup | None = None
+    together: Annotated[tuple[CompanionSwap, ...], Meta(max_length=TOGETHER_MAX)] = ()
+
+
+def single_swaps(order: SwapClaim) -> tuple[SwapClaim, ...]:
+    """The swap and those that are to be granted together with it, each as a swap of its own."""
+    if not order.together:
+        return (order,)
+    companions = [
+        SwapClaim(
+            cell=order.cell,
+            consumer=each.consumer,
+            attempt=each.attempt,
+            issued_at=order.issued_at,
+            held_attempt=each.held_attempt,
+            share=each.share,
+            heir=each.heir,
+            returns=each.returns,
+            group=each.group,
+        )
+        for each in order.together
+    ]
+    return (structs.replace(order, together=()), *companions)
+
+
+def swapped_together(swaps: Sequence[SwapClaim]) -> SwapClaim:
+    """One swap for these, of which placement grants all or none."""
+    first, *others = swaps
+    companions = [
+        CompanionSwap(
+            consumer=each.consumer,
+            attempt=each.attempt,
+            held_attempt=each.held_attempt,
+            share=each.share,
+            heir=each.heir,
+            returns=each.returns,
+            group=each.group,
+        )
+        for each in others
+    ]
+    return structs.replace(first, together=tuple(companions))
 
 
 class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
@@ -158,9 +221,13 @@ class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
 
     The API level names the `project` of the instance, which may be empty: a consumer of another project, or of another type
     than INSTANCE, is not released. A cell names none.
+
+    With `leaves_group`, the consumer keeps what it holds, and only leaves its server group: its instance does not come
+    back there. A consumer that is unknown or has ended stays as it is, and so does a later attempt.
     """
 
     project: Label | None = None
+    leaves_group: bool = False
 
 
 class Shortfall(Value, frozen=True):

@@ -64,6 +64,7 @@ from cell_conductor.core.swapping import (
     on_swap_answered,
     pass_over_lost,
 )
+from cell_conductor.core.together import gather, is_gathered, on_answer_for_all, waits_for_others
 from cell_conductor.core.transition import Transition, destroy_order
 from cell_conductor.core.unshelving import end_built, end_unbuilt
 
@@ -152,21 +153,33 @@ def decide(
             continue
         transition = Transition(before, now, rules, hosts)
         swaps += _apply(transition, each)
-        if transition.row.cleanups:
-            _end_cleanups_of_dead_hosts(transition)
-        row = transition.row
-        if row is not before:
-            changed[number] = row
-        if transition.is_over:
-            over[number] = row.id
-        # A repeated message has only the unconfirmed messages sent again.
-        is_repeated = row is before and not isinstance(each, (Due, SwapAnswered, HostsLost))
-        for pending in row.outbox if is_repeated else transition.said:
-            said.setdefault(
-                (number, pending.sequence), DecidedMessage(row.id, pending.sequence, pending.message, cause)
-            )
-        for answer in transition.answers:
-            said.setdefault((number, -answer.attempt), DecidedMessage(row.id, None, answer, cause))
+        decided = [(before, transition)]
+        # One that comes to such a step by this input is due again at once: then the rows of the others are there, too.
+        if isinstance(each, Due) and waits_for_others(before) and is_gathered(transition):
+            rows_of_all = {id_.int: changed.get(id_.int) or rows.get(id_) for id_ in transition.move.together}
+            of_others = {
+                key: Transition(row, now, rules, hosts)
+                for key, row in rows_of_all.items()
+                if row is not None and key != number
+            }
+            decided += [(other.row, other) for other in of_others.values()]
+            swaps += gather(transition, {**of_others, number: transition})
+        for was, one in decided:
+            if one.row.cleanups:
+                _end_cleanups_of_dead_hosts(one)
+            row, key = one.row, one.row.id.int
+            if row is not was:
+                changed[key] = row
+            if one.is_over:
+                over[key] = row.id
+            # A repeated message has only the unconfirmed messages sent again.
+            is_repeated = row is was and not isinstance(each, (Due, SwapAnswered, HostsLost))
+            for pending in row.outbox if is_repeated else one.said:
+                said.setdefault(
+                    (key, pending.sequence), DecidedMessage(row.id, pending.sequence, pending.message, cause)
+                )
+            for answer in one.answers:
+                said.setdefault((key, -answer.attempt), DecidedMessage(row.id, None, answer, cause))
     return Decision(
         rows=tuple([row for number, row in changed.items() if number not in over]),
         forgotten=tuple(over.values()),
@@ -219,6 +232,8 @@ def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa
             _on_progressed(transition, each)
         case InstanceRedeployed():
             on_redeployed(transition, each)
+        case SwapAnswered(is_of_all=True):
+            on_answer_for_all(transition, each)
         case SwapAnswered() if transition.row.state == "moving":
             on_move_swap_answered(transition, each)
         case SwapAnswered():
@@ -256,6 +271,8 @@ def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
         return
     transition.continue_from(order.sequence)
     # If it is unknown, the order to place it has not arrived yet, and will be answered as too late.
+    if state not in ("unknown", "error", "offloaded"):
+        transition.leave_group(HeldClaim(transition.row.id, transition.row.last_attempt))
     if transition.row.moving is not None:
         free_both_hosts(transition)
     elif state != "unknown" and transition.free_share():
@@ -391,7 +408,8 @@ def _on_due(transition: Transition) -> tuple[Question, ...]:
             transition.withdraw(DESTROYS, attempt=cleanup.attempt)
             transition.destroy(cleanup.attempt, cleanup.host)
         transition.change(remind_at=now + transition.rules.remind_every)
-    if row.state_ends_at is None or row.state_ends_at > now:
+    # One that waits for others is decided with them.
+    if row.state_ends_at is None or row.state_ends_at > now or waits_for_others(row):
         return ()
     if row.moving is not None:
         return on_move_time_up(transition)

@@ -73,6 +73,8 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
     asked = moving.source if is_back else row.alternates[0] if moving.step == "claiming" else None
     if asked is None or asked.share != swap.share:
         return
+    moving = structs.replace(moving, asks_alone=moving.asks_alone and verdict is None)
+    transition.change(moving=moving)
     match verdict:
         case None:
             wait_for_placement(transition, None)

@@ -86,6 +86,9 @@ def receive(transition: Transition) -> None:
 
 def arrive(transition: Transition) -> None:
     move = transition.move
+    if len(move.together) > 1:
+        _go_to(transition, "arrived")
+        return
     if move.kind not in STOPPED or not move.confirm_s:
         confirm(transition)
         return
@@ -99,9 +102,9 @@ def confirm(transition: Transition) -> None:
     The heir keeps the rest of the source's share until the source has done so.
     """
     row, moving, move = transition.row, transition.moving, transition.move
-    transition.clean_up_host(
-        moving.source_attempt, moving.source.share.host, transition.heir_claim(moving.heir_attempt)
-    )
+    heir = transition.heir_claim(moving.heir_attempt)
+    transition.clean_up_host(moving.source_attempt, moving.source.share.host, heir)
+    transition.leave_group(heir)
     transition.end_as(
         "active",
         moving=None,

@@ -11,7 +11,8 @@
     claiming    placement moves the claim            stopping; receiving if it is not stopped; the next choice
     stopping    the source stops the instance        receiving; shelved; returning; freeing if it is saved, too
     freeing     the source destroys it               offloaded: it holds nothing
-    receiving   the destination has the instance     moved; returning
+    receiving   the destination has the instance     moved; arrived if others move with it; returning
+    arrived     the others have arrived, too         active
     leaving     the destination destroys it          returning
     returning   placement moves the claim back       claiming the next choice; restarting if it was stopped; the end
     restarting  the source runs it again             the end; broken until it does
@@ -25,6 +26,8 @@ own share again, by the refused attempt: no copy is granted after that. If one w
 An evacuation spawns the instance at its destination: its source is down. The source gets the order to destroy what it has
 only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build; only one that
 is freeing its share is waited for, until it has destroyed the instance or is dead. So an instance that is offloaded is nowhere.
+
+Instances that move together wait for each other at the steps that ask placement, and when they have arrived (together.py).
 """
 
 from typing import assert_never
@@ -137,7 +140,7 @@ def _abort(transition: Transition) -> None:
             decide_end(transition, "aborted", "")
         case "claiming" | "stopping":
             return_claim(transition, "aborted", "", was_silent=False)
-        case "receiving":
+        case "receiving" | "arrived":
             leave(transition, "aborted", "")
         case "leaving" | "returning" | "restarting":
             decide_end(transition, "aborted", "")
@@ -162,7 +165,7 @@ def free_both_hosts(transition: Transition) -> None:
     if row.host_attempt != moving.source_attempt:
         cleanup = (transition.heir_claim(row.attempt),) if row.was_silent else ()
         transition.clean_up(own, *cleanup)
-    transition.clean_up_host(
-        moving.source_attempt, source, own, *((transition.heir_claim(heir),) if heir else ())
-    )
+    of_source = (transition.heir_claim(heir),) if heir else ()
+    transition.clean_up_host(moving.source_attempt, source, own, *of_source)
+    transition.leave_group(*of_source)
     transition.change(moving=None, alternates=())

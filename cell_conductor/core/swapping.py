@@ -43,12 +43,14 @@ Question = SwapClaim | ClaimResources
 class SwapAnswered(Struct, frozen=True):
     """Placement's verdict on a swap, or on the first claim for an instance that is to be unshelved.
 
-    The verdict is None if placement could not be asked or did not answer.
+    The verdict is None if placement could not be asked or did not answer. `is_of_all`: the question was for several
+    instances that move together, and this is its answer for one of them.
     """
 
     instance: InstanceId
     swap: Question
     verdict: ClaimVerdict | None
+    is_of_all: bool = False
 
 
 def build(transition: Transition) -> None:

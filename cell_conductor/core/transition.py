@@ -180,6 +180,24 @@ class Transition:
                 )
             )
 
+    def leave_group(self, *held: HeldClaim) -> None:
+        """Have these claims leave the affinity group of the instance, if it has one: what holds them never comes back to be
+        with the others, and would keep them from moving and new members from joining. They stay held.
+
+        In other groups they go on counting, since a silent host may still run the instance.
+        """
+        group = None if self.row.order is None else self.row.order.group
+        for each in held if group is not None and group.policy == "affinity" else ():
+            self.send(
+                ReleaseClaim(
+                    cell=self.rules.cell,
+                    consumer=each.consumer,
+                    attempt=each.attempt,
+                    issued_at=self.now,
+                    leaves_group=True,
+                )
+            )
+
     # Cleaning up hosts
 
     def clean_up(self, *release: HeldClaim) -> None:

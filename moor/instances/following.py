@@ -22,7 +22,7 @@ from bus.workers.asking import NoAnswer
 from moor.client import Client, InstanceFollower, client, granted
 from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, err, fail, out, run
 from moor.settings import Settings
-from moor.showing import INSTANCES, plain, print_json, print_one, progress_of
+from moor.showing import INSTANCES, plain, print_all, print_json, print_one, progress_of
 from moor.tables import print_table
 
 T = TypeVar("T")
@@ -138,12 +138,15 @@ def follow_order(
     ordered: Callable[[Client], Awaitable[Order]],
     end: End[Order],
     request: RequestId | None = None,
+    *,
+    together: Sequence[InstanceId] = (),
 ) -> None:
-    """Send the order that `ordered` makes, and follow its instance.
+    """Send the order that `ordered` makes, and follow its instance, and those that move together with it.
 
     `request` is the id of the order's request. It is printed first, but only if it is known before the order is made.
     """
-    how_to_follow = f"`moor show {instance}` shows its state"
+    others = f", and so for {len(together)} others" if together else ""
+    how_to_follow = f"`moor show {instance}` shows its state{others}"
     stays = f"the order stays, and will be done: {how_to_follow}"
     run_order(_followed_order(following, ordered, end, how_to_follow), request, stays)
 
@@ -155,23 +158,27 @@ async def _followed_order(
     async with client(following.settings, patience_s=following.timeout) as asking:
         order = await ordered(asking)
         answer = await taken(asking, order, InstancesFound, following, how_to_follow)
-        (state,), in_time = await followed(
+        states, in_time = await followed(
             asking,
-            (order.instance,),
+            [each.id for each in answer.instances],
             answer.instances,
             lambda each: end.is_over(each, order),
             following,
             by_s=by_s,
             project=order.project,
         )
-    print_one(state, lambda shown: print_table((shown,), INSTANCES), as_json=following.as_json)
+    if len(states) == 1:
+        print_one(states[0], lambda shown: print_table((shown,), INSTANCES), as_json=following.as_json)
+    else:
+        print_all(states, INSTANCES, as_json=following.as_json)
     if not in_time:
         fail(
             f"{end.what} has not ended within {following.timeout:g} s, and goes on: {how_to_follow}",
             NOT_IN_TIME,
         )
-    if following.wait and (why := end.why_not_done(state, order)):
-        fail(why)
+    reasons = [why for each in states if (why := end.why_not_done(each, order))]
+    if following.wait and reasons:
+        fail("; ".join(dict.fromkeys(reasons)))
 
 
 def has_ended(instance: InstanceState) -> bool:

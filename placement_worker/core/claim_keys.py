@@ -1,12 +1,12 @@
 """The rows that a batch of orders or allocation writes must lock and read, named by their public ids: its keys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerAllocations
-from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim, single_swaps
 from placement_worker.core.ledger import ClaimOrder
 
 
@@ -31,7 +31,7 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
     providers: dict[int, ProviderId] = {}
     groups: dict[int, ServerGroup] = {}
     claims: dict[int, ClaimResources] = {}
-    for order in orders:
+    for order in each_swap(orders):
         number = order.consumer.int
         if isinstance(order, ClaimResources) and number not in consumers:
             claims[number] = order
@@ -58,6 +58,15 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
         claims=claims,
         allocations={},
     )
+
+
+def each_swap(orders: Iterable[ClaimOrder]) -> Iterator[ClaimOrder]:
+    """The orders, with each swap followed by the swaps that are to be granted together with it."""
+    for order in orders:
+        if isinstance(order, SwapClaim):
+            yield from single_swaps(order)
+        else:
+            yield order
 
 
 def keys_of_shares(

@@ -21,17 +21,21 @@ is refused.
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from msgspec import structs
+
 from bus.messages.placement import (
     NO_OWNER,
+    Claimed,
     ClaimResources,
     NotAllowed,
     ReleaseClaim,
     Released,
     SwapClaim,
     TooOld,
+    single_swaps,
 )
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
-from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft
+from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, consumers_of
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Decision, Ledger, SentOrder
 from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, binds, judge_owner, wrong_cell
 from placement_worker.core.shares import judge_place, merged_amounts
@@ -50,6 +54,26 @@ def decide_claims(
 def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: timedelta) -> ClaimJudgement:
     """Judge one claim, swap or release on the draft of the ledger. If it is granted, the draft changes."""
     order = asked.order
+    is_known = _judge_sender(draft, asked)
+    if not isinstance(is_known, bool):
+        return is_known
+    consumer = draft.consumer(order.consumer)
+    match order:
+        case ClaimResources():
+            return _claim(draft, consumer, order, now, horizon, is_known=is_known)
+        case SwapClaim() if order.together:
+            return _swap_together(draft, asked, order, now)
+        case SwapClaim():
+            return swap(draft, consumer, order, now)
+        case ReleaseClaim() if order.leaves_group:
+            return _leave_group(consumer, order)
+        case ReleaseClaim():
+            return _release(draft, consumer, order, now, horizon, is_known=is_known)
+
+
+def _judge_sender(draft: LedgerDraft, asked: SentOrder) -> ClaimJudgement | bool:
+    """Why the sender may not give this order; or whether the consumer's row counts for it."""
+    order = asked.order
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
         return wrong_cell(f"the sender may act for cell {asked.speaks_for!r}, not for {order.cell!r}")
     consumer = draft.consumer(order.consumer)
@@ -60,13 +84,7 @@ def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: ti
         is_known = binds(consumer.row, asked)
     if order.attempt > ATTEMPT_AHEAD_MAX and (far := _too_far_ahead(consumer, order, is_known=is_known)):
         return far
-    match order:
-        case ClaimResources():
-            return _claim(draft, consumer, order, now, horizon, is_known=is_known)
-        case SwapClaim():
-            return swap(draft, consumer, order, now)
-        case ReleaseClaim():
-            return _release(draft, consumer, order, now, horizon, is_known=is_known)
+    return is_known
 
 
 def _claim(
@@ -112,6 +130,39 @@ def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
         host=order.share.host,
         group=order.group.id if order.group else None,
     )
+
+
+def _swap_together(draft: LedgerDraft, asked: SentOrder, first: SwapClaim, now: datetime) -> ClaimJudgement:
+    """Grant a swap and all that are to be granted together with it; or none, for the first reason.
+
+    For the others, a consumer whose swap is still to be judged has left its host already. No heir counts on the host that
+    is left, and no migration that ends.
+    """
+    swaps = single_swaps(first)
+    leaving = {who.int for each in swaps for who in consumers_of(each)}
+    before = draft.saved(swaps)
+    for each in swaps:
+        leaving.discard(each.consumer.int)
+        verdict: ClaimJudgement
+        is_known = _judge_sender(draft, structs.replace(asked, order=each))
+        if not isinstance(is_known, bool):
+            verdict = is_known
+        else:
+            verdict = swap(draft, draft.consumer(each.consumer), each, now, beside=leaving)
+        if not isinstance(verdict, Claimed):
+            draft.restore(before)
+            return verdict
+    return CLAIMED
+
+
+def _leave_group(consumer: ConsumerDraft, order: ReleaseClaim) -> ClaimJudgement:
+    """Take a consumer out of its server group. It keeps what it holds, and its attempt goes on."""
+    row = consumer.row
+    if order.attempt < row.attempt:
+        return superseded(consumer)
+    if consumer.held and row.group is not None:
+        consumer.become(structs.replace(row, group=None), consumer.held)
+    return Released(freed=False)
 
 
 def _release(

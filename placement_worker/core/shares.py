@@ -5,6 +5,7 @@ tree has changed since the sender read it, the amounts may be wrong, and are not
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
@@ -39,12 +40,18 @@ ShareRefused = DoesNotFit | MovedRoots | NotAllowed
 
 
 def judge_place(
-    draft: LedgerDraft, order: ClaimResources | SwapClaim, held: Amounts, leaving: Sequence[Consumer] = ()
+    draft: LedgerDraft,
+    order: ClaimResources | SwapClaim,
+    held: Amounts,
+    leaving: Sequence[Consumer] = (),
+    *,
+    beside: AbstractSet[int] = frozenset(),
 ) -> Amounts | ShareRefused | GroupRefused:
     """Judge the share of a claim or swap (`judge_share`), then the policy of its server group.
 
-    The consumers in `leaving` give up their hosts, and `held` is the sum of the amounts that they give up. If both
-    agree and the server group is not known yet, it is stored.
+    The consumers in `leaving` give up their hosts, and `held` is the sum of the amounts that they give up. The consumers in
+    `beside` leave their hosts, too: they are members of the server group only on the host of this share. If both agree and
+    the server group is not known yet, it is stored.
     """
     host = order.share.host
     # The usual claim leaves no place, and asks nothing.
@@ -53,7 +60,7 @@ def judge_place(
     group = order.group
     if group is None or not isinstance(wanted, dict):
         return wanted
-    against = draft.groups.judge(group, host, [one.id.int for one in leaving])
+    against = draft.groups.judge(group, host, [one.id.int for one in leaving], beside)
     if against is not None:
         return against
     draft.groups.define(group)

@@ -17,6 +17,7 @@ place of the migration both amounts are held, since the silent host may still us
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 
 from bus.messages.placement import GroupRefused, NotAllowed, SwapClaim
@@ -34,7 +35,17 @@ from placement_worker.core.ownership import is_of_same_owner, is_tombstone, take
 from placement_worker.core.shares import ShareRefused, judge_place, lives_on, merged_amounts
 
 
-def swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, now: datetime) -> ClaimJudgement:
+def swap(
+    draft: LedgerDraft,
+    consumer: ConsumerDraft,
+    order: SwapClaim,
+    now: datetime,
+    *,
+    beside: AbstractSet[int] = frozenset(),
+) -> ClaimJudgement:
+    """Judge one swap, and change the draft if it is granted. `beside` are consumers that leave with this one, and their heirs
+    (by the integers of their ids): at the hosts that they leave they are no members of the server group.
+    """
     if refused := _attempt_refused(draft, consumer, order) or _wrong_heir(order):
         return refused
     heir, returned = _heir_of(draft, consumer, order), _returned(draft, consumer, order)
@@ -48,7 +59,11 @@ def swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, now: dat
     leaving = (consumer.row,) if returned is None else (consumer.row, returned.row)
     # A cleanup that keeps the old share also keeps its place on the host and in the group.
     keeps_all = heir is not None and _takes_all(order)
-    wanted = judge_place(draft, order, {}) if keeps_all else _judge(draft, order, given_up, leaving)
+    wanted = (
+        judge_place(draft, order, {}, beside=beside)
+        if keeps_all
+        else _judge(draft, order, given_up, leaving, beside)
+    )
     if not isinstance(wanted, dict):
         return wanted
     inherited = _inherited(order, own, wanted) if heir else {}
@@ -156,10 +171,14 @@ def _returned(
 
 
 def _judge(
-    draft: LedgerDraft, order: SwapClaim, given_up: Amounts, leaving: Sequence[Consumer]
+    draft: LedgerDraft,
+    order: SwapClaim,
+    given_up: Amounts,
+    leaving: Sequence[Consumer],
+    beside: AbstractSet[int],
 ) -> Amounts | ShareRefused | GroupRefused:
     still_held = _still_held(draft, order, given_up, leaving) if order.returns is not None else None
-    return judge_place(draft, order, given_up, leaving) if still_held is None else still_held
+    return judge_place(draft, order, given_up, leaving, beside=beside) if still_held is None else still_held
 
 
 def _still_held(

@@ -36,8 +36,10 @@ decode = msgspec.json.Decoder(LogEntry).decode
 
 def body_of(entry: LogEntry) -> bytes | None:
     """The entry of the change log as it is stored; None if nothing changed."""
-    is_empty = not (entry.providers or entry.used or entry.gone or entry.claimed or entry.ended)
-    return None if is_empty else _encode(entry)
+    of_providers = entry.providers or entry.used or entry.gone
+    return (
+        _encode(entry) if of_providers or entry.claimed or entry.ended or entry.joined or entry.left else None
+    )
 
 
 def decode_all(bodies: Iterable[bytes]) -> LogEntry:

@@ -1,7 +1,8 @@
 """Steps of instances: lock the rows, take one step after the other, write the rows that have changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from msgspec import structs
@@ -51,11 +52,74 @@ async def tell_all(
     rows: dict[InstanceId, InstanceRow],
     asks: Sequence[Received[Order]],
     transaction: OutboxTransaction,
+    more: Mapping[InstanceId, Received[Order]] = MappingProxyType({}),
 ) -> list[Said]:
-    """Have the messages of these rows sent, each as a consequence of the order that changed the row."""
+    """Have the messages of these rows sent, each as a consequence of the order that changed the row. `more` has the orders
+    that changed rows which they do not name.
+    """
     await transaction.note(rows.values())
-    causes = {ask.message.instance: ask for ask in asks}
+    causes = {**more, **{ask.message.instance: ask for ask in asks}}
     return [tell for id_, row in rows.items() for tell in transaction.tells(row, causes[id_])]
+
+
+async def follow_several(
+    asks: Sequence[Received[MoveInstance]],
+    steps_of: Sequence[Sequence[tuple[InstanceId, OrderStep]]],
+    transaction: OutboxTransaction,
+    *,
+    are_whole: Sequence[bool],
+) -> list[Said]:
+    """Follow these orders, each by a step for each of its instances, its own instance first. An order that is whole is
+    followed for all of its instances, or for none if one step is refused. Of another one, only the step of its own instance
+    counts for the answer.
+    """
+    verdicts: list[dict[InstanceId, InstanceRow | BuildRejected]] = [{} for _ in asks]
+    steps = []
+    for ask, each, verdict, is_whole in zip(asks, steps_of, verdicts, are_whole, strict=True):
+        steps += [Ordered(id_, partial(_look, verdict, id_, order_step)) for id_, order_step in each]
+        steps += [
+            Ordered(id_, partial(_take, verdict, id_, is_whole=is_whole), ask.sender) for id_, _ in each
+        ]
+    rows = await take_steps(await transaction.begun(), steps)
+    causes = {id_: ask for ask, verdict in zip(asks, verdicts, strict=True) for id_ in verdict}
+    said = await tell_all(rows, asks, transaction, causes)
+    for ask, verdict, is_whole in zip(asks, verdicts, are_whole, strict=True):
+        refusal = next(
+            (
+                each
+                for id_, each in verdict.items()
+                if isinstance(each, BuildRejected) and (is_whole or id_ == ask.message.instance)
+            ),
+            None,
+        )
+        if refusal is not None:
+            said += rejected(ask, refusal)
+            continue
+        told = [rows[id_].told for id_, each in verdict.items() if isinstance(each, InstanceRow)]
+        said.append(Answer(ask, InstancesFound(instances=tuple(told))))
+    return said
+
+
+def _look(
+    verdict: dict[InstanceId, InstanceRow | BuildRejected],
+    id_: InstanceId,
+    order_step: OrderStep,
+    row: InstanceRow | None,
+) -> None:
+    verdict[id_] = order_step(row)
+
+
+def _take(
+    verdict: Mapping[InstanceId, InstanceRow | BuildRejected],
+    id_: InstanceId,
+    _row: InstanceRow | None,
+    *,
+    is_whole: bool,
+) -> InstanceRow | None:
+    if is_whole and any(isinstance(each, BuildRejected) for each in verdict.values()):
+        return None
+    found = verdict[id_]
+    return found if isinstance(found, InstanceRow) else None
 
 
 async def follow(

@@ -7,6 +7,7 @@ attempt. Until then the picture holds the chosen share for a while, so that the 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 
@@ -18,11 +19,12 @@ from bus.messages.administration import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstanceState, NoValidHost
 from bus.messages.hosts import cell_and_name, host_in_cell
 from bus.messages.moves import EndMove, MoveInstance
-from bus.messages.placement import ResourceAmount
+from bus.messages.placement import GroupMember, ResourceAmount
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Leaving
 from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.together import choose_together
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
     is_taken,
@@ -41,10 +43,11 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import in_words
-from scheduler_worker.requests.locked_rows import follow
+from scheduler_worker.requests.companions import Unit, group_of, units_of, why_others_stay
+from scheduler_worker.requests.locked_rows import follow, follow_several
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
 # How long the picture holds a choice for which no swap is seen.
 HELD_S = 30.0
@@ -61,6 +64,10 @@ class _Wanted(Struct, frozen=True):
     row: InstanceRow
     next_spec: bytes = b""
     leaving: Leaving | None = None
+
+
+def _as_wanted(needs: _Wanted | BuildRejected | None) -> _Wanted | None:
+    return needs if isinstance(needs, _Wanted) else None
 
 
 class Mover:
@@ -104,33 +111,51 @@ class Mover:
     async def _on_moves(
         self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        wanted = await self._wanted([ask.message for ask in asks])
-        hosts = iter(await self._hosts_for([each for each in wanted if isinstance(each, _Wanted)]))
+        await self._know_hosts()
+        units, wanted = await self._needed([ask.message for ask in asks])
+        chosen = await self._hosts_for(wanted, [unit.is_whole for unit in units])
         room = await self._room(await transaction.begun())
-        begun: list[InstanceRow] = []
-        order_steps = []
-        for ask, each in zip(asks, wanted, strict=True):
-            found = (next(hosts), each) if isinstance(each, _Wanted) else (each, None)
-            order_steps.append(partial(self._moved, ask.message, found, room, begun))
-        said = await follow(asks, order_steps, transaction)
-        self.hold([row for row in begun if row.choices])
+        begun: dict[InstanceId, InstanceRow] = {}
+        steps_of = []
+        for unit, needs, found in zip(units, wanted, chosen, strict=True):
+            # Instances that move together count as one move.
+            rooms = [room, *(None if unit.is_whole else room for _ in unit.orders[1:])]
+            steps_of.append(
+                [
+                    (
+                        order.instance,
+                        partial(self._moved, unit, order, (there, _as_wanted(each)), room=at, begun=begun),
+                    )
+                    for order, each, there, at in zip(unit.orders, needs, found, rooms, strict=True)
+                ]
+            )
+        said = await follow_several(asks, steps_of, transaction, are_whole=[unit.is_whole for unit in units])
+        self.hold([row for row in begun.values() if row.choices])
         return said
 
     def _moved(
         self,
+        unit: Unit,
         order: MoveInstance,
         found: tuple[Chosen | NoValidHost | BuildRejected | None, _Wanted | None],
-        room: MoveRoom,
-        begun: list[InstanceRow],
         row: InstanceRow | None,
+        *,
+        room: MoveRoom | None,
+        begun: dict[InstanceId, InstanceRow],
     ) -> InstanceRow | BuildRejected:
-        """The row after the order to move it, or the refusal. A row whose move begins by this order is added to `begun`."""
-        verdict = self._verdict(row, order, *found)
-        if isinstance(verdict, BuildRejected) or verdict is row:
-            return verdict
-        if (refusal := room.take(verdict, order)) is not None:
-            return refusal
-        begun.append(verdict)
+        """The row after the order to move it, or the refusal. A row whose move begins by this order is added to `begun`;
+        but if one of those that move together does not, none does.
+        """
+        verdict = unit.refusal or self._verdict(row, order, *found, together=unit.together)
+        if not isinstance(verdict, BuildRejected) and verdict is not row:
+            refusal = None if room is None else room.take(verdict, order)
+            if refusal is None:
+                begun[verdict.id] = verdict
+                return verdict
+            verdict = refusal
+        if unit.is_whole and isinstance(verdict, BuildRejected):
+            for each in unit.orders:
+                begun.pop(each.instance, None)
         return verdict
 
     def _verdict(
@@ -139,6 +164,8 @@ class Mover:
         order: MoveInstance,
         chosen: Chosen | NoValidHost | BuildRejected | None,
         wanted: _Wanted | None,
+        *,
+        together: tuple[InstanceId, ...] = (),
     ) -> InstanceRow | BuildRejected:
         problem = problem_with(row, order)
         if problem is not None:
@@ -169,6 +196,7 @@ class Mover:
             confirm_s=self._settings.move_confirm_s,
             next_spec=b"" if wanted is None else wanted.next_spec,
             of=(chosen.hosts, chosen.qualified) if isinstance(chosen, Chosen) else (0, 0),
+            together=together,
         )
 
     def _why_none_named(self, order: MoveInstance, told: InstanceState) -> str:
@@ -203,14 +231,27 @@ class Mover:
 
     # Needs
 
-    async def _wanted(self, orders: Sequence[MoveInstance]) -> list[_Wanted | BuildRejected | None]:
-        """What each order needs of a host, or its refusal. None if no host is to be chosen: the order was carried out
-        before, or the instance stays where it is.
+    async def _needed(
+        self, orders: Sequence[MoveInstance]
+    ) -> tuple[list[Unit], list[list[_Wanted | BuildRejected | None]]]:
+        """What each order asks for, and what each of its instances needs of a host, or why it is refused. None if no host
+        is to be chosen: the order was carried out before, or the instance stays where it is.
+
+        The picture learns of members of groups with a delay. So it catches up before an order is refused because others of
+        a group would stay.
         """
-        ids = tuple(dict.fromkeys(order.instance for order in orders))
-        await self._know_hosts()
-        query = InstanceQuery(instances=ids, limit=len(ids))
-        rows = {row.id.int: row for row in await self._store.instances(query)}
+        units, wanted = await self._needed_now(orders)
+        if any(
+            isinstance(each, BuildRejected) and each.field == "together" for needs in wanted for each in needs
+        ):
+            await self._make_sure()
+            units, wanted = await self._needed_now(orders)
+        return units, wanted
+
+    async def _needed_now(
+        self, orders: Sequence[MoveInstance]
+    ) -> tuple[list[Unit], list[list[_Wanted | BuildRejected | None]]]:
+        units, rows = await units_of(orders, self._store, self._picture)
         held = await self._held_by(
             [
                 order.instance
@@ -220,9 +261,17 @@ class Mover:
                 and problem_with(rows.get(order.instance.int), order) is None
             ]
         )
-        return [
-            self._wanted_by(order, rows.get(order.instance.int), held.get(order.instance, ()))
-            for order in orders
+        return units, [
+            [
+                self._wanted_by(
+                    order,
+                    rows.get(order.instance.int),
+                    held.get(order.instance, ()),
+                    unit.leaving if unit.is_whole else unit.leaving | {order.instance.int},
+                )
+                for order in unit.orders
+            ]
+            for unit in units
         ]
 
     async def _held_by(self, instances: Iterable[InstanceId]) -> dict[InstanceId, tuple[ResourceAmount, ...]]:
@@ -239,7 +288,11 @@ class Mover:
         return held
 
     def _wanted_by(
-        self, order: MoveInstance, row: InstanceRow | None, held: tuple[ResourceAmount, ...]
+        self,
+        order: MoveInstance,
+        row: InstanceRow | None,
+        held: tuple[ResourceAmount, ...],
+        leaving: AbstractSet[int],
     ) -> _Wanted | BuildRejected | None:
         problem = problem_with(row, order)
         if problem is not None:
@@ -249,11 +302,16 @@ class Mover:
             return None
         if row.told.host and (why := self._problem_with_source(order, row.told)):
             return refused(order, "instance", order.instance, why)
-        return None if stays_on_host(row, order.kind) else self._needs(order, row, held)
+        return None if stays_on_host(row, order.kind) else self._needs(order, row, held, leaving)
 
     def _needs(
-        self, order: MoveInstance, row: InstanceRow, held: tuple[ResourceAmount, ...]
+        self,
+        order: MoveInstance,
+        row: InstanceRow,
+        held: tuple[ResourceAmount, ...],
+        leaving: AbstractSet[int],
     ) -> _Wanted | BuildRejected:
+        """What the instance needs of a host. `leaving` are the instances that move together with it, and itself."""
         told = row.told
         spec, build = decoded(row.current_spec), request_of(row.current_spec)
         if spec is None or build is None:
@@ -271,10 +329,17 @@ class Mover:
         own_host = host_in_cell(told.cell, told.host).lower()
         ignored = (*spec.ignore_hosts, own_host) if leaves else spec.ignore_hosts
         group = own = spec.server_group
-        if group is not None and all(
-            each.consumer == row.id for each in self._picture.groups.of_group(group.id)
-        ):
+        others = [] if group is None else self._picture.groups.of_group(group.id)
+        others = [each for each in others if each.consumer.int not in leaving]
+        if group is not None and not others:
             group = None
+        if group is not None and group.policy == "affinity" and leaves:
+            here = {
+                self._picture.columns.ids[each]
+                for each in self._picture.rows_in(told.cell, told.host.lower())
+            }
+            if stay := [InstanceId(each.consumer) for each in others if each.host in here]:
+                return why_others_stay(order, group, stay, told.host)
         return _Wanted(
             structs.replace(
                 spec, hosts=named, ignore_hosts=ignored, cell=told.cell, server_group=group, count=1
@@ -339,24 +404,60 @@ class Mover:
 
     # Choosing
 
-    async def _hosts_for(self, wanted: Sequence[_Wanted]) -> list[Chosen | NoValidHost]:
-        if not wanted:
-            return []
-        found = self._choose(wanted)
-        if any(isinstance(each, NoValidHost) for each in found):
+    async def _hosts_for(
+        self, wanted: Sequence[Sequence[_Wanted | BuildRejected | None]], are_whole: Sequence[bool]
+    ) -> list[list[Chosen | NoValidHost | BuildRejected | None]]:
+        """The chosen host of each instance of each order, or why there is none."""
+        found = self._choose(wanted, are_whole)
+        if any(isinstance(each, NoValidHost) for of_order in found for each in of_order):
             await self._make_sure()
-            found = self._choose(wanted)
+            found = self._choose(wanted, are_whole)
         return found
 
-    def _choose(self, wanted: Sequence[_Wanted]) -> list[Chosen | NoValidHost]:
+    def _choose(
+        self, wanted: Sequence[Sequence[_Wanted | BuildRejected | None]], are_whole: Sequence[bool]
+    ) -> list[list[Chosen | NoValidHost | BuildRejected | None]]:
         """Choose a host for each move. A resize that may stay on its host is chosen by itself: otherwise another move
-        of the batch could be given the room that its instance gives back.
+        of the batch could be given the room that its instance gives back. So are instances that move together.
         """
-        others = iter(self._chosen([each.spec for each in wanted if each.leaving is None]))
-        return [
-            next(others) if each.leaving is None else self._chosen([each.spec], each.leaving)[0]
-            for each in wanted
+        batch = [
+            each.spec
+            for needs, is_whole in zip(wanted, are_whole, strict=True)
+            for each in needs
+            if isinstance(each, _Wanted) and each.leaving is None and not is_whole
         ]
+        others = iter(self._chosen(batch))
+        found: list[list[Chosen | NoValidHost | BuildRejected | None]] = []
+        for needs, is_whole in zip(wanted, are_whole, strict=True):
+            if is_whole:
+                found.append(self._choose_whole(needs))
+                continue
+            found.append(
+                [
+                    each
+                    if not isinstance(each, _Wanted)
+                    else next(others)
+                    if each.leaving is None
+                    else self._chosen([each.spec], each.leaving)[0]
+                    for each in needs
+                ]
+            )
+        return found
+
+    def _choose_whole(
+        self, needs: Sequence[_Wanted | BuildRejected | None]
+    ) -> list[Chosen | NoValidHost | BuildRejected | None]:
+        """Choose one host for instances that move together; none if one of them does not move."""
+        refusal = next((each for each in needs if isinstance(each, BuildRejected)), None)
+        if refusal is not None:
+            return [refusal] * len(needs)
+        specs = [each.spec for each in needs if isinstance(each, _Wanted)]
+        if len(specs) < len(needs):
+            return [None] * len(needs)
+        found = choose_together(
+            self._picture, specs, self._plugins, self._salt, self._settings.alternates_max
+        )
+        return [found] * len(needs) if isinstance(found, NoValidHost) else [*found]
 
     def _chosen(
         self, specs: Sequence[InstanceSpec], leaving: Leaving | None = None
@@ -376,6 +477,11 @@ class Mover:
         """
         held = [(row.id, row.told.attempt + 1, row.choices[0].share) for row in rows]
         self._picture.hold(held)
+        for row, (instance, attempt, share) in zip(rows, held, strict=True):
+            if (group := group_of(row)) is not None:
+                # Those that are ordered to leave next follow it there.
+                member = GroupMember(group=group.id, consumer=instance, attempt=attempt, host=share.host)
+                self._picture.groups.hold(member)
         keys = [(instance, attempt) for instance, attempt, _ in held]
         self._held.update(keys)
         asyncio.get_running_loop().call_later(HELD_S, self._drop, keys)

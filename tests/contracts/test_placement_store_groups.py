@@ -16,6 +16,7 @@ from bus.messages.placement import (
     NotAllowed,
     ServerGroup,
     Share,
+    swapped_together,
 )
 from tests.contracts.placement_orders import (
     CLEANUP,
@@ -293,4 +294,109 @@ async def test_a_group_is_forgotten_when_its_last_member_has_left(client: StoreC
     await client.ask(a_release(WEB))
     assert isinstance(await client.ask_one(a_claim(on(OTHER_HOST), DB, group=TOGETHER)), NotAllowed)
     await client.store.prune(NOON, NOON)
+    assert await client.ask_one(a_claim(on(OTHER_HOST), DB, group=TOGETHER)) == Claimed()
+
+
+# Members that leave together
+
+OF_WEB, OF_DB = consumer("the heir of web"), consumer("the heir of db")
+
+
+async def a_group_on(client: StoreClient, host: ProviderId, *more: ConsumerId) -> None:
+    for who in (WEB, DB, *more):
+        assert await client.ask_one(a_claim(on(host), who, group=TOGETHER)) == Claimed()
+
+
+async def test_members_of_an_affinity_group_leave_by_one_swap_of_all_and_by_no_other(
+    client: StoreClient,
+) -> None:
+    await a_group_on(client, HOST)
+    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
+    db = a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER)
+
+    assert await client.ask_one(web) == refused(TOGETHER, HOST, DB)
+    assert await client.ask_one(swapped_together((web, db))) == Claimed()
+
+    where = {who: each.host for who, each in (await members(client)).items()}
+    assert where == {WEB: OTHER_HOST, DB: OTHER_HOST, OF_WEB: HOST, OF_DB: HOST}
+    repeated = await client.ask_one(swapped_together((web, db)))
+    assert type(repeated).__name__ == "AlreadyClaimed"
+
+
+async def test_members_come_back_together(client: StoreClient) -> None:
+    await a_group_on(client, HOST)
+    there = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
+    await client.ask(replace(there, together=(a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER),)))
+
+    back = a_swap(on(HOST), WEB, 2, 3, returns=OF_WEB, group=TOGETHER)
+    db = a_swap(on(HOST), DB, 2, 3, returns=OF_DB, group=TOGETHER)
+
+    assert await client.ask_one(swapped_together((back, db))) == Claimed()
+    assert await members(client) == {WEB: a_member(WEB, HOST, 3), DB: a_member(DB, HOST, 3)}
+
+
+@pytest.mark.parametrize("first", [WEB, DB])
+async def test_of_swaps_that_go_together_none_is_granted_if_one_is_refused(
+    client: StoreClient, first: ConsumerId
+) -> None:
+    """The host has room for one more of them, in whatever order they are named."""
+    await a_group_on(client, HOST)
+    await client.ask(a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3)), consumer("other")))
+    before = await members(client), await client.row(WEB), await client.row(DB)
+    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
+    db = a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER)
+    asked = swapped_together((web, db)) if first == WEB else swapped_together((db, web))
+
+    verdict = await client.ask_one(asked)
+
+    assert isinstance(verdict, DoesNotFit)
+    assert (await members(client), await client.row(WEB), await client.row(DB)) == before
+
+
+async def test_swaps_that_go_together_are_judged_by_what_is_so_after_all_of_them(
+    client: StoreClient,
+) -> None:
+    await a_group_on(client, HOST)
+    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
+    elsewhere = a_swap(on(THIRD_HOST), DB, migration=OF_DB, group=TOGETHER)
+
+    assert await client.ask_one(swapped_together((web, elsewhere))) == refused(TOGETHER, OTHER_HOST, WEB)
+
+
+async def test_a_member_that_stays_keeps_the_others_from_leaving(client: StoreClient) -> None:
+    stays = consumer("stays")
+    await a_group_on(client, HOST, stays)
+    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
+    db = a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER)
+
+    assert await client.ask_one(swapped_together((web, db))) == refused(TOGETHER, HOST, stays)
+
+
+async def test_an_heir_that_left_the_group_keeps_its_share_and_no_member_from_coming(
+    client: StoreClient,
+) -> None:
+    await client.ask(a_claim(on(HOST), WEB, group=TOGETHER))
+    await client.ask(a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER))
+    assert await client.ask_one(a_claim(on(OTHER_HOST), DB, group=TOGETHER)) == refused(
+        TOGETHER, HOST, OF_WEB
+    )
+
+    async with client.store.lead_feed() as feed:
+        assert feed is not None
+        await feed.mark(1, (await feed.read()).cursor)
+        await client.ask(replace(a_release(OF_WEB), leaves_group=True))
+        assert (await feed.read()).left == (Holder(consumer=OF_WEB, attempt=1),)
+
+    assert (await client.row(OF_WEB)).host == HOST
+    assert await members(client) == {WEB: a_member(WEB, OTHER_HOST, 2)}
+    assert await client.ask_one(a_claim(on(OTHER_HOST), DB, group=TOGETHER)) == Claimed()
+
+
+async def test_who_is_unknown_or_has_gone_on_leaves_no_group(client: StoreClient) -> None:
+    await client.ask(a_claim(on(HOST), WEB, group=TOGETHER))
+    await client.ask(a_swap(on(OTHER_HOST), WEB, group=TOGETHER))
+
+    await client.ask(replace(a_release(WEB), leaves_group=True), replace(a_release(DB), leaves_group=True))
+
+    assert await members(client) == {WEB: a_member(WEB, OTHER_HOST, 2)}
     assert await client.ask_one(a_claim(on(OTHER_HOST), DB, group=TOGETHER)) == Claimed()

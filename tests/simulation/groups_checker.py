@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.placement import ReleaseClaim, ServerGroup, SwapClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim
 from placement_worker.core.ledger import ClaimOrder
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
@@ -37,15 +37,10 @@ class GroupsChecker:
     ) -> None:
         """`placed_on` has the host of each consumer that came by a claim or a swap and holds something."""
         for order in orders:
-            if isinstance(order, ReleaseClaim) or order.group is None:
-                continue
-            if (order.consumer, order.attempt) in granted:
-                self._group_of[order.consumer] = order.group.id
-                if isinstance(order, SwapClaim) and order.heir is not None and order.heir.id in placed_on:
-                    self._findings.count(GROUP, f"a {order.heir.type.lower()} is a member")
-                    self._group_of[order.heir.id] = order.group.id
-                    if order.heir.type == "MIGRATION":
-                        self._migrations.add(order.heir.id)
+            if isinstance(order, ReleaseClaim):
+                self._left(order)
+            elif order.group is not None and (order.consumer, order.attempt) in granted:
+                self._joined(order, order.group.id, placed_on)
         members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
         for consumer, group in list(self._group_of.items()):
             if consumer in placed_on:
@@ -58,6 +53,21 @@ class GroupsChecker:
                 self._members[group] = now
                 self._check(self._groups[group], now)
                 self._note(self._groups[group], now)
+
+    def _left(self, order: ReleaseClaim) -> None:
+        """It is deleted, or its instance does not come back: it holds what it has, and is with nobody."""
+        if order.leaves_group and self._group_of.pop(order.consumer, None) is not None:
+            self._findings.count(GROUP, "left its group")
+
+    def _joined(
+        self, order: ClaimResources | SwapClaim, group: GroupId, placed_on: Mapping[ConsumerId, ProviderId]
+    ) -> None:
+        self._group_of[order.consumer] = group
+        if isinstance(order, SwapClaim) and order.heir is not None and order.heir.id in placed_on:
+            self._findings.count(GROUP, f"a {order.heir.type.lower()} is a member")
+            self._group_of[order.heir.id] = group
+            if order.heir.type == "MIGRATION":
+                self._migrations.add(order.heir.id)
 
     def excluded(self, group: GroupId, since_s: float) -> Collection[ProviderId] | None:
         """The hosts that may have been refused because of the group's members since `since_s`. None: any host may

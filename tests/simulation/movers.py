@@ -72,6 +72,7 @@ class Movers:
                     kind="evacuate",
                     project=PROJECT,
                     deadline_s=DEADLINE_S,
+                    with_group=True,
                 )
                 if await self._is_taken(ask, order):
                     self._findings.log("client", "evacuates {} from {}", told.id, planned.host)
@@ -156,6 +157,7 @@ def order_of(planned: PlannedMove, told: InstanceState) -> MoveInstance:
         project=PROJECT,
         deadline_s=planned.deadline_s,
         confirm_s=planned.confirm_s,
+        with_group=planned.kind in ("migrate", "live-migrate", "evacuate"),
     )
 
 

@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from bus.message import Message
 from bus.messages.build import (
     AskInstances,
     BuildRejected,
@@ -128,18 +129,27 @@ class _Moves:
         """Order the next moves. Those that the cloud's limits of moves refuse wait again; returns their number."""
         some = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
         orders = [
-            MoveInstance(request_id=id_, instance=state.id, kind=kinds[0], hosts=self._hosts, confirm_s=0)
+            MoveInstance(
+                request_id=id_,
+                instance=state.id,
+                kind=kinds[0],
+                hosts=self._hosts,
+                confirm_s=0,
+                with_group=True,
+            )
             for id_, (state, kinds) in zip(new_request_ids(len(some)), some, strict=True)
         ]
         for order, (state, kinds) in zip(orders, some, strict=True):
             self._under_way[state.id] = (order, state, kinds[1:])
             self._stays(state, "its move goes on")
+        answers = [*zip(orders, some, await self._asking.ask_all(orders), strict=True)]
+        with_others = self._take_companions(answers)
         beyond = []
-        for order, (state, kinds), answer in zip(
-            orders, some, await self._asking.ask_all(orders), strict=True
-        ):
+        for order, (state, kinds), answer in answers:
             if isinstance(answer, InstancesFound):
                 self._following.take(answer.instances)
+                continue
+            if state.id in with_others:
                 continue
             del self._under_way[state.id]
             assert isinstance(answer, BuildRejected), f"{order!r} was answered by {answer!r}"
@@ -150,6 +160,28 @@ class _Moves:
                 self._did_not(state, kinds[1:], answer.reason)
         self._waiting.extendleft(reversed(beyond))
         return len(beyond)
+
+    def _take_companions(
+        self, answers: Iterable[tuple[MoveInstance, tuple[InstanceState, tuple[MoveKind, ...]], Message]]
+    ) -> set[InstanceId]:
+        """Count the instances that move by the order for another member of their server group as under way by that order.
+        Returns their ids.
+        """
+        by = {
+            each.id: order
+            for order, (state, _), answer in answers
+            if isinstance(answer, InstancesFound)
+            for each in answer.instances
+            if each.id != state.id
+        }
+        for id_, (order, state, kinds) in list(self._under_way.items()):
+            if id_ in by:
+                self._under_way[id_] = structs.replace(order, request_id=by[id_].request_id), state, kinds
+        for state, kinds in [each for each in self._waiting if each[0].id in by]:
+            self._waiting.remove((state, kinds))
+            self._under_way[state.id] = structs.replace(by[state.id], instance=state.id), state, kinds[1:]
+            self._stays(state, "its move goes on")
+        return {*by}
 
     def _take_ends(self) -> int:
         """Note the moves that ended since the last call. Returns how many there are."""

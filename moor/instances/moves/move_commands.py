@@ -39,6 +39,14 @@ ConfirmAfter = Annotated[
 ]
 
 
+WithGroup = Annotated[
+    bool,
+    typer.Option(
+        "--group", help="Together with the members of its affinity or soft-affinity group on its host."
+    ),
+]
+
+
 class MoveOptions(Struct, frozen=True):
     to: To = None
     project: Project = ""
@@ -59,15 +67,25 @@ class MoveOptions(Struct, frozen=True):
 
 @with_options
 def migrate(
-    id_: InstanceArgument,
+    ids: Annotated[
+        list[UUID],
+        typer.Argument(parser=read_uuid, metavar="ID", help="Active instances. Several move to one host."),
+    ],
     *,
     move: MoveOptions,
+    group: WithGroup = False,
     confirm_after: ConfirmAfter = None,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
-    """Move an instance to another host; it is stopped meanwhile. Then confirm the move, or revert it."""
-    _move(following, id_, "migrate", request_id, **move.fields, confirm_s=confirm_after)
+    """Move instances to another host; they are stopped meanwhile. Then confirm the move of one, or revert it.
+
+    Several move to one host at the same time, all or none, and need no confirmation. So do members of an affinity group.
+    """
+    id_, *others = dict.fromkeys(ids)
+    together = tuple(InstanceId(each) for each in others)
+    fields = {**move.fields, "confirm_s": confirm_after, "together": together, "with_group": group}
+    _move(following, id_, "migrate", request_id, **fields)
 
 
 @with_options
@@ -75,11 +93,12 @@ def live_migrate(
     id_: InstanceArgument,
     *,
     move: MoveOptions,
+    group: WithGroup = False,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
     """Move an instance to another host while it runs."""
-    _move(following, id_, "live-migrate", request_id, **move.fields)
+    _move(following, id_, "live-migrate", request_id, **move.fields, with_group=group)
 
 
 @with_options
@@ -170,7 +189,7 @@ def _move(following: Following, id_: UUID, kind: MoveKind, request_id: UUID | No
     async def ordered(_asking: Client) -> MoveInstance:
         return order
 
-    follow_order(following, order.instance, ordered, _ARRIVAL, order.request_id)
+    follow_order(following, order.instance, ordered, _ARRIVAL, order.request_id, together=order.together)
 
 
 def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:

@@ -45,15 +45,21 @@ class GroupsDraft:
         self.left: list[Holder] = []
 
     def judge(
-        self, group: ServerGroup, host: ProviderId, leaving: Collection[int]
+        self,
+        group: ServerGroup,
+        host: ProviderId,
+        leaving: Collection[int],
+        beside: AbstractSet[int] = frozenset(),
     ) -> GroupRefused | NotAllowed | None:
-        """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count."""
+        """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count, and
+        those in `beside` count only on this host.
+        """
         if wrong := self.other_definition(group):
             return wrong
         others = [
             (other, there)
             for number, (other, there) in self._members.get(group.id.int, {}).items()
-            if number not in leaving
+            if number not in leaving and (there.int == host.int or number not in beside)
         ]
         if group.policy == "anti-affinity":
             against = [(other, there) for other, there in others if there.int == host.int]

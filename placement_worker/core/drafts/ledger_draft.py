@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import Holder, ReleaseClaim, ResourceAmount
+from bus.messages.placement import Holder, ReleaseClaim, ResourceAmount, SwapClaim
 from placement_worker.core.drafts.group_draft import GroupsDraft, SavedGroups
 from placement_worker.core.drafts.usage_draft import SavedUsage, UsageDraft
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Touched
@@ -89,6 +89,11 @@ class ConsumerDraft:
     def is_deletable(self) -> bool:
         """Is the consumer's row to be deleted? It was inserted for this batch and not used, or nothing needs it any more."""
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
+
+    @property
+    def host_number(self) -> int:
+        """The integer of the id of the host that counts this consumer; -1, which no provider has, if none does."""
+        return self._host
 
     def saved(self) -> "SavedConsumer":
         return self.row, self.held, self.changed, self.is_gone, self._host
@@ -211,14 +216,17 @@ class LedgerDraft:
         consumer.become(ended, ())
 
     def saved(self, claims: Sequence[ClaimOrder]) -> "Saved":
-        """A copy of everything that these orders may change in the draft: `restore` undoes them by it."""
-        consumers = {claim.consumer.int: self._consumers[claim.consumer.int] for claim in claims}
+        """A copy of everything that these claims or swaps may change in the draft: `restore` undoes them by it."""
+        consumers = {who.int: self._consumers[who.int] for claim in claims for who in consumers_of(claim)}
         named = {
             provider.int
             for claim in claims
             if not isinstance(claim, ReleaseClaim)
             for provider in (claim.share.host, *(amount.provider for amount in claim.share.amounts))
         }
+        for consumer in consumers.values():
+            if consumer.held:
+                named |= {consumer.host_number, *(amount.provider.int for amount in consumer.held)}
         usages = [usage for number in named if (usage := self._usages.get(number)) is not None]
         return Saved(
             [(usage, usage.saved()) for usage in usages],
@@ -271,3 +279,12 @@ class LedgerDraft:
             joined=tuple(self.groups.joined),
             left=tuple(self.groups.left),
         )
+
+
+def consumers_of(order: ClaimOrder) -> tuple[ConsumerId, ...]:
+    """The consumers that the order may change."""
+    if not isinstance(order, SwapClaim):
+        return (order.consumer,)
+    heir = () if order.heir is None else (order.heir.id,)
+    returns = () if order.returns is None else (order.returns,)
+    return (order.consumer, *heir, *returns)

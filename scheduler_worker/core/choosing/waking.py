@@ -58,7 +58,7 @@ def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) 
     """Those of these hosts that may have room, as far as their columns say. The amounts are compared first: that is
     cheap, and most hosts that changed are still full.
     """
-    rows = rows[_room_by_sums(Hosts(draft, rows), spec) >= 1]
+    rows = rows[room_by_sums(Hosts(draft, rows), spec) >= 1]
     if not len(rows):
         return rows
     hosts = Hosts(draft, rows, before_search=True)
@@ -74,7 +74,7 @@ def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: R
     if filling is None or not len(rows):
         return rows
     searched = rows[filling.flags[rows]]
-    most_first = (-_room_by_sums(Hosts(draft, searched), spec)).argsort(kind="stable")
+    most_first = (-room_by_sums(Hosts(draft, searched), spec)).argsort(kind="stable")
     likely = searched[most_first[:SEARCHED_FIRST]].tolist()
     with_room = [*rows[~filling.flags[rows]].tolist(), *(row for row in likely if filling.ways(row))]
     if with_room or len(likely) == len(searched):
@@ -83,7 +83,7 @@ def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: R
     return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
 
 
-def _room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:
+def room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:
     """How many times the amounts fit into the sums of each host, or into its pools; -1 for a row without a host."""
     room = [np.maximum(hosts.free(each), hosts.shared(each)) / amount for each, amount in spec.amounts]
     return np.where(hosts.present, np.min(room, axis=0), -1)

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move, MoveKind
+from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, InstanceId, Move, MoveKind
 from bus.messages.cell import Choice
 from bus.messages.moves import MOVES_PER_CELL, MOVES_PER_HOST, Change, EndMove, MoveInstance
 from scheduler_worker.core.instances.rebuilds import (
@@ -118,6 +118,7 @@ def moved(
     confirm_s: int,
     next_spec: bytes = b"",
     of: tuple[int, int] = (0, 0),
+    together: tuple[InstanceId, ...] = (),
 ) -> InstanceRow:
     """The row with a new move, which is on its way to the cell. The order to move was checked before. `next_spec` is for a
     resize: the needs and the flavor that the instance gets. `of` says how many hosts there were when the choices were
@@ -132,8 +133,11 @@ def moved(
         kind=order.kind,
         source=told.host,
         ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
-        confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s) if order.kind in STOPPED else 0,
+        confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s)
+        if order.kind in STOPPED and not together
+        else 0,
         flavor=next_flavor.flavor if next_flavor is not None else order.flavor,
+        together=together,
     )
     return structs.replace(
         with_order(row, order),

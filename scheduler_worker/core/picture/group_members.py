@@ -102,16 +102,17 @@ class GroupMembers:
     # Questions
 
     def of_group(self, group: GroupId) -> Sequence[GroupMember]:
-        """The members of a group, each once: those that placement has told of, and this scheduler's unanswered choices
-        for other instances.
+        """The members of a group, each once: those that placement has told of, and this scheduler's unanswered choices.
+        A member that moves is where it was chosen to go.
         """
         members = self._by_group.get(group.int, {})
-        held = [
-            each
+        held = {
+            each.consumer.int: each
             for each in self._held.values()
-            if each.group.int == group.int and each.consumer.int not in members
-        ]
-        return [*members.values(), *held]
+            if each.group.int == group.int
+            and ((known := members.get(each.consumer.int)) is None or known.attempt < each.attempt)
+        }
+        return [*(each for number, each in members.items() if number not in held), *held.values()]
 
     def _remove(self, number: int) -> None:
         member = self._members.pop(number, None)

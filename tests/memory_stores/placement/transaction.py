@@ -213,7 +213,8 @@ class MemoryTransaction:
         )
 
     def commit(self) -> None:
-        if not (self._touched or self._used or self._gone or self._claimed or self._ended):
+        of_members = self._joined or self._left
+        if not (self._touched or self._used or self._gone or self._claimed or self._ended or of_members):
             return
         tables = self._tables
         tables.logged += 1

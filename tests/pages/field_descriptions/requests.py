@@ -140,7 +140,11 @@ REQUESTS: dict[str, dict[str, str]] = {
         "project": "move it only if it belongs to this project. The routing key names the same project, or `-`",
         "deadline_s": "seconds until a move that has not arrived fails. Left out: 3600",
         "confirm_s": "seconds after its arrival until the move is confirmed without a client; 0: at once. Left out: 86400. A live "
-        "migration and an evacuation need no confirmation",
+        "migration and an evacuation need no confirmation, nor do instances that move together",
+        "together": "ids of others that move to the same host at the same time, all or none. Only by `migrate` and `evacuate`; at most "
+        "99",
+        "with_group": "together with the members of its affinity group on its host; members of a soft-affinity group get a host "
+        "each",
     },
     "EndMove": {
         "request_id": "the id of the move's request",
@@ -265,6 +269,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "asked": "the end that a client asked for: `confirm`, `revert` or `abort`",
         "outcome": "`confirmed`, `reverted`, `aborted`, `failed` or `done`; empty while it goes on",
         "failure": "why it failed",
+        "together": "the ids of all instances that move together, this one among them; empty if it moves alone",
     },
     "AttemptFailed": {
         "attempt": "the attempt's number",

@@ -113,6 +113,8 @@ REQUESTS: tuple[Message, ...] = (
         project="p",
         deadline_s=300,
         confirm_s=600,
+        together=(CLEANUP,),
+        with_group=True,
     ),
     EndMove(request_id=REQUEST, instance=CONSUMER, how="revert", project="p"),
     AskHistory(instance=CONSUMER, after=4, limit=50, project="p"),

@@ -70,6 +70,8 @@ CONSUMER = ConsumerId(UUID("00000000-0000-4000-8000-00000000000a"))
 
 CLEANUP = ConsumerId(UUID("00000000-0000-4000-8000-00000000000b"))
 
+OTHER = ConsumerId(UUID("00000000-0000-4000-8000-00000000000f"))
+
 MIGRATION = ConsumerId(UUID("00000000-0000-4000-8000-00000000000e"))
 
 GROUP = GroupId(UUID("00000000-0000-4000-8000-00000000000c"))
@@ -149,6 +151,7 @@ MOVE = Move(
     asked="revert",
     outcome="reverted",
     failure="host-2: no disk",
+    together=(CONSUMER, OTHER),
 )
 
 CHANGE = Change(

@@ -1,0 +1,213 @@
+"""Members of an affinity group leave their host together, by one order; members of a soft group follow each other."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from bus.message import GroupId
+from bus.messages.build import (
+    BuildRejected,
+    DeleteInstance,
+    Flavor,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    JoinedGroup,
+    RequestId,
+)
+from bus.messages.groups import CreateGroup
+from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
+from compute_sim.simulated.hosts import HostSize
+from tests.stories.cloud import a_build, instance_of, wait_until
+from tests.stories.layouts import STAGES
+from tests.stories.moves.test_moves import SMALL, Movers, movers
+from tests.stories.moves.test_moves_fail import down, script
+
+pytestmark = pytest.mark.asyncio
+
+GROUP = GroupId(UUID(int=77))
+# The memory that a host gives to instances.
+LARGE_MB = HostSize().ram_mb - HostSize().ram_mb_reserved
+EMBEDDED = pytest.mark.parametrize(("bus", "books"), [("memory", "sqlite")])
+
+
+class Members:
+    def __init__(self, here: Movers, ids: Sequence[InstanceId]) -> None:
+        self.here = here
+        self.ids = [*ids]
+
+    async def until_all(
+        self, state: str, outcome: str, ids: Sequence[InstanceId] = ()
+    ) -> list[InstanceState]:
+        return [await self.here.until(id_, state, outcome) for id_ in ids or self.ids]
+
+    async def hosts(self) -> set[str]:
+        told = [await self.here.setup.instance(id_) for id_ in self.ids]
+        return {each.host for each in told if each is not None}
+
+
+@asynccontextmanager
+async def members(
+    bus: str,
+    books: str,
+    *hosts: str,
+    policy: str = "affinity",
+    count: int = 2,
+    faults: FaultScript | None = None,
+    wide: str = "",
+) -> AsyncIterator[Members]:
+    async with movers(bus, books, *hosts, script=faults, wide=wide) as here:
+        await here.setup.client.ask(CreateGroup(id=GROUP, policy=policy, name="pair"))  # type: ignore[arg-type]
+        ids = []
+        for number in range(1, count + 1):
+            build = a_build(number, flavor=SMALL, hosts=("h1",), group=JoinedGroup(id=GROUP))
+            await here.setup.send(build)
+            assert (await here.setup.until_state(instance_of(build), "active")).host == "h1"
+            ids.append(instance_of(build))
+        yield Members(here, ids)
+
+
+@STAGES
+async def test_an_affinity_group_is_evacuated_together_and_again(bus: str, books: str) -> None:
+    async with members(bus, books, "h1", "h2", "h3") as group:
+        here = group.here
+        await down(here, "h1")
+
+        answer = await here.move(group.ids[0], "evacuate", with_group=True)
+
+        assert isinstance(answer, InstancesFound), answer
+        assert {each.id for each in answer.instances} == {*group.ids}
+        there = {each.host for each in await group.until_all("active", "confirmed")}
+        assert len(there) == 1
+        (first,) = there
+        # What the lost host keeps does not hinder new members, nor the next evacuation.
+        build = a_build(9, flavor=SMALL, group=JoinedGroup(id=GROUP))
+        await here.setup.send(build)
+        assert (await here.setup.until_state(instance_of(build), "active")).host == first
+        group.ids.append(instance_of(build))
+        await down(here, first)
+        again = await here.move(
+            group.ids[1], "evacuate", with_group=True, request_id=RequestId(UUID(int=2000))
+        )
+        assert isinstance(again, InstancesFound), again
+        assert len(again.instances) == 3
+        await group.until_all("active", "confirmed")
+
+        async def are_elsewhere() -> bool:
+            return len(await group.hosts()) == 1 and not {"h1", first} & await group.hosts()
+
+        await wait_until(are_elsewhere, "all are on the third host")
+
+
+@STAGES
+async def test_one_member_alone_is_refused_with_what_to_do_and_all_by_name_move(bus: str, books: str) -> None:
+    async with members(bus, books, "h1", "h2") as group:
+        one, other = group.ids
+        refused = await group.here.move(one)
+        assert isinstance(refused, BuildRejected)
+        assert refused.field == "together"
+        assert str(other) in refused.reason
+        assert "--group" in refused.reason
+
+        moved = await group.here.move(one, together=(other,))
+
+        assert isinstance(moved, InstancesFound), moved
+        assert {each.state for each in moved.instances} == {"moving"}
+        assert {each.host for each in await group.until_all("active", "confirmed")} == {"h2"}
+        await group.here.until_used(h1=0, h2=2)
+
+
+@EMBEDDED
+async def test_the_destination_has_room_for_all_or_is_not_chosen(bus: str, books: str) -> None:
+    async with members(bus, books, "h1", "h2", "h3") as group:
+        # The second host has room for one of them, and the third for both.
+        for number, (host, ram_mb) in enumerate((("h2", LARGE_MB - 64), ("h3", LARGE_MB - 128)), start=20):
+            flavor = Flavor(vcpus=1, ram_mb=ram_mb, root_gb=1)
+            await group.here.setup.send(a_build(number, flavor=flavor, hosts=(host,)))
+        await group.here.until_used(h1=2, h2=1, h3=1)
+        refused = await group.here.move(group.ids[0], with_group=True, hosts=("h2",))
+        assert isinstance(refused, BuildRejected)
+        assert "no valid host" in refused.reason
+
+        await group.here.move(group.ids[0], with_group=True)
+
+        assert {each.host for each in await group.until_all("active", "confirmed")} == {"h3"}
+        await group.here.until_used(h1=0, h2=1, h3=3)
+
+
+@EMBEDDED
+@pytest.mark.parametrize("kind", ["migrate", "evacuate"])
+async def test_a_destination_that_fails_for_one_is_left_by_all(bus: str, books: str, kind: str) -> None:
+    fault = (
+        FailsToReceive(hosts=("h2",), probability=0.6)
+        if kind == "migrate"
+        else FailsToBuild(hosts=("h2",), probability=0.6)
+    )
+    async with members(bus, books, "h1", "h2", "h3", count=5, faults=script(fault), wide="h2") as group:
+        if kind == "evacuate":
+            await down(group.here, "h1")
+
+        await group.here.move(group.ids[0], kind, with_group=True)  # type: ignore[arg-type]
+
+        assert {each.host for each in await group.until_all("active", "confirmed")} == {"h3"}
+        await group.here.until_used(h1=0, h2=0, h3=5)
+
+
+@EMBEDDED
+async def test_when_no_host_takes_all_they_stay_together_where_they_were(bus: str, books: str) -> None:
+    fault = FailsToReceive(probability=0.6)
+    async with members(bus, books, "h1", "h2", "h3", count=5, faults=script(fault)) as group:
+        await group.here.move(group.ids[0], with_group=True)
+        ended = await group.until_all("active", "failed")
+        assert {each.host for each in ended} == {"h1"}
+        await group.here.until_used(h1=5, h2=0, h3=0)
+
+
+@EMBEDDED
+async def test_to_abort_one_aborts_all(bus: str, books: str) -> None:
+    slow = FaultScript(spawn_ms=5, receive_ms=3_600_000, stop_ms=5, start_ms=5)
+    async with members(bus, books, "h1", "h2", faults=slow) as group:
+        await group.here.move(group.ids[0], with_group=True)
+        await group.here.until_used(h1=2, h2=2)
+        assert isinstance(await group.here.end(group.ids[1], "abort"), InstancesFound)
+        assert {each.host for each in await group.until_all("active", "aborted")} == {"h1"}
+        await group.here.until_used(h1=2, h2=0)
+
+
+@EMBEDDED
+async def test_the_others_go_on_when_one_is_deleted(bus: str, books: str) -> None:
+    async with members(bus, books, "h1", "h2", count=3) as group:
+        gone, *others = group.ids
+        await group.here.move(gone, with_group=True)
+        await group.here.setup.client.ask(DeleteInstance(instance=gone))
+        await group.here.setup.until_state(gone, "deleted")
+        ended = [await group.here.setup.until_state(id_, "active") for id_ in others]
+        assert len({each.host for each in ended}) == 1
+
+
+@EMBEDDED
+async def test_a_member_that_was_deleted_on_the_lost_host_holds_nobody_there(bus: str, books: str) -> None:
+    async with members(bus, books, "h1", "h2", count=3) as group:
+        gone, *others = group.ids
+        await down(group.here, "h1")
+        await group.here.setup.client.ask(DeleteInstance(instance=gone))
+        answer = await group.here.move(others[0], "evacuate", with_group=True)
+        assert isinstance(answer, InstancesFound), answer
+        assert {each.host for each in await group.until_all("active", "confirmed", others)} == {"h2"}
+
+
+@EMBEDDED
+async def test_live_migrations_of_several_are_refused_with_the_reason(bus: str, books: str) -> None:
+    async with members(bus, books, "h1", "h2") as group:
+        refused = await group.here.move(group.ids[0], "live-migrate", with_group=True)
+        assert isinstance(refused, BuildRejected)
+        assert (refused.field, "only by migrate or evacuate" in refused.reason) == ("kind", True)
+
+
+@EMBEDDED
+async def test_members_of_a_soft_group_follow_each_other(bus: str, books: str) -> None:
+    async with members(bus, books, "h1", "h2", "h3", "h4", policy="soft-affinity", count=3) as group:
+        await group.here.move(group.ids[0], "live-migrate", with_group=True)
+        assert len({each.host for each in await group.until_all("active", "confirmed")}) == 1
