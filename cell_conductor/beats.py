@@ -1,13 +1,16 @@
 """Hears the heartbeats of the cell's hosts, and knows which hosts are silent. It needs nothing of the API level.
 
 Silence counts only while this process listens: after it has connected again, or was suspended, each host counts as heard
-just now.
+just now. A host that was found silent before that, by this process or by one before it, stays silent until it is heard: by
+a third of the usual time a host that lives has sent several heartbeats.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
+from math import inf
+from uuid import UUID
 
 from bus.message import CellName, Message, ProviderId
 from bus.messages.hosts import HostsAlive
@@ -16,10 +19,13 @@ from bus.topology import BEATS, EVENTS, Grant, in_cell
 from bus.workers.handling import Received
 from bus.workers.heartbeats import is_silent
 from bus.workers.station import FeedListener, Station
+from cell_conductor.core.host_states import HeardHost
 
 # A silent host is remembered, however long: an order may still name it. Beyond so many hosts, which is more than a cell has,
 # those that have been silent for longest are forgotten: they have left the cell.
 HOSTS_KEPT_MAX = 100_000
+# Hosts that were found silent before this process listened are silent if they are not heard within this share of the time.
+STILL_SILENT_AFTER = 1 / 3
 
 
 class Beats(FeedListener):
@@ -31,10 +37,17 @@ class Beats(FeedListener):
         self._cell = cell
         self._clock_s = clock_s or (lambda: asyncio.get_running_loop().time())
         self._down_after = timedelta(seconds=station.settings.host_down_s)
+        self._still_silent_after_s = station.settings.host_down_s * STILL_SILENT_AFTER
         # When each host was heard, the earliest first.
         self._heard: dict[int, float] = {}
         # Hosts that are needed, and were not heard since this process began to listen.
         self._never_heard: set[int] = set()
+        # Hosts that were found silent, and were not heard since.
+        self._silent: set[int] = set()
+        # For each host that the database knows, whether it says that the host is silent; and the hosts of which it says
+        # something else than this process, or nothing.
+        self._said_silent: dict[int, bool] = {}
+        self._unsaid: set[int] = set()
         self._since_s = 0.0
         self._judged_s = 0.0
 
@@ -52,13 +65,41 @@ class Beats(FeedListener):
             self._heard.pop(host.int, None)
             self._heard[host.int] = now_s
             self._never_heard.discard(host.int)
+            self._silent.discard(host.int)
+            if self._said_silent.get(host.int) is not False:
+                self._unsaid.add(host.int)
         for gone in [*islice(self._heard, max(0, len(self._heard) - HOSTS_KEPT_MAX))]:
             del self._heard[gone]
+            self._silent.discard(gone)
+            self._said_silent.pop(gone, None)
+            self._unsaid.discard(gone)
+
+    def remember(self, hosts: Iterable[HeardHost]) -> None:
+        """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
+        self._said_silent = {host.id.int: host.silent_since is not None for host in hosts}
+        self._unsaid = {host for host in self._heard if self._said_silent.get(host) is not False}
+        unheard = self._said_silent.keys() - self._heard.keys()
+        self._heard = {**dict.fromkeys(sorted(unheard), -inf), **self._heard}
+        self._silent |= {host for host in unheard if self._said_silent[host]}
+
+    def unsaid(self, now: datetime) -> list[HeardHost]:
+        """The hosts of which the database does not say yet what this process knows."""
+        return [
+            HeardHost(ProviderId(UUID(int=host)), now if host in self._silent else None)
+            for host in sorted(self._unsaid)
+        ]
+
+    def said(self, hosts: Iterable[HeardHost]) -> None:
+        """These hosts were saved. Some may have changed meanwhile."""
+        for host in hosts:
+            is_silent = self._said_silent[host.id.int] = host.silent_since is not None
+            if is_silent is (host.id.int in self._silent):
+                self._unsaid.discard(host.id.int)
 
     def is_heard(self, host: ProviderId) -> bool:
         """Was this host heard, and is it not silent now?"""
-        heard_s = self._heard.get(host.int)
-        return heard_s is not None and not self._is_silent(heard_s)
+        heard_s = self._heard.get(host.int, -inf)
+        return heard_s > -inf and host.int not in self._silent and not self._is_silent(heard_s)
 
     @property
     def has_listened_long(self) -> bool:
@@ -82,13 +123,15 @@ class Beats(FeedListener):
             self._begin_again()
             return ()
         if not self.has_listened_long:
-            return ()
-        found = {*self._never_heard}
+            listened_s = now_s - self._since_s
+            return {*self._silent} if listened_s >= self._still_silent_after_s else ()
         for host, heard_s in self._heard.items():
             if not self._is_silent(heard_s):
                 break
-            found.add(host)
-        return found
+            if host not in self._silent:
+                self._silent.add(host)
+                self._unsaid.add(host)
+        return self._silent | self._never_heard
 
     def _is_silent(self, heard_s: float) -> bool:
         unheard_s = self._clock_s() - max(heard_s, self._since_s)

@@ -53,6 +53,7 @@ class HostWatch(PartGroup):
         self._unclean: Sequence[CellHost] = ()
         self._writes_read = 0
         self._has_listened_long = False
+        self._remembers = False
         # The mode of a host is being saved.
         self._expects_setting = False
         # How often the rows that wait must still be read: once more after each change, since another batch may just
@@ -73,6 +74,7 @@ class HostWatch(PartGroup):
     async def _look(self) -> None:
         before = self.states
         await self._read_set()
+        await self._keep_heard()
         states = self.states = HostStates(self._set, frozenset(self._beats.silent()))
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
@@ -96,6 +98,18 @@ class HostWatch(PartGroup):
             self._unclean = [host for host in hosts if host.must_clean]
             self._writes_read = writes
 
+    async def _keep_heard(self) -> None:
+        """Keep in the database which hosts were heard, and which of them fell silent: a conductor that starts knows it then.
+
+        Written only when that changes. Other conductors of the cell hear the same hosts, and write the same.
+        """
+        if not self._remembers:
+            self._beats.remember(await self._store.heard_hosts())
+            self._remembers = True
+        if unsaid := self._beats.unsaid(self._clock()):
+            await self._store.save_heard_hosts(unsaid)
+            self._beats.said(unsaid)
+
     async def _read_waiting(self) -> None:
         async for page in self._waiting():
             concerned = [HostsLost(row.id) for row in page if concerns(row, self.states)]
@@ -103,7 +117,7 @@ class HostWatch(PartGroup):
                 await self._timers.carry_out(concerned)
 
     async def _miss_hosts(self, states: HostStates) -> None:
-        """Find the silent hosts that this process has never heard, since it may have started after they fell silent.
+        """Find the silent hosts that no conductor has ever heard: they fell silent before any did.
 
         Only hosts that some row waits for are needed, so only those are looked for.
         """

@@ -18,7 +18,7 @@ from msgspec import structs
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost
+from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
 
 # The key of a message: the bytes of its instance's id, and its sequence there.
@@ -30,6 +30,8 @@ JUST_SAID = timedelta(seconds=5)
 NOTES_PAGE = 20
 # How many rows that wait are read at once.
 WAITING_PAGE = 500
+# A host that is silent for so long has left the cell.
+SILENT_KEPT = timedelta(days=30)
 
 
 class ConductorTransaction(Protocol):
@@ -93,6 +95,16 @@ class ConductorStore(Protocol):
 
     async def hosts(self) -> Sequence[CellHost]:
         """All hosts of the cell whose mode an operator has ever set."""
+
+    async def heard_hosts(self) -> Sequence[HeardHost]:
+        """The hosts of the cell that conductors have heard, without those that have been silent for `SILENT_KEPT`, which are
+        deleted.
+        """
+
+    async def save_heard_hosts(self, hosts: Sequence[HeardHost]) -> None:
+        """Save these rows, in a transaction of their own. The last write of a row wins: a conductor that finds it wrong
+        writes it again.
+        """
 
     async def waiting(
         self, until: datetime, after: tuple[datetime, InstanceId] | None = None

@@ -62,3 +62,13 @@ cell_hosts = Table(
     Column("writes", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
+
+# Each host that a conductor of the cell has heard: written when it is first heard, falls silent, or returns.
+cell_heard_hosts = Table(
+    "cell_heard_hosts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("cell", String(40), primary_key=True),
+    # NULL while the host is heard.
+    Column("silent_since_us", BigInteger),
+)

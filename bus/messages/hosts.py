@@ -172,6 +172,8 @@ class HostState(HostDescription, frozen=True, kw_only=True):
     # It was dead, and has not yet confirmed that nothing foreign is left on it.
     must_clean: bool = False
     heard_at: Moment | None = None
+    # When it was last heard, if a scheduler has found it silent; schedulers that start go by it.
+    silent_since: Moment | None = None
     sequence: Counter = 0
     report_epoch: Counter = 0
     report_sequence: Counter = 0

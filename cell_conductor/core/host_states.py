@@ -7,6 +7,7 @@ runs on a host, so nobody waits for it to clean up.
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -36,6 +37,15 @@ class CellHost(Struct, frozen=True):
     def must_clean(self) -> bool:
         """Must the host still destroy attempts that are not its own, before it may be used again?"""
         return self.mode == "dead" or (self.word.must_clean and self.cleaned < self.word.setting.number)
+
+
+class HeardHost(Struct, frozen=True):
+    """A host that some conductor of the cell has heard. `silent_since` is when a conductor found it silent; None if it was
+    heard since.
+    """
+
+    id: ProviderId
+    silent_since: datetime | None = None
 
 
 class HostStates(Struct, frozen=True):

@@ -27,14 +27,16 @@ from bus.sql import (
     SqliteTransaction,
     open_database,
     read_once,
+    write_once,
 )
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost
+from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.row_codec import RowCache, assemble_row, decode_body, encode_body
 from cell_conductor.store import (
     JUST_SAID,
     NOTES_PAGE,
+    SILENT_KEPT,
     WAITING_PAGE,
     ConductorTransaction,
     MessageKey,
@@ -238,6 +240,13 @@ class SqlConductorStore:
 
     async def hosts(self) -> Sequence[CellHost]:
         return await read_once(self._database, hosts_sql.read_hosts, self._cell)
+
+    async def heard_hosts(self) -> Sequence[HeardHost]:
+        before_us = microseconds(self._clock() - SILENT_KEPT)
+        return await write_once(self._database, hosts_sql.read_heard_hosts, self._cell, before_us)
+
+    async def save_heard_hosts(self, hosts: Sequence[HeardHost]) -> None:
+        await write_once(self._database, hosts_sql.save_heard_hosts, self._cell, hosts)
 
     async def waiting(
         self, until: datetime, after: tuple[datetime, InstanceId] | None = None

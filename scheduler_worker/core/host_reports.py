@@ -84,7 +84,12 @@ def rewritten(known: HostState, row: HostState) -> HostState:
     if (row.report_epoch, row.report_sequence) >= (known.report_epoch, known.report_sequence):
         return row
     return structs.replace(
-        known, setting=row.setting, told=row.told, must_clean=row.must_clean, sequence=row.sequence
+        known,
+        setting=row.setting,
+        told=row.told,
+        must_clean=row.must_clean,
+        silent_since=row.silent_since,
+        sequence=row.sequence,
     )
 
 

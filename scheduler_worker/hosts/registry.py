@@ -1,7 +1,8 @@
 """The hosts that this process knows: their rows, the reports and heartbeats heard since, and which hosts are up.
 
-Heartbeats are kept in memory and not written. A host whose row was read at start counts as up for one period: a host
-that is alive has sent a heartbeat by then.
+Heartbeats are kept in memory and not written, but that a host fell silent is, and that it is heard again. A host whose row
+was read at start counts as up for one period, since a host that is alive has sent a heartbeat by then; unless the row says
+that it is silent: then it is down until it is heard.
 """
 
 import itertools
@@ -32,6 +33,9 @@ from scheduler_worker.core.picture.picture import Picture
 
 log = logging.getLogger(__name__)
 
+# A pause in all that is heard of a cell is long if it is longer than this share of the time after which a host is silent.
+LONG_PAUSE = 1 / 3
+
 
 class HostRegistry:
     def __init__(
@@ -54,6 +58,8 @@ class HostRegistry:
         self._clock = clock
         self._hosts: dict[ProviderId, HostState] = {}
         self._heard: dict[ProviderId, datetime] = {}
+        # For each cell: since when something of it is heard without a long pause, and when it was last heard.
+        self._heard_of: dict[str, tuple[datetime, datetime]] = {}
         # The sequence of the last metrics of each host.
         self._measured: dict[int, int] = {}
         # And of the last images.
@@ -81,7 +87,13 @@ class HostRegistry:
         for row in rows:
             known = self._hosts.get(row.id)
             if known is None or row.sequence > known.sequence:
-                self._heard.setdefault(row.id, now)
+                if known is None and row.silent_since is not None:
+                    self._heard.setdefault(row.id, min(row.silent_since, now - self._down_after))
+                elif known is not None and known.silent_since is not None and row.silent_since is None:
+                    # Another worker has heard it.
+                    self._heard[row.id] = now
+                else:
+                    self._heard.setdefault(row.id, now)
                 self._hosts[row.id] = row if known is None else rewritten(known, row)
                 changed.append(self._hosts[row.id])
         self._tell(changed, now)
@@ -106,6 +118,8 @@ class HostRegistry:
         `speaks_for` is the only cell that the sender may name; None if it may name any.
         """
         now = self._clock()
+        if speaks_for in (None, report.cell):
+            self.hear_of_cell(report.cell)
         changed = []
         gone = []
         for each in report.hosts:
@@ -140,6 +154,8 @@ class HostRegistry:
         a bare-metal node: it may have gone to another cell before its daemon knows.
         """
         now = self._clock()
+        if speaks_for in (None, cell):
+            self.hear_of_cell(cell)
         back = []
         for each in hosts:
             host = self._hosts.get(each)
@@ -149,6 +165,33 @@ class HostRegistry:
             if not host.up and may_be_up(host):
                 back.append(host)
         self._tell(back, now)
+
+    def hear_of_cell(self, cell: str) -> None:
+        """Note that something was heard of this cell. What is heard after a long pause tells that this process could not
+        hear its hosts either.
+        """
+        now = self._clock()
+        since, last = self._heard_of.get(cell, (now, now))
+        self._heard_of[cell] = (now if now - last > self._down_after * LONG_PAUSE else since), now
+
+    def unsaid(self) -> dict[ProviderId, datetime | None]:
+        """The hosts whose rows do not say yet that they fell silent, with the time when they were last heard, or that
+        they are heard again (None). The silence of a host counts only while other parts of its cell are heard.
+        """
+        now = self._clock()
+        found: dict[ProviderId, datetime | None] = {}
+        for host in self._hosts.values():
+            heard = self._heard[host.id]
+            if is_silent(now - heard, self._down_after) is (host.silent_since is not None):
+                continue
+            if host.silent_since is not None:
+                found[host.id] = None
+            elif (of_cell := self._heard_of.get(host.cell)) is not None:
+                since, last = of_cell
+                has_heard_long = is_silent(now - max(since, heard), self._down_after)
+                if has_heard_long and now - last <= self._down_after * LONG_PAUSE:
+                    found[host.id] = heard
+        return found
 
     def hear_unwritten(self, told: HostsMeasured | ImagesCached, speaks_for: str | None = None) -> None:
         """Take over hosts' metrics, or which images they have cached. Neither is written into the database: metrics are

@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from msgspec import structs
+
 from bus.moments import EPOCH
 from bus.parts import Counts, Periodic
 from scheduler_worker.hosts.registry import HostRegistry
@@ -50,3 +52,21 @@ class HostWatch(Periodic):
         finally:
             # A host may fall silent while the database cannot be read.
             self._registry.look()
+        await self._save_silences()
+
+    async def _save_silences(self) -> None:
+        """Write which hosts fell silent, and which are heard again: a scheduler that starts needs it. Every scheduler finds
+        the same, and the first one writes it.
+        """
+        unsaid = self._registry.unsaid()
+        if not unsaid:
+            return
+        async with self._store.transaction() as transaction:
+            rows = await transaction.lock_hosts(sorted(unsaid, key=lambda id_: id_.int), ())
+            changed = [
+                structs.replace(row, silent_since=unsaid[row.id], sequence=row.sequence + 1)
+                for row in rows
+                if (row.silent_since is None) is not (unsaid[row.id] is None)
+            ]
+            await transaction.save_hosts(changed, self._clock())
+        self._registry.learn(changed)

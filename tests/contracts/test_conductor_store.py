@@ -20,9 +20,9 @@ from bus.messages.hosts import HostMode, HostSetting
 from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
 from bus.sql import open_database, upgrade, version_table
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost
+from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance, OutboxMessage, Pending
-from cell_conductor.store import ConductorStore
+from cell_conductor.store import SILENT_KEPT, ConductorStore
 from cell_conductor.tables import metadata
 from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
 from tests.contracts.sql_stores import empty_database
@@ -487,6 +487,22 @@ async def test_each_write_of_a_host_is_counted_in_its_own_cell_by_every_process(
         await set_hosts(other, a_host(1, "draining", 9))
 
         assert [await store.host_writes() for store in (ours, same, other)] == [3, 3, 1]
+
+
+@EACH_STORE
+async def test_hosts_that_were_heard_are_read_as_last_written_by_their_own_cell_and_go_when_silent_for_long(
+    kind: str,
+) -> None:
+    heard = HeardHost(ProviderId(UUID(int=1)))
+    silent = HeardHost(ProviderId(UUID(int=2)), NOON - SILENT_KEPT)
+    gone = HeardHost(ProviderId(UUID(int=3)), NOON - SILENT_KEPT - timedelta(microseconds=1))
+    async with open_conductor_stores(kind, ("c1", "c2"), lambda: NOON) as (ours, other):
+        await ours.save_heard_hosts([silent, heard])
+        await other.save_heard_hosts([structs.replace(heard, silent_since=NOON)])
+        assert {*await ours.heard_hosts()} == {heard, silent}
+        await ours.save_heard_hosts([gone, structs.replace(heard, silent_since=NOON)])
+        await ours.save_heard_hosts([heard])
+        assert {*await ours.heard_hosts()} == {heard, silent}
 
 
 @pytest.mark.postgresql

@@ -18,11 +18,12 @@ from bus.errors import Transient
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost
+from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import (
     JUST_SAID,
     NOTES_PAGE,
+    SILENT_KEPT,
     WAITING_PAGE,
     ConductorTransaction,
     MessageKey,
@@ -45,6 +46,7 @@ class _Cell:
         self.numbers = count(1)
         self.hosts: dict[ProviderId, CellHost] = {}
         self.host_writes = 0
+        self.heard: dict[ProviderId, HeardHost] = {}
 
     def unconfirmed(self) -> set[MessageKey]:
         return {each for note in self.notes.values() for each in note.said}
@@ -170,6 +172,16 @@ class MemoryConductorStore:
 
     async def hosts(self) -> Sequence[CellHost]:
         return [*self._cell.hosts.values()]
+
+    async def heard_hosts(self) -> Sequence[HeardHost]:
+        before = self._clock() - SILENT_KEPT
+        for host in [*self._cell.heard.values()]:
+            if host.silent_since is not None and host.silent_since < before:
+                del self._cell.heard[host.id]
+        return [*self._cell.heard.values()]
+
+    async def save_heard_hosts(self, hosts: Sequence[HeardHost]) -> None:
+        self._cell.heard |= {host.id: host for host in hosts}
 
     async def waiting(
         self, until: datetime, after: tuple[datetime, InstanceId] | None = None

@@ -8,7 +8,7 @@ from datetime import datetime
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost
+from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
 from compute_sim.core.attempts import AttemptRecord
@@ -63,6 +63,14 @@ class FaultyConductorStore:
     async def hosts(self) -> Sequence[CellHost]:
         await reach_database(self._process)
         return await self._store.hosts()
+
+    async def heard_hosts(self) -> Sequence[HeardHost]:
+        await reach_database(self._process)
+        return await self._store.heard_hosts()
+
+    async def save_heard_hosts(self, hosts: Sequence[HeardHost]) -> None:
+        await reach_database(self._process)
+        await self._store.save_heard_hosts(hosts)
 
     async def waiting(
         self, until: datetime, after: tuple[datetime, InstanceId] | None = None

@@ -122,6 +122,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "capabilities": "what else requests may ask of it by `capabilities:NAME`; a value of several words is a set of words",
         "failed_builds": "builds that failed on it since the last one that succeeded",
         "heard_at": "when its last heartbeat arrived",
+        "silent_since": "when it was last heard, if schedulers have found it silent since",
         "sequence": "orders the states of a host: skip one that is not higher than the last",
         "report_epoch": "the epoch of its last report",
         "report_sequence": "the sequence of its last report",

@@ -23,7 +23,7 @@ from bus.workers.handling import Received, Said
 from bus.workers.listening import listen
 from bus.workers.station import Station
 from cell_conductor.beats import HOSTS_KEPT_MAX, Beats
-from cell_conductor.core.host_states import CellHost
+from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
@@ -41,9 +41,18 @@ T = TypeVar("T")
 
 
 class CountingStore(MemoryConductorStore):
-    """Counts how often all hosts that are set were read."""
+    """Counts how often all hosts that are set were read, and keeps what was saved of hosts that were heard."""
 
     readings = 0
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        super().__init__(clock)
+        self.saved: list[tuple[str, bool]] = []
+
+    async def save_heard_hosts(self, hosts: Sequence[HeardHost]) -> None:
+        names = {host(name): name for name in ("h1", "h2")}
+        self.saved += [(names[each.id], each.silent_since is not None) for each in hosts]
+        await super().save_heard_hosts(hosts)
 
     async def hosts(self) -> Sequence[CellHost]:
         self.readings += 1
@@ -245,6 +254,70 @@ def test_a_host_that_has_been_silent_for_hours_is_still_lost() -> None:
 
     assert where == "h2"
     assert at_s < 10_005
+
+
+def test_a_host_that_no_heartbeat_of_was_heard_since_the_start_gets_no_attempt_if_an_earlier_conductor_heard_it() -> (
+    None
+):
+    async def story(world: World) -> tuple[str, float]:
+        await world.store.save_heard_hosts([HeardHost(host("h1"))])
+        world.begin("h2")
+        await until_s(100)
+        await world.say(LONG)
+        return await built_on(world, by_s=120), asyncio.get_running_loop().time()
+
+    where, at_s = simulated(story)
+
+    assert where == "h2"
+    assert at_s < 103
+
+
+def test_a_host_that_an_earlier_conductor_found_silent_is_silent_after_some_heartbeats_that_do_not_come() -> (
+    None
+):
+    async def story(world: World) -> tuple[str, float]:
+        await world.store.save_heard_hosts([HeardHost(host("h1"), NOON), HeardHost(host("h2"), NOON)])
+        world.begin("h2")
+        await world.say(LONG)
+        return await built_on(world, by_s=60), asyncio.get_running_loop().time()
+
+    where, at_s = simulated(story)
+
+    assert where == "h2"
+    assert 20 <= at_s <= 27
+
+
+def test_a_silent_host_stays_silent_when_the_conductor_connects_again() -> None:
+    async def story(world: World) -> tuple[str, float]:
+        world.begin("h1", "h2")
+        await until_s(10)
+        world.end("h1")
+        await until_s(100)
+        world.broker.cut_connections()
+        await until_s(102)
+        await world.say(LONG)
+        return await built_on(world, by_s=160), asyncio.get_running_loop().time()
+
+    where, at_s = simulated(story)
+
+    assert where == "h2"
+    assert at_s < 130
+
+
+def test_what_is_heard_of_hosts_is_saved_only_when_it_changes() -> None:
+    async def story(world: World) -> list[tuple[str, bool]]:
+        world.begin("h1", "h2")
+        await until_s(1_000)
+        world.end("h1")
+        await until_s(2_000)
+        world.begin("h1")
+        await until_s(3_000)
+        return world.store.saved
+
+    saved = simulated(story)
+
+    assert sorted(saved[:2]) == [("h1", False), ("h2", False)]
+    assert saved[2:] == [("h1", True), ("h1", False)]
 
 
 def test_hosts_that_left_the_cell_do_not_fill_the_memory() -> None:

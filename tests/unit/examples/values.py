@@ -242,6 +242,7 @@ HOST = HostState(
     capabilities={"cpu_info:arch": "x86_64"},
     failed_builds=2,
     heard_at=WHEN,
+    silent_since=WHEN,
     sequence=4,
     report_epoch=2,
     report_sequence=9,
