@@ -96,7 +96,7 @@ class CellsChecker:
             row.attempt == before.attempt
             and row.host != before.host
             and before.host is not None
-            and (row.host is not None or row.state != "offloaded")
+            and not _left_its_host(before, row)
         ):
             self._findings.breaks(
                 "nothing is done twice",
@@ -179,3 +179,9 @@ def _in_one_batch(was: str, now: str) -> bool:
     instance, and all of them are one commit.
     """
     return now in {later for next_ in NEXT[was] for later in NEXT[next_]}
+
+
+def _left_its_host(before: Instance, row: Instance) -> bool:
+    """Whether the instance was offloaded. In the same commit it may have been deleted as well."""
+    is_offloaded = before.move is not None and before.move.kind == "offload" and before.state == "moving"
+    return row.host is None and (row.state == "offloaded" or (row.state == "deleted" and is_offloaded))

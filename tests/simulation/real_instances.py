@@ -23,6 +23,8 @@ class RealInstances:
         self._builds_at_once_max = builds_at_once_max
         self._nodes = nodes
         self.running: dict[InstanceId, dict[HostAttempt, State]] = {}
+        # Attempts that hosts lost with their power.
+        self._lost: set[tuple[InstanceId, ProviderId, int]] = set()
         # Attempts that have ended. If a late order builds one of them again, it will be destroyed again.
         self._ended: set[tuple[InstanceId, ProviderId, int]] = set()
         # The images that instances were saved as.
@@ -100,6 +102,11 @@ class RealInstances:
                 del there[place]
                 # If the order comes again it is built again, which is no error.
                 self._ended.add((instance, *place))
+                self._lost.add((instance, *place))
+
+    def was_lost(self, instance: InstanceId, host: ProviderId, attempt: int) -> bool:
+        """True if the host had the attempt, and lost it with its power."""
+        return (instance, host, attempt) in self._lost
 
     def has_built(self, instance: InstanceId, host: ProviderId, attempt: int) -> bool:
         """True if the host has the instance, or once had it."""

@@ -168,7 +168,11 @@ def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
                 own is not None
                 and own.state in (*EXISTS, "broken")
                 and (state is State.STOPPED) is (own.state == "shelved")
-                and (state is State.BROKEN) is (own.state == "broken")
+                and (
+                    (state is State.BROKEN) is (own.state == "broken")
+                    # A late copy of the first order built it again on a host that had forgotten it.
+                    or (state is State.BUILT and cloud.real_instances.was_lost(instance, host, attempt))
+                )
                 and own.host_attempt == attempt
                 and own.host is not None
                 and own.host.share.host == host
