@@ -18,6 +18,7 @@ from tests.simulation.planted import (
     host_bugs,
     move_bugs,
     node_bugs,
+    rule_bugs,
     scheduler_bugs,
     waiting_bugs,
 )
@@ -88,6 +89,10 @@ BUGS: dict[str, PlantedBug] = {
     "the deadline of what waits forgotten": waiting_bugs.deadline_forgotten,
     "the policy of a group not judged": group_bugs.policy_not_judged,
     "a swap not judged by its group": group_bugs.swap_not_judged,
+    "an ended attempt claims again": rule_bugs.ended_attempt_claims,
+    "an answered order kept": rule_bugs.answered_orders_kept,
+    "a delete forgotten by its request": rule_bugs.delete_forgotten_by_its_request,
+    "the cleanups of a silent host ordered once": rule_bugs.no_reminder,
 }
 
 # Bugs that only seeds with hosts that are set can show.
@@ -142,6 +147,7 @@ OF_MOVES: dict[str, PlantedBug] = {
     "the flavor of a resize forgotten": move_bugs.new_flavor_forgotten,
     "a silent destination gives its share back": move_bugs.silent_destination_released,
     "a return forgets the attempt of its host": move_bugs.attempt_of_host_forgotten,
+    "the way back judged like any swap": rule_bugs.way_back_judged,
 }
 BUGS |= OF_MOVES
 
@@ -158,6 +164,7 @@ OF_NODES: dict[str, PlantedBug] = {
     "an answer applied over a later notification": node_bugs.outdated_answer_applied,
     "a step without effect repeated without end": node_bugs.repeated_without_end,
     "a port assumed to be attached": node_bugs.port_assumed_attached,
+    "a repeated report accepted": rule_bugs.repeated_report_accepted,
     "a row mended out of date": audit_bugs.late_row_mended,
 }
 BUGS |= OF_NODES

@@ -6,9 +6,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.configuration.settings import BusSettings
+from bus.errors import NotFound
+from bus.memory import MemoryBroker
 from bus.messages.build import BuildInstance, InstanceId, RequestId
-from bus.workers.handling import OutboxKey
+from bus.workers.handling import OutboxKey, Tell
+from bus.workers.station import Station
 from scheduler_worker.core.instances.lifecycle import accepted, deleted
+from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox
@@ -99,3 +104,21 @@ async def test_an_order_that_was_not_read_with_its_row_is_not_noted_again() -> N
         await transaction.note([structs.replace(row, told=told, unsaid=True)])
 
     assert await rows.store.unsaid(rows.now + timedelta(days=1), None, 10) == []
+
+
+async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
+    rows = Rows()
+    kept = await rows.say(1)
+    broker = MemoryBroker()
+    station = Station(broker.as_user(), "scheduler", settings=BusSettings())
+    (row,) = [
+        row for note in await rows.store.unsaid(rows.now + timedelta(days=1), None, 1) for row in note.rows
+    ]
+    told = [Tell(message, None, kept) for message in messages_of(row)]
+
+    # Nothing is declared there.
+    with pytest.raises(NotFound):
+        await rows.outbox.publish(told, station.publisher)
+
+    assert await rows.unsaid() == [1]
+    await station.close()
