@@ -112,8 +112,7 @@ def scheduler_parts(
             match heard.message:
                 case ConductorAlive() as beat:
                     known_cells.hear(beat, heard.cell)
-                    if heard.cell in (None, beat.cell):
-                        registry.hear_of_cell(beat.cell)
+                    registry.hear_of_cell(beat.cell, heard.cell)
                 case LiveTold() as told:
                     live.hear(told)
                 case _:

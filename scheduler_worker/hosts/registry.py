@@ -118,8 +118,7 @@ class HostRegistry:
         `speaks_for` is the only cell that the sender may name; None if it may name any.
         """
         now = self._clock()
-        if speaks_for in (None, report.cell):
-            self.hear_of_cell(report.cell)
+        self.hear_of_cell(report.cell, speaks_for)
         changed = []
         gone = []
         for each in report.hosts:
@@ -154,8 +153,7 @@ class HostRegistry:
         a bare-metal node: it may have gone to another cell before its daemon knows.
         """
         now = self._clock()
-        if speaks_for in (None, cell):
-            self.hear_of_cell(cell)
+        self.hear_of_cell(cell, speaks_for)
         back = []
         for each in hosts:
             host = self._hosts.get(each)
@@ -166,10 +164,12 @@ class HostRegistry:
                 back.append(host)
         self._tell(back, now)
 
-    def hear_of_cell(self, cell: str) -> None:
-        """Note that something was heard of this cell. What is heard after a long pause tells that this process could not
-        hear its hosts either.
+    def hear_of_cell(self, cell: str, speaks_for: str | None = None) -> None:
+        """Note that something was heard of this cell, from a sender that may speak for it. What is heard after a long pause
+        tells that this process could not hear its hosts either.
         """
+        if speaks_for not in (None, cell):
+            return
         now = self._clock()
         since, last = self._heard_of.get(cell, (now, now))
         self._heard_of[cell] = (now if now - last > self._down_after * LONG_PAUSE else since), now
