@@ -49,6 +49,11 @@ class ConsumerHistory:
     holds: Amounts = field(default_factory=dict)
     kind: str = "INSTANCE"
 
+    @property
+    def was_claimed(self) -> bool:
+        """Has a claim or a swap ever made it? A release that came before its claim leaves a history, too."""
+        return self.generation > 0
+
 
 @dataclass
 class Oracle:
@@ -68,9 +73,14 @@ class Oracle:
         past = self.pasts.get(order.consumer)
         if asked.speaks_for is not None and asked.speaks_for != order.cell:
             return ("not allowed", "cell")
-        chooses_cells = asked.speaks_for is None and isinstance(order, ClaimResources)
-        if past is not None and past.cell != order.cell and not chooses_cells:
-            return ("not allowed", "cell")
+        if past is not None and past.cell != order.cell:
+            if isinstance(order, ClaimResources) and not past.was_claimed:
+                # What another sender's release left behind does not bind this one.
+                past = None
+            elif not (asked.speaks_for is None and isinstance(order, ClaimResources)):
+                return ("not allowed", "cell")
+        if isinstance(order, ClaimResources) and past is not None and past.kind != "INSTANCE":
+            return ("not allowed", "consumer")
         if isinstance(order, ReleaseClaim):
             return self._release(order, past)
         if isinstance(order, SwapClaim):
@@ -89,11 +99,7 @@ class Oracle:
         no = self._why_not(order.cell, order.share, {})
         if no:
             return no
-        past = (
-            replace(past, cell=order.cell, kind="INSTANCE")
-            if past
-            else ConsumerHistory(cell=order.cell, attempt=0)
-        )
+        past = replace(past, cell=order.cell) if past else ConsumerHistory(cell=order.cell, attempt=0)
         self._grant(order.consumer, past, order.attempt, order.share)
         return ("claimed",)
 
@@ -120,9 +126,9 @@ class Oracle:
             return self._already(past)
         if past.attempt != order.held_attempt or past.ended:
             return ("superseded", past.attempt, past.ended)
-        heir = self.pasts.get(order.heir.id) if order.heir else None
+        heir = self._heir_of(order)
         migration = self.pasts.get(order.returns) if order.returns else None
-        if migration is not None and migration.ended:
+        if migration is not None and (migration.ended or migration.cell != order.cell):
             migration = None
         if no := self._wrong_consumers(order, heir, migration):
             return no
@@ -155,6 +161,12 @@ class Oracle:
         self._grant(order.consumer, past, order.attempt, order.share, {provider for provider, _ in rest})
         return ("claimed",)
 
+    def _heir_of(self, order: SwapClaim) -> ConsumerHistory | None:
+        """What is known about the heir. What another cell's release left behind does not count."""
+        heir = self.pasts.get(order.heir.id) if order.heir else None
+        is_known = heir is not None and (heir.cell == order.cell or heir.was_claimed)
+        return heir if is_known else None
+
     def _wrong_consumers(
         self, order: SwapClaim, heir: ConsumerHistory | None, migration: ConsumerHistory | None
     ) -> Said | None:
@@ -165,9 +177,8 @@ class Oracle:
             ("returns", order.returns == order.consumer),
             ("heir.id", heir_id is not None and heir_id in (order.consumer, order.returns)),
             ("heir.type", order.returns is not None and kind == "MIGRATION"),
-            ("cell", heir is not None and heir.cell != order.cell),
-            ("heir.id", heir is not None and not heir.ended),
-            ("cell", migration is not None and migration.cell != order.cell),
+            ("heir.id", heir is not None and (heir.cell != order.cell or not heir.ended)),
+            ("heir.id", heir is not None and heir.was_claimed and heir.kind != kind),
             ("returns", migration is not None and migration.kind != "MIGRATION"),
         ):
             if is_wrong:

@@ -137,8 +137,8 @@ def the_picture(of: Sequence[set[int]], instances: Sequence[int] = (), room: int
     for number, (name, aggregates) in enumerate(zip(NAMES, of, strict=True)):
         ids = tuple(AggregateId(UUID(int=1 + each)) for each in aggregates)
         busy = instances[number] if instances else 0
-        picture.apply([a_state(name, vcpus(room), aggregates=ids, internal=1 + number)])
-        picture.put_hosts([a_host(name, instances=busy, io_ops=busy)])
+        picture.apply([a_state(name, vcpus(room), aggregates=ids, internal=1 + number, consumers=busy)])
+        picture.put_hosts([a_host(name, io_ops=busy)])
     return picture
 
 
@@ -211,8 +211,10 @@ def in_racks(racks: Sequence[str], instances: Sequence[int]) -> Picture:
     )
     for number, (rack, busy) in enumerate(zip(racks, instances, strict=True)):
         name = f"h{number}"
-        picture.apply([a_state(name, vcpus(64), aggregates=(ids[rack],), internal=1 + number)])
-        picture.put_hosts([a_host(name, instances=busy)])
+        picture.apply(
+            [a_state(name, vcpus(64), aggregates=(ids[rack],), internal=1 + number, consumers=busy)]
+        )
+        picture.put_hosts([a_host(name)])
     return picture
 
 
