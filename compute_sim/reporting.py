@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bus.errors import Operational, WrongAnswer
 from bus.message import Message, ProviderId
-from bus.messages.placement import ReportAnswered, ReportInventory
+from bus.messages.placement import ReportAnswered, ReportInventory, kept_in_words
 from bus.parts import Background, PartGroup, Status, Supervised
 from bus.workers.station import Station
 from compute_sim.core.tree import ProviderTree, flaw_of
@@ -124,8 +124,10 @@ class TreeReporter(PartGroup):
             return
         self._asking.well()
         match after_answer(report, tree, answer.verdict):
-            case Accepted(reporting):
+            case Accepted(reporting, kept):
                 self._reporting[report.root] = reporting
+                for each in kept:
+                    log.warning("report of host %s: %s", report.root, kept_in_words(each))
             case MustReportAll(reporting):
                 log.warning("another reporter has reported host %s: reporting it completely", report.root)
                 self._reporting[report.root] = reporting

@@ -176,7 +176,7 @@ class Reporter(PartGroup):
         def change(row: NodeRow) -> NodeRow:
             after = after_verdict(row, sent, answer.verdict)
             if after.report_note and after.report_note != row.report_note:
-                log.warning("placement refuses the report of node %s: %s", row.id, after.report_note)
+                log.warning("report of node %s: %s", row.id, after.report_note)
             if isinstance(answer.verdict, InventoryInUse):
                 self._refused_trials.add(row.id)
                 self.touch((after,))

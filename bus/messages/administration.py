@@ -79,9 +79,13 @@ class ProviderChange(StrictMessage, frozen=True):
 class SetInventories(ProviderChange, frozen=True, tag="inventory.set"):
     """Replaces all inventories of the provider. An inventory in use cannot be removed; its total may become less than
     what is in use.
+
+    What is written by name stays: later reports do not change it. With `as_reported` in place of `inventories`, the
+    provider gets the inventories that its reporter last reported, and later reports change them again.
     """
 
-    inventories: Inventories
+    inventories: Inventories | None = None
+    as_reported: bool = False
 
 
 class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):

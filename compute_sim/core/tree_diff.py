@@ -7,6 +7,7 @@ part of the next diff too, when something else changes.
 from msgspec import Struct
 
 from bus.messages.placement import (
+    KeptInventory,
     ReportAccepted,
     ReportedProvider,
     ReportInventory,
@@ -24,9 +25,12 @@ class ReportState(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """Placement has accepted the report; this is the new state."""
+    """Placement has accepted the report; this is the new state. `kept` are inventories that it did not change, since they
+    were written by name.
+    """
 
     reporting: ReportState
+    kept: tuple[KeptInventory, ...] = ()
 
 
 class MustReportAll(Struct, frozen=True):
@@ -70,8 +74,8 @@ def after_answer(
 ) -> Accepted | MustReportAll | Refused:
     """What placement's verdict on a report of this tree means: the new reporting state of the host, or the refusal."""
     match verdict:
-        case ReportAccepted():
-            return Accepted(ReportState(tree, report.sequence))
+        case ReportAccepted(kept=kept):
+            return Accepted(ReportState(tree, report.sequence), kept)
         case ReportOutdated(epoch=0, sequence=sequence) if sequence <= report.sequence:
             # The report itself was accepted before, and that answer was lost.
             return Accepted(ReportState(tree, report.sequence))

@@ -24,6 +24,7 @@ from bus.messages.placement import (
     ReportOutdated,
     ReportVerdict,
     TreeKept,
+    kept_in_words,
 )
 from ironic_sync.core.offers import keeping_class, without_kept_class
 from ironic_sync.core.rows import NodeRow, Offer
@@ -88,8 +89,8 @@ def offer_number(row: NodeRow) -> int:
 def after_verdict(row: NodeRow, sent: SentReport, verdict: ReportVerdict) -> NodeRow:
     """The row after placement's answer to a report. The row may have changed since the report was made."""
     match verdict:
-        case ReportAccepted():
-            return _accepted(row, sent)
+        case ReportAccepted(kept=kept):
+            return _accepted(row, sent, "; ".join(map(kept_in_words, kept)))
         case ReportOutdated():
             return _outdated(row, sent, verdict)
         case InventoryInUse():
@@ -102,7 +103,7 @@ def after_verdict(row: NodeRow, sent: SentReport, verdict: ReportVerdict) -> Nod
             assert_never(verdict)
 
 
-def _accepted(row: NodeRow, sent: SentReport) -> NodeRow:
+def _accepted(row: NodeRow, sent: SentReport, note: str) -> NodeRow:
     if sent.version < row.content_version:
         # The row says something else by now, and another report of it may have been accepted after this one.
         return row
@@ -116,7 +117,7 @@ def _accepted(row: NodeRow, sent: SentReport) -> NodeRow:
         row,
         reported=sent.offer,
         reported_number=sent.report.sequence,
-        report_note="",
+        report_note=note,
         is_removed=False,
         is_foreign=False,
         # Placement has removed the former class. Later changes of the row are applied on top of this offer.

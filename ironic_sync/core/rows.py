@@ -122,7 +122,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     API.
     `cell_wanted` is the cell that the node goes to when its provider is gone from `cell`. `cell_note` says why its cell is
     unknown, or not the one that the operator's tables name (core/cells.py).
-    `reported` is what placement accepted last, under `reported_number`; `report_note` says why it refused the last report.
+    `reported` is what placement accepted last, under `reported_number`; `report_note` says why it refused the last report, or what of it was
+    written by name and stays.
     `content_version` is the version in which the row last began to say something else to placement: only what was reported in
     that version or later counts as reported.
     `is_removed`: placement has no provider for the node any more. `sequence_ahead` is added to the number of a

@@ -24,8 +24,9 @@ from bus.messages.books import (
 from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell, heir_of
 from bus.messages.hosts import NODE, HostState
-from bus.messages.placement import DoesNotFit, NotAllowed
+from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState
 from moor.books.judging import (
+    capacity_faults,
     contradiction,
     faults_of,
     faults_of_way_back,
@@ -132,6 +133,7 @@ class Audit:
             await self._compare(views)
         await self._compare_ways_back()
         await self._compare_alone()
+        await self._compare_capacity()
         await self._conclude_tables(contradictions)
         return AuditResult(
             compared=self._compared,
@@ -171,6 +173,19 @@ class Audit:
     async def _contradictions(self) -> list[Fault]:
         found = await answer_of(self._reader.api, AskContradictions(), ContradictionsFound)
         return [contradiction(text) for text in found.contradictions]
+
+    # Capacity of hosts
+
+    async def _compare_capacity(self) -> None:
+        concerned = [each for each in self._places.providers.values() if self._is_of_tree(each)]
+        await self._look_twice(capacity_faults(concerned), self._capacity_now)
+
+    async def _capacity_now(self) -> list[Fault]:
+        """Read all providers again: whoever moves capacity step by step may have been between two steps."""
+        return [*capacity_faults(filter(self._is_of_tree, await providers_of(self._reader.api)))]
+
+    def _is_of_tree(self, provider: ProviderState) -> bool:
+        return self._options.cell in ("", provider.cell) and self._options.host in (None, provider.root)
 
     # Instances
 

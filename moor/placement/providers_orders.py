@@ -103,19 +103,36 @@ app.add_typer(set_app, name="set")
 def set_inventory(
     which: ProviderName,
     stocks: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="CLASS=TOTAL[,reserved=N][,ratio=F][,min=N][,max=N][,step=N]",
             help="All classes of the provider; classes not named are removed.",
         ),
-    ],
+    ] = None,
     bus: BusUrl = "",
     *,
+    as_reported: Annotated[
+        bool,
+        typer.Option(
+            "--as-reported",
+            help="What its host or daemon last reported, instead of what was written by hand.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a provider's inventory. A class of which a consumer holds something cannot be removed."""
-    wanted = dict(map(amount_from, stocks))
-    _set(bus, which, lambda of: SetInventories(**of, inventories=wanted), as_json=as_json)
+    """Replace a provider's inventory. A class of which a consumer holds something cannot be removed.
+
+    Later reports of the host do not change the classes that differ, until --as-reported gives them back.
+    """
+    if bool(stocks) == as_reported:
+        raise typer.BadParameter("give either CLASS=TOTAL... or --as-reported")
+    wanted = None if as_reported else dict(map(amount_from, stocks or ()))
+    _set(
+        bus,
+        which,
+        lambda of: SetInventories(**of, inventories=wanted, as_reported=as_reported),
+        as_json=as_json,
+    )
 
 
 @set_app.command("traits")

@@ -11,7 +11,7 @@ from rich.tree import Tree
 from bus.message import ProviderId
 from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.candidates import Candidate
-from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState
+from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState, ReportedInventory
 from moor.options import out
 from moor.showing import grid_of
 from moor.tables import Columns, print_table
@@ -39,11 +39,28 @@ def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> No
         ("generation", f"{provider.generation}, its tree's shape {provider.shape}"),
         ("traits", ", ".join(provider.traits)),
         ("aggregates", ", ".join(map(str, provider.aggregates))),
+        ("by hand", _by_name(provider)),
     )
     out.print(grid, highlight=False)
     if provider.inventories:
         out.print()
         print_inventories(provider)
+
+
+def _by_name(provider: ProviderState) -> str:
+    """The inventories that were written by name and that no report changes, with what the reporter has instead."""
+    if provider.reported is None:
+        return "all inventory: no report has named it" if provider.inventories else ""
+    return "; ".join(
+        f"{name}: reported is {'none' if word is None else _written(word)}, here is "
+        + (_written(provider.inventories[name]) if name in provider.inventories else "none")
+        for name, word in sorted(provider.reported.items())
+    )
+
+
+def _written(stock: ReportedInventory) -> str:
+    bounds = _bounds(stock)
+    return _formula(stock) + ("" if bounds == "1 or more" else f" ({bounds})")
 
 
 def tree_of(providers: Sequence[ProviderState]) -> Tree:
@@ -152,14 +169,14 @@ def _fullest(provider: ProviderState) -> str | Text:
     )
 
 
-def _formula(stock: InventoryState) -> str:
+def _formula(stock: ReportedInventory) -> str:
     left = f"{stock.total} - {stock.reserved}" if stock.reserved else str(stock.total)
     if stock.allocation_ratio == 1:
         return left
     return f"{f'({left})' if stock.reserved else left} x {stock.allocation_ratio:g}"
 
 
-def _bounds(stock: InventoryState) -> str:
+def _bounds(stock: ReportedInventory) -> str:
     most = "" if stock.max_unit == INTEGER_MAX else f" to {stock.max_unit}"
     step = "" if stock.step_size == 1 else f" by {stock.step_size}"
     return f"{stock.min_unit}{most or ' or more'}{step}"

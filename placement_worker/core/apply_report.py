@@ -18,6 +18,7 @@ from bus.messages.placement import (
     ReportInventory,
 )
 from placement_worker.core.ledger import ProviderBook
+from placement_worker.core.reported_inventories import differing, moved_by_name
 
 Providers = Mapping[ProviderId, ProviderBook]
 
@@ -25,8 +26,12 @@ Providers = Mapping[ProviderId, ProviderBook]
 def reported_tree(standing: Providers, report: ReportInventory) -> dict[ProviderId, ProviderBook]:
     """The tree's providers after the report. A provider that the report does not change stays the same object."""
     providers = dict(standing)
+    moved = moved_by_name(
+        {one.id: one for one in standing.values() if one.id not in report.removed},
+        {one.id: one.inventories for one in report.providers if one.inventories is not None},
+    )
     for reported in report.providers:
-        providers[reported.id] = _rewritten(standing.get(reported.id), reported)
+        providers[reported.id] = _rewritten(standing.get(reported.id), reported, moved)
     for removed in report.removed:
         providers.pop(removed, None)
     return providers
@@ -105,18 +110,15 @@ def with_usage(old: InventoryState | None, reported: ReportedInventory) -> Inven
     )
 
 
-def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> ProviderBook:
-    old = book or ProviderBook(id=reported.id, name=reported.name)
+def _rewritten(
+    book: ProviderBook | None, reported: ReportedProvider, moved_by_name: frozenset[str]
+) -> ProviderBook:
+    """The provider after the report. `moved_by_name` are classes that reports must not add anywhere in its tree."""
+    old = book or ProviderBook(id=reported.id, name=reported.name, reported=None)
     new = structs.replace(
-        old,
+        old if reported.inventories is None else _restocked(old, reported.inventories, moved_by_name),
         name=reported.name,
         parent=old.parent if reported.parent is None else reported.parent,
-        inventories=old.inventories
-        if reported.inventories is None
-        else {
-            resource: with_usage(old.inventories.get(resource), inventory)
-            for resource, inventory in reported.inventories.items()
-        },
         traits=old.traits if reported.traits is None else frozenset(reported.traits),
         aggregates=(old.aggregates if reported.aggregates is None else frozenset(reported.aggregates)).union(
             reported.joins
@@ -126,6 +128,25 @@ def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> Provide
         # Nothing visible changed, even if a trait that an operator set is now also the reporter's.
         return new
     return structs.replace(new, generation=old.generation + 1)
+
+
+def _restocked(
+    old: ProviderBook, reported: Mapping[str, ReportedInventory], moved_by_name: frozenset[str]
+) -> ProviderBook:
+    """The provider with the reported inventories, except for those that were written by name."""
+    stays = old.inventories.keys() if old.reported is None else old.reported.keys()
+    if not stays and moved_by_name.isdisjoint(reported):
+        inventories = {
+            name: with_usage(old.inventories.get(name), inventory) for name, inventory in reported.items()
+        }
+        return structs.replace(old, inventories=inventories, reported={})
+    inventories = {name: stock for name, stock in old.inventories.items() if name in stays}
+    for name, inventory in reported.items():
+        is_added = name not in old.inventories
+        if name not in stays and not (is_added and name in moved_by_name):
+            inventories[name] = with_usage(old.inventories.get(name), inventory)
+    words = {name: reported.get(name) for name in (*stays, *reported)}
+    return structs.replace(old, inventories=inventories, reported=differing(words, inventories))
 
 
 def _flaws(providers: Providers, report: ReportInventory) -> Iterator[NotAllowed]:

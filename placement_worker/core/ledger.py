@@ -20,6 +20,7 @@ from bus.messages.placement import (
     Holder,
     InventoryState,
     ReleaseClaim,
+    ReportedInventory,
     ReportInventory,
     ResourceAmount,
     ServerGroup,
@@ -156,7 +157,11 @@ class ClaimChanges(Struct, frozen=True):
 
 
 class ProviderBook(Struct, frozen=True):
-    """One provider with all that reports and administrators write of it. No report removes `operator_traits`."""
+    """One provider with all that reports and administrators write of it. No report removes `operator_traits`.
+
+    `reported` is what its reporter last reported of the classes where `inventories` differs; None if no report has named
+    its inventories (`reported_inventories.py`).
+    """
 
     id: ProviderId
     name: str
@@ -166,6 +171,7 @@ class ProviderBook(Struct, frozen=True):
     traits: frozenset[str] = frozenset()
     operator_traits: frozenset[str] = frozenset()
     aggregates: frozenset[AggregateId] = frozenset()
+    reported: Mapping[str, ReportedInventory | None] | None = {}
 
 
 class TreeBook(Struct, frozen=True):

@@ -28,6 +28,7 @@ from placement_worker.core.ledger import (
     TreeBook,
     TreeChanges,
 )
+from placement_worker.core.reported_inventories import NAMED_MAX, kept_inventories
 from placement_worker.core.vocabulary import Vocabulary, report_problem
 
 # As long as Placement's API allows.
@@ -92,7 +93,8 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
         providers=providers,
     )
     draft.replace_tree(after, numbered_across_cells=bool(report.foreign))
-    return ReportAccepted(shape=after.shape, shape_moved=moved)
+    kept = [one for reported in report.providers for one in kept_inventories(providers[reported.id])]
+    return ReportAccepted(shape=after.shape, shape_moved=moved, kept=tuple(kept[:NAMED_MAX]))
 
 
 def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
@@ -104,7 +106,9 @@ def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
     if tree is None:
         return TreeBook(root=report.root, cell=report.cell)
     if _may_take(tree, reported):
-        return structs.replace(tree, cell=report.cell)
+        # With the tree, the reporter takes over what was written by name.
+        taken = {one.id: structs.replace(one, reported={}) for one in tree.providers.values()}
+        return structs.replace(tree, cell=report.cell, providers=taken)
     if tree.providers or tree.cell == report.cell:
         return tree
     if report.foreign:

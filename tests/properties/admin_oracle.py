@@ -156,7 +156,7 @@ class AdminOracle:
     def _stock(self, write: SetInventories | PutInventory | DropInventory, one: PlainProvider) -> str:
         match write:
             case SetInventories():
-                wanted = dict(write.inventories)
+                wanted = dict(write.inventories or {})
             case PutInventory():
                 wanted = one.stocks | {write.resource: write.inventory}
             case _:

@@ -3,6 +3,7 @@ that mend, as if for rows that have changed since: they must change nothing.
 """
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 from bus.broker import Broker
@@ -11,9 +12,10 @@ from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenCon
 from bus.messages.build import AskInstances, InstancesFound
 from bus.workers.station import Station
 from moor.books.auditing import AuditOptions, AuditResult, Finding, audited, with_computes
-from moor.books.judging import LOST
+from moor.books.judging import CAPACITY, LOST
 from moor.books.reading import BooksReader
 from moor.client import answer_of, hosts_of
+from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.plan import CELLS
 from tests.simulation.process import SimProcess
 from tests.simulation.real_instances import RealInstances
@@ -23,8 +25,9 @@ NAME = "operator-auditor"
 
 
 class Auditor:
-    def __init__(self, real_instances: RealInstances) -> None:
+    def __init__(self, real_instances: RealInstances, capacity: CapacityChecker) -> None:
         self._real_instances = real_instances
+        self._capacity = capacity
         self.result: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
 
     async def run(self, process: SimProcess, broker: Broker) -> None:
@@ -41,8 +44,33 @@ class Auditor:
         # The clocks of processes differ: a row that was written long ago may be dated a little later than now.
         options = AuditOptions(settle=-timedelta(minutes=1))
         found = await audited(reader, options, clock=process.clock)
-        wrong = [each.fault.text for each in found.findings if not self._is_true(each)]
-        return [*wrong, *found.unanswered, *_flight(found), *await _mend_nothing(client)]
+        of_capacity = [each.fault.text for each in found.findings if each.fault.kind == CAPACITY]
+        wrong = [
+            each.fault.text
+            for each in found.findings
+            if each.fault.kind != CAPACITY and not self._is_true(each)
+        ]
+        return [
+            *wrong,
+            *self._wrong_capacity(of_capacity),
+            *found.unanswered,
+            *_flight(found),
+            *await _mend_nothing(client),
+        ]
+
+    def _wrong_capacity(self, found: Sequence[str]) -> list[str]:
+        """Trees have more than is reported where administrators made them so. The audit must name all of these, and no
+        others.
+        """
+        expected = self._capacity.excesses()
+        return [
+            *(text for text in found if not text.startswith(tuple(expected))),
+            *(
+                f"not found: {beginning}...)"
+                for beginning in expected
+                if not any(text.startswith(beginning) for text in found)
+            ),
+        ]
 
     def _is_true(self, finding: Finding) -> bool:
         """Whether this finding is right: a compute that was restarted has lost its instances, and the audit must

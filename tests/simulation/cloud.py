@@ -26,6 +26,7 @@ from tests.simulation.admins import Admins
 from tests.simulation.auditor import NAME as AUDITOR
 from tests.simulation.auditor import Auditor
 from tests.simulation.books_checker import BooksChecker
+from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.cells_checker import CellsChecker
 from tests.simulation.clients import Client, Operator
 from tests.simulation.demands_checker import DemandsChecker
@@ -88,7 +89,8 @@ class Cloud:
         self._operator = Operator(plan, self.findings)
         self.write_oracle = WriteOracle(self.findings, self.rows.books)
         self.admins = Admins(plan, self.findings, self.rows.books, self)
-        self._auditor = Auditor(self.real_instances)
+        self.capacity = CapacityChecker(self.findings)
+        self._auditor = Auditor(self.real_instances, self.capacity)
         self.intruders = Intruders(self.findings, self.memory, rights, self)
         self._processes: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
@@ -407,6 +409,7 @@ class Cloud:
 
     def books_opened(self) -> None:
         self.write_oracle.opened()
+        self.capacity.opened()
 
     def books_written(
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
@@ -417,6 +420,7 @@ class Cloud:
         if self.plan.nodes:
             self.nodes.written(orders, written)
         self.write_oracle.written(written)
+        self.capacity.written(written)
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:
         for host in hosts:

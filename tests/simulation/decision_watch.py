@@ -7,7 +7,9 @@ from typing import Any
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
+from bus.messages.placement import ReportVerdict
 from placement_worker import admin_writes
+from placement_worker.core.ledger import SentReport
 from scheduler_worker.core.instances import outcomes
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import building, burying, cell_events, deadlines, instance_orders, moving
@@ -18,19 +20,21 @@ from tests.simulation.replacing import replaced
 
 See = Callable[[str, str], None]
 Judged = Callable[[Sequence[Write], Sequence[WriteVerdict]], None]
+Reported = Callable[[Sequence[SentReport], Sequence[ReportVerdict]], None]
 # The kinds of pairs that are counted.
 CELL_PAIR, REQUEST_PAIR, VERDICT = "in a cell", "of a request", "verdict"
 
 
 @contextmanager
-def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
+def watched_decisions(see: See, judged: Judged, reported: Reported) -> Iterator[None]:
     """`see` receives the kind and a pair of state and message; `judged` receives administrators' writes with their
-    verdicts.
+    verdicts, and `reported` reports with theirs.
     """
     with ExitStack() as stack:
         for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
             stack.enter_context(replaced(admin_writes, name, lambda real: _written(real, judged)))
         stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
+        stack.enter_context(replaced(of_placement, "decide_reports", lambda real: _written(real, reported)))
         stack.enter_context(replaced(of_cells, "_apply", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
         for owner in (building, burying):
@@ -52,7 +56,7 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
         yield
 
 
-def _written(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
+def _written(real: Callable[..., Any], judged: Callable[..., None]) -> Callable[..., Any]:
     def decide(stored: Any, writes: Any, *others: Any) -> Any:
         decision = real(stored, writes, *others)
         judged(writes, decision.verdicts)

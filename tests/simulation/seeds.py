@@ -62,7 +62,7 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     cloud = Cloud(plan)
     # A claim for five instances has two pages.
     small_pages = replaced(together, "PAGE_BYTES_MAX", lambda _: 1_000)
-    watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged)
+    watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.capacity.judged)
     with small_pages, watched, installed_plugins():
         return await _run_cloud(cloud, until_s)
 

@@ -125,7 +125,7 @@ def _new_inventories(
 ) -> dict[str, ReportedInventory]:
     match write:
         case SetInventories(inventories=inventories):
-            return dict(inventories)
+            return dict(inventories or {})
         case PutInventory(resource=resource, inventory=inventory):
             return {**before, resource: inventory}
         case DropInventory(resource=gone):

@@ -158,7 +158,7 @@ async def _replaced(books: Backend, order: SetInventories, doing: str) -> int:
     if not isinstance(verdict, InventoryInUse):
         raise refusal(verdict, doing, _ALL_REFUSED, provider=str(order.provider))
     state = (await books.view.caught_up()).get(verdict.provider)
-    held = {one for one in _held(state) if one not in order.inventories} | {verdict.resource}
+    held = {one for one in _held(state) if one not in (order.inventories or {})} | {verdict.resource}
     said = IN_USE.format(resource=", ".join(classes_in_order(held)), provider=verdict.provider)
     raise conflict(f"{doing}: {said}", INVENTORY_IN_USE)
 

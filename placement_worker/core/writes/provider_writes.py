@@ -58,7 +58,7 @@ def keys_of_provider_writes(writes: Iterable[ProviderWrite]) -> ForestKeys:
                 trees.add(provider)
             case SetInventories(provider=provider, inventories=inventories):
                 trees.add(provider)
-                classes |= inventories.keys()
+                classes |= (inventories or {}).keys()
             case (
                 PutInventory(provider=provider, resource=resource)
                 | DropInventory(provider=provider, resource=resource)
@@ -119,7 +119,7 @@ def _create(draft: ForestDraft, write: CreateProvider) -> WriteVerdict:
         return IdTaken(provider=write.id)
     if taken := _name_taken(draft, write.id, write.name):
         return taken
-    book = ProviderBook(id=write.id, name=write.name, parent=write.parent)
+    book = ProviderBook(id=write.id, name=write.name, parent=write.parent, reported=None)
     return written(draft.add_provider(book, cell), book.id)
 
 

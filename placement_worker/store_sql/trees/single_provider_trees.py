@@ -79,8 +79,8 @@ class _Written(Struct, frozen=True):
 
 
 def are_single_providers(changes: TreeChanges, locked: LockedTrees) -> bool:
-    """Has each of these trees only one provider, before and after, and does that keep its name, cell, classes and
-    aggregates?
+    """Has each of these trees only one provider, before and after, and does that keep its name, cell, classes, aggregates
+    and what was written of it by name?
     """
     return not changes.removed and all(
         (before := locked.trees.get(tree.root)) is not None and _is_lone(before, tree)
@@ -93,7 +93,8 @@ def _is_lone(before: TreeBook, after: TreeBook) -> bool:
         return False
     old, new = before.providers[before.root], after.providers.get(before.root)
     return new is not None and (
-        (old.name, old.parent, old.aggregates) == (new.name, new.parent, new.aggregates)
+        (old.name, old.parent, old.aggregates, old.reported)
+        == (new.name, new.parent, new.aggregates, new.reported)
         and old.inventories.keys() == new.inventories.keys()
         and all(stock.used == new.inventories[name].used for name, stock in old.inventories.items())
     )

@@ -16,6 +16,7 @@ from placement_worker.store_sql.amounts import NOTHING, encode_amounts
 from placement_worker.store_sql.custom_names import revive
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.trees.stored_providers import AS_REPORTED, encode_reported
 from placement_worker.store_sql.trees.tombstones import clear_tombstones, write_tombstones
 from placement_worker.tables import (
     consumers,
@@ -166,6 +167,7 @@ def _write_providers(
                 "used": encode_amounts(
                     {class_ids[name]: inventory.used for name, inventory in book.inventories.items()}
                 ),
+                "reported": encode_reported(book) if book.reported != {} else AS_REPORTED,
             }
             if before:
                 known.append(row | {"key": before.id, "old_name": before.name})

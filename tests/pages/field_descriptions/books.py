@@ -21,7 +21,11 @@ BOOKS: dict[str, dict[str, str]] = {
         "reparents": "whether it may lose or change a parent; else only a root may get one",
     },
     "DeleteProvider": {"id": "the provider's id"},
-    "SetInventories": {**WRITTEN, "inventories": "by resource class; classes not named are removed"},
+    "SetInventories": {
+        **WRITTEN,
+        "inventories": "by resource class; classes not named are removed",
+        "as_reported": "true, without `inventories`: what the provider's reporter last reported",
+    },
     "PutInventory": {
         **WRITTEN,
         "resource": "the resource class",
