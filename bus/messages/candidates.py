@@ -95,12 +95,14 @@ class StartAgain(Variant, frozen=True, tag="start_again"):
 
 
 class TooCostly(Variant, frozen=True, tag="too_costly"):
-    """The search was cut off: it had used `spent` units of `what`, and may use only `budget`.
+    """The search was cut off: it had used `spent` units of `what`, and may use only `budget`. With `user_ms`, all long
+    searches of its user together have used so many milliseconds of CPU time: the allowance fills again, a quarter of a
+    second in each second.
 
     Whether there are candidates is unknown. A question with fewer groups, or for fewer candidates, may succeed.
     """
 
-    what: Literal["steps", "bytes", "answer_bytes"]
+    what: Literal["steps", "bytes", "answer_bytes", "user_ms"]
     spent: Integer
     budget: Integer
 

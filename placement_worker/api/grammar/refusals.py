@@ -40,6 +40,7 @@ from placement_worker.api.values.problems import (
     bad_request,
     not_found,
 )
+from placement_worker.core.candidates.budget import ALLOWANCE_PER_S
 
 _SHORTFALLS_TOLD_MAX = 10
 
@@ -141,7 +142,17 @@ def refusal(verdict: WriteVerdict, doing: str, special: Refusals = AS_USUAL, **w
     return ApiError(said.status, said.text.format_map({"doing": doing, **words, **fields}), said.code)
 
 
-def too_costly(verdict: TooCostly) -> ApiError:
+def too_costly(verdict: TooCostly, user: str) -> ApiError:
+    if verdict.what == "user_ms":
+        wait_s = 1 + round((verdict.spent - verdict.budget) / 1000 / ALLOWANCE_PER_S)
+        return ApiError(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"The long searches of user {user!r} have taken {verdict.spent} ms of CPU time; at most {verdict.budget} are "
+            f"allowed at once, and {round(1000 * ALLOWANCE_PER_S)} more in each second: ask again after {wait_s} s, or ask "
+            "for fewer groups. Short searches are still answered",
+            TOO_COSTLY,
+            headers={"retry-after": str(wait_s)},
+        )
     said = {
         "steps": f"The search was stopped after {verdict.spent} steps; at most {verdict.budget} are allowed",
         "bytes": f"The search was stopped when it used {verdict.spent} bytes; at most {verdict.budget} are allowed",
