@@ -308,7 +308,9 @@ async def test_an_invalid_order_is_dead_lettered_with_its_field(bus: str, books:
         await setup.client.publisher.send(wrong)
         (letter,) = await dead_letters(setup.broker, 1)
 
-        assert letter.reason.startswith("cell: consumer 00000000-0000-0000-0000-000000000001 is not of cell 'c2'")
+        assert letter.reason.startswith(
+            "cell: consumer 00000000-0000-0000-0000-000000000001 is not of cell 'c2'"
+        )
 
 
 @pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
