@@ -172,7 +172,7 @@ class Reader:
 
     async def _booted(self, *hosts: str) -> dict[str, Any]:
         named = [word for host in hosts for word in ("--host", host)]
-        booted = await self.json("boot", "--vcpus", "1", "--ram", "512", *named)
+        booted = await self.json("boot", "--vcpus", "1", "--ram", "512", "--disk", "5", *named)
         instance: dict[str, Any] = booted["instances"][0]
         return instance
 
