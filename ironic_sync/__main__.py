@@ -17,7 +17,7 @@ from bus.urls import broker_at
 from bus.workers.link import Link
 from bus.workers.station import close_all, stations_at
 from ironic_sync.core.cells import CellMap, cell_map
-from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.rest_http import ironic_api
 from ironic_sync.settings import SECTION, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
@@ -43,11 +43,7 @@ async def run(
     link = Link(
         broker_at(addresses.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance
     )
-    api = (
-        HttpIronicApi(addresses.ironic_url, settings, has_shards=bool(addresses.ironic_shards))
-        if addresses.ironic_url
-        else None
-    )
+    api = ironic_api(addresses, settings)
     try:
         await run_worker(
             about(

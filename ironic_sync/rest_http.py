@@ -8,6 +8,9 @@ A 409 means two things: a conductor holds the node's lock for a moment, or Ironi
 its texts are no part of the API, the node is asked as well where that word is missing: with a `reservation`, it was the lock.
 Without one the lock may just have been released, so the order is made once more; the second 409 is a refusal.
 
+With Keystone, each request carries a token. A request that Ironic refuses with 401 is sent once more with a new token: the old one
+was revoked.
+
 The microversion is lowered to what the server has, if that is enough. The fields of nodes are named in each request, so
 only those are asked for that the version has: with 1.46 a node's owner, lessee and retirement are not seen.
 """
@@ -17,14 +20,16 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
 import msgspec
 import tenacity
 
+from bus.configuration.addresses import Addresses
 from bus.errors import Locked, TookTooLong, Transient, Unavailable, WrongAnswer
+from bus.keystone import KeystoneRefused, Token
 from bus.message import ProviderId
 from bus.unreadable import NOT_JSON
 from ironic_sync.core.node import InterfaceCheck, Node
@@ -54,6 +59,15 @@ from ironic_sync.rest_answers import (
     is_missing,
     marker_of,
     refusal_of,
+)
+from ironic_sync.rest_login import (
+    basic_of,
+    check_login,
+    endpoint_of,
+    settings_that_log_in,
+    tls_of,
+    tokens_of,
+    without_user,
 )
 from ironic_sync.settings import IronicSettings
 
@@ -110,11 +124,11 @@ class _NotDone(Transient):
 
 class HttpIronicApi:
     """A client of Ironic's REST API; it implements `IronicApi`. `url` is that of the service, with or without `/v1`.
-    A user and password in it are sent by HTTP's basic authentication.
+    If it is empty, the URL is read from Keystone's catalogue. The settings say how the client logs in, and by which
+    certificates.
 
-    With Keystone, `auth` is an `httpx.Auth` that gives its tokens, and a new one after a 401. `has_shards` says that
-    the operator assigns nodes to cells by shards, so an Ironic without shards is refused. `transport` is httpx's way
-    to the server, for tests.
+    `has_shards` says that the operator assigns nodes to cells by shards, so an Ironic without shards is refused.
+    `transport` is httpx's way to the servers, for tests. Raises ValueError if it cannot log in like this.
     """
 
     def __init__(
@@ -123,26 +137,37 @@ class HttpIronicApi:
         settings: IronicSettings | None = None,
         *,
         has_shards: bool = False,
-        auth: httpx.Auth | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._settings = settings or IronicSettings()
         self._has_shards = has_shards
-        base, basic = _without_user(url)
+        check_login(url, self._settings)
+        uses_keystone = self._settings.auth == "keystone"
+        self._has_catalogue = uses_keystone and not url
+        # Empty until it was found in Keystone's catalogue.
+        self._base = "" if self._has_catalogue else without_user(url)
         self._client = httpx.AsyncClient(
-            base_url=base,
-            auth=auth or basic,
+            auth=basic_of(url, self._settings),
             transport=transport,
+            verify=tls_of(self._settings),
             timeout=httpx.Timeout(
                 self._settings.rest_answer_s_max, connect=self._settings.rest_connect_s_max
             ),
             limits=httpx.Limits(max_connections=self._settings.rest_connections_max),
         )
-        self._name = f"Ironic at {base}"
+        self._tokens = (
+            tokens_of(self._settings, self._client, with_catalogue=self._has_catalogue)
+            if uses_keystone
+            else None
+        )
         self._least = MINOR_OF_SHARDS if has_shards else MINOR_LEAST
         self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
         # As it is asked for; lowered to what the server offers when it says that it has less.
         self._minor = max(self._least, MINOR_WANTED)
+
+    @property
+    def _name(self) -> str:
+        return f"Ironic at {self._base}" if self._base else "Ironic"
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -340,11 +365,15 @@ class HttpIronicApi:
 
     async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> Answer:
         """Send one request with the microversion that Ironic takes. Raises if Ironic is away, or refuses user or version."""
-        answer = await self._sent(method, path, query, body)
+        token = await self._token()
+        answer = await self._sent(method, path, query, body, token)
+        if answer.status == _UNAUTHORIZED and self._tokens is not None and token is not None:
+            self._tokens.forget(token)
+            answer = await self._sent(method, path, query, body, await self._token())
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             raise CredentialsRefused(
-                f"{self._name} refuses {method} {path} with {answer.status}: {answer.message}; check the user, the "
-                "password and its roles"
+                f"{self._name} refuses {method} {path} with {answer.status}: {answer.message}; check "
+                f"{settings_that_log_in(self._settings)} and the roles of this user"
             )
         if answer.status == _NOT_ACCEPTABLE:
             self._lower_version(answer)
@@ -359,8 +388,25 @@ class HttpIronicApi:
             raise Unavailable(f"{self._name} answers {answer.status} to {method} {path}: {answer.message}")
         return answer
 
-    async def _sent(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+    async def _token(self) -> Token | None:
+        """A token of Keystone; None if Ironic is used without. Raises if Keystone is away or refuses."""
+        if self._tokens is None:
+            return None
+        try:
+            token = await self._tokens.current()
+        except Unavailable as problem:
+            raise _NotDone(problem) from problem
+        except KeystoneRefused as problem:
+            raise CredentialsRefused(f"{problem}; check {settings_that_log_in(self._settings)}") from problem
+        if self._has_catalogue:
+            self._base = endpoint_of(token, self._settings)
+        return token
+
+    async def _sent(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes, token: Token | None
+    ) -> Answer:
         headers = {
+            **({"X-Auth-Token": token.text} if token else {}),
             VERSION_HEADER: f"1.{self._minor}",
             "Accept": _JSON,
             **({"Content-Type": _JSON} if body else {}),
@@ -368,7 +414,9 @@ class HttpIronicApi:
         try:
             async with (
                 asyncio.timeout(self._settings.rest_answer_s_max),
-                self._client.stream(method, path, params=query, headers=headers, content=body) as response,
+                self._client.stream(
+                    method, f"{self._base}{path}", params=query, headers=headers, content=body
+                ) as response,
             ):
                 return Answer(response.status_code, await self._bounded(response), response.headers)
         except _NEVER_SENT as problem:
@@ -432,15 +480,8 @@ def _no_port(vif: str) -> Refused | None:
     return Refused(_BAD_REQUEST, f"{vif!r} is no id of a port")
 
 
-def _without_user(url: str) -> tuple[str, httpx.Auth | None]:
-    """The URL without its credentials, so that it may be shown, and these credentials."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(
-            f"the address of Ironic must be http://host:port or https://host, not {parts.scheme!r}"
-        )
-    place = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
-    base = urlunsplit((parts.scheme, place, parts.path.rstrip("/").removesuffix("/v1"), "", ""))
-    if parts.username is None:
-        return base, None
-    return base, httpx.BasicAuth(unquote(parts.username), unquote(parts.password or ""))
+def ironic_api(addresses: Addresses, settings: IronicSettings) -> HttpIronicApi | None:
+    """The client of the Ironic that these addresses name, or Keystone's catalogue; None if there is none. Raises BadSetting."""
+    if not addresses.ironic_url and settings.auth != "keystone":
+        return None
+    return HttpIronicApi(addresses.ironic_url, settings, has_shards=bool(addresses.ironic_shards))

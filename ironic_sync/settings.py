@@ -61,6 +61,28 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # How long the row of a node is kept after Ironic deleted it and placement let go of it.
     deleted_kept_s: float = 7 * 86400.0
 
+    # How the daemon, and `moor`, log in to Ironic: not at all, by HTTP's basic authentication, or by Keystone's tokens. A user
+    # and password in Ironic's URL are basic authentication too.
+    auth: Literal["none", "basic", "keystone"] = "none"
+    user: str = ""
+    password: str = ""
+    # With Keystone: its URL, the domain of the user, and what the token is for. Or an application credential instead of all
+    # but the URL: it is bound to a user and a project.
+    keystone_url: str = ""
+    user_domain: str = "Default"
+    scope: Literal["project", "system"] = "project"
+    project: str = "service"
+    project_domain: str = "Default"
+    application_credential_id: str = ""
+    application_credential_secret: str = ""
+    # Which of Ironic's addresses in Keystone's catalogue is used, if no URL of Ironic is set. An empty region is any.
+    interface: Literal["public", "internal", "admin"] = "public"
+    region: str = ""
+    # By which certificates Ironic and Keystone are verified, if not the system's; and the certificate, with its key, by which they
+    # know us. PEM files. A key that is in the file of its certificate needs no file.
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
     # How patient the client of Ironic's REST API is, and how much it takes in.
     rest_connect_s_max: float = 5.0
     rest_answer_s_max: float = 30.0

@@ -7,6 +7,7 @@ import typer
 from msgspec import structs, to_builtins
 from rich.text import Text
 
+from bus.configuration.addresses import is_secret
 from moor.options import AsJson, tuned, tuning
 from moor.showing import print_all
 from moor.tables import Columns
@@ -45,7 +46,7 @@ def _rows(name: str) -> list[dict[str, object]]:
             "section": name,
             "key": field,
             "variable": section.variable(field),
-            "value": to_builtins(settings[field]),
+            "value": "***" if settings[field] and is_secret(field) else to_builtins(settings[field]),
             "stated": stated[field].where if field in stated else "",
         }
         for field in section.types

@@ -21,9 +21,14 @@ class BadSetting(ValueError):  # noqa: N818 - named for what it is
     """An invalid setting: its key, its value, where it was set, and what is allowed."""
 
     def __init__(self, key: str, value: object, where: str, why: str) -> None:
-        shown = "***" if key.endswith("password") else value
+        shown = "***" if is_secret(key) else value
         super().__init__(f"{key} is {without_password(repr(shown))} ({where}): {why}")
         self.key = key
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of this setting must not be shown."""
+    return key.endswith(("password", "secret"))
 
 
 class Stated(Struct, frozen=True):

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Struct, structs
 
-from bus.configuration.addresses import BadSetting, without_password
+from bus.configuration.addresses import BadSetting, is_secret, without_password
 from bus.configuration.settings import BusSettings
 from bus.process import exiting_if_wrong
 
@@ -178,6 +178,10 @@ def _named(kind: Any) -> str:
     return " or ".join(map(str, words)) if words else _TYPES[kind]
 
 
+def _shown(field: str, value: object) -> str:
+    return "***" if is_secret(field) else without_password(repr(value))
+
+
 def _contradiction(section: Section[Any], stated: Mapping[str, Tuned], broken: str) -> BadSetting:
     """The error for limits that contradict each other, as the text `broken` says.
 
@@ -187,7 +191,7 @@ def _contradiction(section: Section[Any], stated: Mapping[str, Tuned], broken: s
     named = [field for field in dict.fromkeys(re.findall(r"\w+", broken)) if field in stated] or [*stated]
     first, *others = named
     beside = "".join(
-        f"; {section.name}.{field} is {without_password(repr(stated[field].value))} ({stated[field].where})"
+        f"; {section.name}.{field} is {_shown(field, stated[field].value)} ({stated[field].where})"
         for field in others
     )
     return BadSetting(

@@ -20,6 +20,7 @@ from moor.bare_metal.nodes import (
     NodeReader,
     NodeShown,
     SeveralNodesError,
+    has_ironic,
     reading_nodes,
 )
 from moor.bare_metal.nodes_showing import nodes_columns, print_node
@@ -245,13 +246,13 @@ def _order(
 ) -> None:
     """Send the order for each node. If Ironic refuses one, go on with the next."""
     settings = command_settings(ironic=ironic)
-    if not settings.ironic_url:
+    if not has_ironic(settings):
         raise typer.BadParameter(
             "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
         )
 
     async def work(reader: NodeReader) -> tuple[list[NodeShown], dict[str, Refused], bool]:
-        assert reader.api is not None, "`ironic_url` is set"
+        assert reader.api is not None, "the settings name an Ironic"
         found = await _found(reader, names)
         refused: dict[str, Refused] = {}
         for name, node in zip(names, found, strict=True):

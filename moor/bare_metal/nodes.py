@@ -6,18 +6,20 @@ from datetime import datetime
 from uuid import UUID
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.errors import Operational
 from bus.message import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow
 from ironic_sync.rest import UnreadableNode
-from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.store import IronicStore
 from moor.bare_metal.daemon_rows import opened_rows
 from moor.client import batches_of
+from moor.options import tuned, wrong_value
 from moor.settings import Settings
+from moor.tuning import IRONIC
 
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
@@ -182,18 +184,26 @@ class NodeReader:
         return rows
 
 
+def has_ironic(settings: Settings) -> bool:
+    """Whether the settings name an Ironic, by its URL or in Keystone's catalogue."""
+    return bool(settings.ironic_url) or tuned(IRONIC).auth == "keystone"
+
+
 @asynccontextmanager
 async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
     """A reader of Ironic's REST API, the daemons' database, or both, as the settings name them."""
-    if not settings.ironic_url and not settings.ironic_db_url:
+    if not has_ironic(settings) and not settings.ironic_db_url:
         raise typer.BadParameter(
             "neither an Ironic nor the daemons' database is named, and no `moor up --nodes` runs on this machine: "
             "give --ironic or MOOR_IRONIC_URL, or --ironic-db or MOOR_IRONIC_DB_URL"
         )
     async with AsyncExitStack() as stack:
-        api = rows = None
-        if settings.ironic_url:
-            api = HttpIronicApi(settings.ironic_url, has_shards=bool(settings.addresses.ironic_shards))
+        rows = None
+        with wrong_value():
+            api = ironic_api(
+                structs.replace(settings.addresses, ironic_url=settings.ironic_url), tuned(IRONIC)
+            )
+        if api is not None:
             stack.push_async_callback(api.close)
         if settings.ironic_db_url:
             rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))

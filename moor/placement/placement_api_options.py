@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from msgspec import Struct, structs
 
+from bus.keystone import KeystoneAccount
 from moor.options import wrong_value
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.basic import BasicAuthentication, users_in
-from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication, keystone_client
+from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
 from placement_worker.api.http.server import read_certificate, read_listen

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -19,6 +20,12 @@ class FakeKeystone:
         # The contents of each client's token; a service's own tokens are kept apart.
         self.tokens: dict[str, dict[str, object]] = {}
         self.service_tokens: set[str] = set()
+        self.service_user = "placement"
+        self.credential: dict[str, str] | None = None
+        # How long a service's token lasts, by a clock that need not be the service's.
+        self.lasts_s = 3600.0
+        self.catalogue: list[dict[str, object]] = []
+        self.authenticated: list[dict[str, object]] = []
         self.asked: list[str] = []
         self.is_down = False
         self.app = Starlette(
@@ -57,15 +64,31 @@ class FakeKeystone:
 
     async def _authenticate(self, request: Request) -> Response:
         auth = (await request.json())["auth"]
-        user = auth["identity"]["password"]["user"]
-        scope = auth["scope"]["project"]
-        if (user["name"], user["password"], user["domain"]["name"]) != (
-            "placement",
-            self.password,
-            "Default",
-        ):
+        self.authenticated.append(auth)
+        if not self._is_right(auth):
             return Response(status_code=HTTPStatus.UNAUTHORIZED)
-        assert scope == {"name": "service", "domain": {"name": "Default"}}
         token = uuid4().hex
         self.service_tokens.add(token)
-        return JSONResponse({"token": {}}, status_code=HTTPStatus.CREATED, headers={"x-subject-token": token})
+        issued = datetime(2031, 1, 1, tzinfo=UTC)
+        said: dict[str, object] = {
+            "issued_at": issued.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "expires_at": (issued + timedelta(seconds=self.lasts_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        if "nocatalog" not in request.query_params:
+            said["catalog"] = self.catalogue
+        return JSONResponse(
+            {"token": said}, status_code=HTTPStatus.CREATED, headers={"x-subject-token": token}
+        )
+
+    def _is_right(self, auth: dict[str, Any]) -> bool:
+        identity = auth["identity"]
+        if identity["methods"] == ["application_credential"]:
+            # Keystone refuses a scope beside an application credential.
+            return "scope" not in auth and identity["application_credential"] == self.credential
+        user = identity["password"]["user"]
+        named = (user["name"], user["password"], user["domain"]["name"])
+        in_project = {"project": {"name": "service", "domain": {"name": "Default"}}}
+        return named == (self.service_user, self.password, "Default") and auth["scope"] in (
+            in_project,
+            {"system": {"all": True}},
+        )

@@ -11,8 +11,9 @@ import pytest
 from msgspec import structs
 
 from bus.errors import Unavailable
+from bus.keystone import KeystoneAccount
 from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, User, users_in
-from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
+from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request_parts import Headers

@@ -17,28 +17,15 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-from msgspec import Struct
 
 from bus.errors import Unavailable
+from bus.keystone import TIMEOUT_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
 from placement_worker.api.values.request_parts import Headers
 
 REMEMBERED_S: Final = 300.0
 REMEMBERED_MAX: Final = 10_000
-TIMEOUT_S: Final = 10.0
-
-
-class KeystoneAccount(Struct, frozen=True, kw_only=True):
-    """The address of Keystone, and the service user by which this service asks it."""
-
-    # "https://cloud.example.com/identity": the part before /v3.
-    url: str
-    user: str
-    password: str
-    project: str = "service"
-    user_domain: str = "Default"
-    project_domain: str = "Default"
 
 
 class KeystoneAuthentication:
@@ -53,7 +40,7 @@ class KeystoneAuthentication:
         self._now = now
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Caller]] = {}
-        self._own_token = ""
+        self._tokens = KeystoneTokens(account, client)
 
     async def caller(self, headers: Headers) -> Caller:
         token = headers.get("x-auth-token", "")
@@ -81,8 +68,7 @@ class KeystoneAuthentication:
     async def _ask(self, token: str, digest: bytes) -> Caller:
         answer = await self._validated(token)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
-            # This service's own token has expired, or Keystone has forgotten it.
-            self._own_token = ""
+            # Keystone has forgotten this service's own token. `_validated` gets a new one.
             answer = await self._validated(token)
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise self._refused("Keystone does not know the token, or the token has expired")
@@ -95,45 +81,22 @@ class KeystoneAuthentication:
         return caller
 
     async def _validated(self, token: str) -> httpx.Response:
-        return await self._sent(
-            "GET",
-            {"x-auth-token": self._own_token or await self._authenticated(), "x-subject-token": token},
-        )
-
-    async def _authenticated(self) -> str:
-        """Ask Keystone for a new token with which this service identifies itself."""
-        account = self._account
-        identity = {
-            "methods": ["password"],
-            "password": {
-                "user": {
-                    "name": account.user,
-                    "password": account.password,
-                    "domain": {"name": account.user_domain},
-                }
-            },
-        }
-        scope = {"project": {"name": account.project, "domain": {"name": account.project_domain}}}
-        answer = await self._sent("POST", json={"auth": {"identity": identity, "scope": scope}})
-        if answer.status_code != HTTPStatus.CREATED:
-            raise Unavailable(
-                f"Keystone answered {answer.status_code} to user {account.user!r} of project {account.project!r}: "
-                "check the service user, its password and its project"
-            )
-        self._own_token = answer.headers["x-subject-token"]
-        return self._own_token
-
-    async def _sent(
-        self, method: str, headers: dict[str, str] | None = None, json: object = None
-    ) -> httpx.Response:
-        # The catalogue is long and not needed.
-        url = f"{self._account.url.rstrip('/')}/v3/auth/tokens?nocatalog"
         try:
-            return await self._client.request(method, url, headers=headers, json=json)
+            own = await self._tokens.current()
+        except KeystoneRefused as refused:
+            raise Unavailable(f"{refused}: check the service user, its password and its project") from None
+        headers = {"x-auth-token": own.text, "x-subject-token": token}
+        # The catalogue is long and not needed.
+        url = f"{self._account.base}/v3/auth/tokens?nocatalog"
+        try:
+            answer = await self._client.get(url, headers=headers)
         except httpx.HTTPError as problem:
             raise Unavailable(
                 f"Keystone at {self._account.url} does not answer: {type(problem).__name__} {problem}"
             ) from problem
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:
+            self._tokens.forget(own)
+        return answer
 
     def _refused(self, detail: str) -> ApiError:
         return ApiError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 from typer.testing import CliRunner
 
 from bus.configuration.addresses import BadSetting
@@ -73,6 +73,19 @@ ZERO_SAYS_SOMETHING = {
     "bus.blameless_delay_ms",
     "bus.connect_delay_ms_first",
     "bus.drain_ms_max",
+    # A name, a password or a file may be called 0.
+    "ironic.user",
+    "ironic.password",
+    "ironic.keystone_url",
+    "ironic.user_domain",
+    "ironic.project",
+    "ironic.project_domain",
+    "ironic.application_credential_id",
+    "ironic.application_credential_secret",
+    "ironic.region",
+    "ironic.ca_file",
+    "ironic.cert_file",
+    "ironic.key_file",
 }
 
 
@@ -96,6 +109,9 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
         check_a_list(section, field, tmp_path)
         return
     default = getattr(section.kind(), field)
+    if isinstance(default, str) and not get_args(section.types[field]):
+        check_a_text(section, field, tmp_path)
+        return
     # A value slightly larger, so that no limit is exceeded; for texts, another text.
     words = get_args(section.types[field])
     value = words[-1] if words else default + (1 if section.types[field] is int else 0.5)
@@ -108,6 +124,16 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
     by_file = tuning_from({}, config=file, here=HERE).of(section)
 
     assert by_variable == by_file == structs.replace(section.kind(), **{field: value})
+
+
+def check_a_text(section: Section[Any], field: str, place: Path) -> None:
+    file = a_file(place / "c.toml", f'[{section.name}]\n{field} = "other"\n')
+
+    by_variable = settings_in({section.variable(field): " other "}, section)
+    by_file = tuning_from({}, config=file, here=HERE).of(section)
+    handed_on = settings_in(environment_of(CloudSettings(**{section.name: by_file}), {}), section)
+
+    assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: "other"})
 
 
 # Lists of texts, each with another value than its default.
@@ -151,6 +177,31 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
         "alternates_max": "MOOR_SCHEDULER_ALTERNATES_MAX",
         "io_ops_per_host_max": "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX",
     }
+
+
+class Small(Struct, frozen=True, kw_only=True):
+    claims_max: int = 1
+    password: str = ""
+
+    def __post_init__(self) -> None:
+        if self.claims_max > 1:
+            raise ValueError("claims_max is at most 1 with this password")
+
+
+def test_a_password_is_hidden_in_the_error_for_a_setting_that_contradicts_it() -> None:
+    environment = {"MOOR_SMALL_CLAIMS_MAX": "2", "MOOR_SMALL_PASSWORD": "hunter2"}
+    with pytest.raises(BadSetting, match=r"claims_max is 2 .* small\.password is \*\*\* \(MOOR") as wrong:
+        settings_in(environment, Section("small", Small))
+
+    assert "hunter2" not in str(wrong.value)
+
+
+def test_moor_settings_hides_passwords() -> None:
+    environment = {"MOOR_IRONIC_PASSWORD": "hunter2", "MOOR_IRONIC_USER": "moor", "MOOR_IRONIC_AUTH": "basic"}
+    shown = CliRunner().invoke(app, ["settings", "ironic", "--json"], env=environment)
+
+    rows = {row["key"]: row["value"] for row in json.loads(shown.output)}
+    assert (rows["user"], rows["password"], rows["application_credential_secret"]) == ("moor", "***", "")
 
 
 def test_the_flag_of_schedulers_is_above_variables_and_variables_are_above_the_file(

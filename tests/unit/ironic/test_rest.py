@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import parse_qsl
@@ -104,12 +104,11 @@ def api_of(
     server: Server,
     settings: IronicSettings = QUICK,
     url: str = URL,
-    auth: httpx.Auth | None = None,
     *,
     has_shards: bool = False,
 ) -> HttpIronicApi:
     transport = httpx.ASGITransport(server)
-    return HttpIronicApi(url, settings, has_shards=has_shards, auth=auth, transport=transport)
+    return HttpIronicApi(url, settings, has_shards=has_shards, transport=transport)
 
 
 def told(**fields: object) -> dict[str, object]:
@@ -559,33 +558,6 @@ async def test_a_user_in_the_address_is_basic_authentication_and_is_never_shown(
 async def test_a_forbidden_request_is_an_operational_error() -> None:
     with pytest.raises(CredentialsRefused, match="403"):
         await api_of(Server(lambda _: Answer(status=403))).set_power_state(NODE, "power on")
-
-
-class Tokens(httpx.Auth):
-    """An example of a source of Keystone tokens."""
-
-    def __init__(self) -> None:
-        self._number = 1
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        request.headers["X-Auth-Token"] = f"token-{self._number}"
-        response = yield request
-        if response.status_code == httpx.codes.UNAUTHORIZED:
-            self._number += 1
-            request.headers["X-Auth-Token"] = f"token-{self._number}"
-            yield request
-
-
-async def test_a_token_that_is_over_is_replaced_once() -> None:
-    def script(asked: Asked) -> Answer:
-        return Answer(told()) if asked.headers["x-auth-token"] == "token-2" else Answer(status=401)
-
-    server = Server(script)
-    api = api_of(server, auth=Tokens())
-
-    assert await api.node(NODE) is not None
-    assert await api.node(NODE) is not None
-    assert [each.headers["x-auth-token"] for each in server.asked] == ["token-1", "token-2", "token-2"]
 
 
 @pytest.mark.parametrize("url", ["ironic:6385", "ftp://ironic/", "http:///v1", ""])

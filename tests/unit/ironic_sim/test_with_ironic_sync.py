@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from uuid import UUID
 
-import httpx
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from bus.errors import Locked, Unavailable
 from bus.message import ProviderId
@@ -17,14 +17,14 @@ from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from tests.unit.ironic_sim.worlds import World
 
+# ruff: noqa: S106 - this password is for a server inside the tests
+
 INSTANCE = UUID("11111111-2222-3333-4444-555555555555")
 SETTINGS = IronicSettings(page=3, rest_tries_max=2, rest_retry_delay_s_first=0.001)
 
 
-def client_of(world: World, auth: httpx.Auth | None = None) -> HttpIronicApi:
-    return HttpIronicApi(
-        "http://ironic", SETTINGS, has_shards=True, auth=auth, transport=IronicTransport(world.ironic)
-    )
+def client_of(world: World, settings: IronicSettings = SETTINGS) -> HttpIronicApi:
+    return HttpIronicApi("http://ironic", settings, has_shards=True, transport=IronicTransport(world.ironic))
 
 
 @pytest.fixture
@@ -140,7 +140,10 @@ async def test_an_ironic_that_is_away_is_unavailable_in_both_ways(
 @pytest.mark.asyncio
 async def test_users_are_asked_for_their_password() -> None:
     world = World(available_nodes(1), IronicSimSettings(users={"moor": "secret"}))
-    known, stranger = client_of(world, httpx.BasicAuth("moor", "secret")), client_of(world)
+    known, stranger = (
+        client_of(world, structs.replace(SETTINGS, auth="basic", user="moor", password="secret")),
+        client_of(world),
+    )
 
     assert await known.node(id_of(world)) is not None
     with pytest.raises(CredentialsRefused):

@@ -1,0 +1,122 @@
+"""How the client logs in to Ironic: by basic authentication or Keystone's tokens, and with which certificates.
+
+Errors name the settings that are to blame.
+"""
+
+import ssl
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import httpx
+
+from bus.configuration.addresses import BadSetting
+from bus.errors import WrongAnswer
+from bus.keystone import KeystoneAccount, KeystoneTokens, Token
+from bus.tls import BadCertificate, client_tls
+from ironic_sync.settings import SECTION, IronicSettings
+
+# Ironic's type in Keystone's catalogue, and the one that it had before.
+SERVICE_TYPES = ("baremetal", "bare-metal")
+
+
+def settings_that_log_in(settings: IronicSettings) -> str:
+    """The variables that name the user, for error messages."""
+    if settings.auth == "none":
+        return "MOOR_IRONIC_AUTH, or the user and password in MOOR_IRONIC_URL,"
+    if settings.application_credential_id:
+        fields = ["application_credential_id", "application_credential_secret"]
+    elif settings.auth == "basic":
+        fields = ["user", "password"]
+    else:
+        fields = ["user", "password", "user_domain", "project", "project_domain"]
+    return ", ".join(SECTION.variable(field) for field in fields)
+
+
+def check_login(url: str, settings: IronicSettings) -> None:
+    """Raise BadSetting, which names the settings, if the client could not log in to the Ironic at this URL like this."""
+    auth = settings.auth
+    needed: list[str] = []
+    if auth == "basic":
+        needed = ["user", "password"]
+    elif auth == "keystone" and settings.application_credential_id:
+        needed = ["keystone_url", "application_credential_secret"]
+    elif auth == "keystone":
+        needed = ["keystone_url", "user", "password"]
+    if missing := [SECTION.variable(name) for name in needed if not getattr(settings, name)]:
+        raise _bad("auth", auth, f"this needs {', '.join(missing)}")
+    if auth != "keystone" and settings.keystone_url:
+        raise _bad("keystone_url", settings.keystone_url, f"auth is {auth}, and must be keystone")
+    if settings.application_credential_id and settings.user:
+        raise _bad("user", settings.user, "application_credential_id is set too: one of them logs in")
+    if auth == "keystone" and urlsplit(url).username is not None:
+        raise BadSetting(
+            "ironic_url",
+            url,
+            "MOOR_IRONIC_URL",
+            "it names a user, but ironic.auth is keystone: leave one out",
+        )
+
+
+def without_user(url: str) -> str:
+    """Ironic's URL without its credentials and its version, so that it may be shown, and paths be added."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(
+            f"the address of Ironic must be http://host:port or https://host, not {parts.scheme!r}"
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    place = host if parts.port is None else f"{host}:{parts.port}"
+    return urlunsplit((parts.scheme, place, parts.path.rstrip("/").removesuffix("/v1"), "", ""))
+
+
+def basic_of(url: str, settings: IronicSettings) -> httpx.BasicAuth | None:
+    """The user and password of HTTP's basic authentication, from the settings or else from the URL."""
+    if settings.auth == "basic":
+        return httpx.BasicAuth(settings.user, settings.password)
+    parts = urlsplit(url)
+    if parts.username is None:
+        return None
+    return httpx.BasicAuth(unquote(parts.username), unquote(parts.password or ""))
+
+
+def tls_of(settings: IronicSettings) -> ssl.SSLContext:
+    """The certificates for Ironic and Keystone. Raises BadSetting if a file of them cannot be used."""
+    try:
+        return client_tls(settings.ca_file, settings.cert_file, settings.key_file)
+    except BadCertificate as wrong:
+        raise _bad(wrong.argument, wrong.file, wrong.why) from None
+
+
+def tokens_of(settings: IronicSettings, client: httpx.AsyncClient, *, with_catalogue: bool) -> KeystoneTokens:
+    account = KeystoneAccount(
+        url=settings.keystone_url,
+        user=settings.user,
+        password=settings.password,
+        user_domain=settings.user_domain,
+        scope=settings.scope,
+        project=settings.project,
+        project_domain=settings.project_domain,
+        application_credential_id=settings.application_credential_id,
+        application_credential_secret=settings.application_credential_secret,
+    )
+    return KeystoneTokens(account, client, with_catalogue=with_catalogue)
+
+
+def endpoint_of(token: Token, settings: IronicSettings) -> str:
+    """Ironic's URL in Keystone's catalogue. Raises WrongAnswer if it is not there."""
+    of_ironic = [each for each in token.endpoints if each.service in SERVICE_TYPES]
+    for each in of_ironic:
+        if each.interface == settings.interface and settings.region in ("", each.region):
+            try:
+                return without_user(each.url)
+            except ValueError as problem:
+                raise WrongAnswer(f"Keystone's catalogue says {each.url!r}: {problem}") from None
+    has = ", ".join(f"{each.interface} in {each.region or '(no region)'}" for each in of_ironic) or "none"
+    raise WrongAnswer(
+        f"Keystone's catalogue has no address of a service of type {SERVICE_TYPES[0]} with interface {settings.interface}"
+        f"{f' in region {settings.region}' if settings.region else ''} (it has: {has}): set MOOR_IRONIC_URL, or correct "
+        "MOOR_IRONIC_INTERFACE and MOOR_IRONIC_REGION"
+    )
+
+
+def _bad(field: str, value: str, why: str) -> BadSetting:
+    return BadSetting(f"{SECTION.name}.{field}", value, SECTION.variable(field), why)

@@ -1,0 +1,465 @@
+"""How the client logs in to Ironic: Keystone's tokens, basic authentication and certificates, on real TLS connections."""
+
+# ruff: noqa: S105, S106 - these passwords are for servers inside the tests
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+from msgspec import structs
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from bus.configuration.addresses import Addresses, BadSetting
+from bus.configuration.tuning import settings_in
+from bus.errors import Unavailable, WrongAnswer
+from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
+from ironic_sync.rest import CredentialsRefused
+from ironic_sync.rest_http import HttpIronicApi, ironic_api
+from ironic_sync.settings import SECTION, IronicSettings
+from placement_worker.api.http.server import HttpServer, Listen
+from placement_worker.api.settings import ApiSettings
+from tests.api.fake_keystone import FakeKeystone
+from tests.unit.ironic.test_rest import NODE, told
+
+QUICK = IronicSettings(rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, rest_tries_max=3)
+IDENTITY = "http://cloud/identity/v3/"
+BY_PASSWORD = structs.replace(
+    QUICK, auth="keystone", user="moor", password="of the service", keystone_url=IDENTITY
+)
+
+
+class Cloud:
+    """Keystone, and an Ironic that believes its tokens, as one application. `took` are the tokens that Ironic was sent."""
+
+    def __init__(self) -> None:
+        self.keystone = FakeKeystone()
+        self.keystone.service_user = "moor"
+        self.took: list[str] = []
+        self.app = Starlette(
+            routes=[
+                Route("/baremetal/v1/nodes/{id}", self._node),
+                Mount("/", self.keystone.app),
+            ]
+        )
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app))
+
+    def api(self, settings: IronicSettings, url: str = "http://cloud/baremetal") -> HttpIronicApi:
+        return HttpIronicApi(url, settings, transport=httpx.ASGITransport(self.app))
+
+    async def _node(self, request: Request) -> Response:
+        token = request.headers.get("x-auth-token", "")
+        self.took.append(token)
+        if token not in self.keystone.service_tokens:
+            return Response(status_code=401)
+        return JSONResponse(told())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def in_catalogue(**changed: object) -> dict[str, object]:
+    endpoint = {"interface": "public", "region_id": "north", "url": "http://cloud/baremetal/v1", "id": "e1"}
+    return {"type": "baremetal", "name": "ironic", "endpoints": [endpoint | changed]}
+
+
+# Keystone
+
+
+@pytest.mark.asyncio
+async def test_requests_carry_a_token_that_is_asked_for_once() -> None:
+    cloud = Cloud()
+    api = cloud.api(BY_PASSWORD)
+
+    nodes = await asyncio.gather(*(api.node(NODE) for _ in range(5)))
+
+    assert all(node is not None and node.id == NODE for node in nodes)
+    assert len(cloud.keystone.authenticated) == 1
+    assert set(cloud.took) == cloud.keystone.service_tokens
+    await api.close()
+
+
+@pytest.mark.asyncio
+async def test_a_token_that_was_revoked_is_replaced_and_the_request_sent_again() -> None:
+    cloud = Cloud()
+    api = cloud.api(BY_PASSWORD)
+    await api.node(NODE)
+    cloud.keystone.service_tokens.clear()
+
+    assert await api.node(NODE) is not None
+    assert len(cloud.keystone.authenticated) == 2
+    assert len(cloud.took) == 3
+    await api.close()
+
+
+@pytest.mark.asyncio
+async def test_a_token_that_ironic_refuses_even_when_new_is_told_with_the_settings() -> None:
+    cloud = Cloud()
+    api = cloud.api(BY_PASSWORD)
+    # Another Ironic, which asks another Keystone.
+    cloud.keystone.service_tokens = Forgetful()
+
+    with pytest.raises(CredentialsRefused, match=r"401.*check MOOR_IRONIC_USER, MOOR_IRONIC_PASSWORD.*roles"):
+        await api.node(NODE)
+    assert len(cloud.took) == 2
+    await api.close()
+
+
+class Forgetful(set[str]):
+    def add(self, element: str, /) -> None:
+        """Issue the token, and forget it."""
+
+
+@pytest.mark.asyncio
+async def test_an_application_credential_logs_in_without_a_scope() -> None:
+    cloud = Cloud()
+    cloud.keystone.credential = {"id": "c-1", "secret": "s"}
+    settings = structs.replace(
+        QUICK,
+        auth="keystone",
+        keystone_url=IDENTITY,
+        application_credential_id="c-1",
+        application_credential_secret="s",
+    )
+    api = cloud.api(settings)
+
+    assert await api.node(NODE) is not None
+    await api.close()
+    wrong = cloud.api(structs.replace(settings, application_credential_secret="other"))
+    with pytest.raises(
+        CredentialsRefused, match="application credential 'c-1'; check MOOR_IRONIC_APPLICATION"
+    ):
+        await wrong.node(NODE)
+    await wrong.close()
+
+
+@pytest.mark.asyncio
+async def test_the_whole_system_can_be_the_scope() -> None:
+    cloud = Cloud()
+    api = cloud.api(structs.replace(BY_PASSWORD, scope="system"))
+
+    assert await api.node(NODE) is not None
+    assert cloud.keystone.authenticated[0]["scope"] == {"system": {"all": True}}
+    await api.close()
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_password_names_account_and_settings_and_never_itself() -> None:
+    cloud = Cloud()
+    api = cloud.api(structs.replace(BY_PASSWORD, password="hunter2"))
+
+    with pytest.raises(CredentialsRefused) as refused:
+        await api.node(NODE)
+
+    assert (
+        "Keystone at http://cloud/identity answers 401 to user 'moor' of project 'service'; check "
+        "MOOR_IRONIC_USER, MOOR_IRONIC_PASSWORD" in str(refused.value)
+    )
+    assert "hunter2" not in str(refused.value)
+    assert cloud.took == []
+    await api.close()
+
+
+@pytest.mark.asyncio
+async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing() -> None:
+    cloud = Cloud()
+    cloud.keystone.is_down = True
+    api = cloud.api(BY_PASSWORD)
+
+    with pytest.raises(Unavailable, match="Keystone at http://cloud/identity answers 503"):
+        await api.set_power_state(NODE, "power on")
+    cloud.keystone.is_down = False
+    assert await api.node(NODE) is not None
+    assert len(cloud.took) == 1
+    await api.close()
+
+
+ACCOUNT = KeystoneAccount(url=IDENTITY, user="moor", password="of the service")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("lasts_s", "kept_s"), [(3600.0, 3600 - RENEW_BEFORE_S), (60.0, 30.0)])
+async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
+    lasts_s: float, kept_s: float
+) -> None:
+    cloud, clock = Cloud(), Clock()
+    cloud.keystone.lasts_s = lasts_s
+    async with cloud.client() as client:
+        tokens = KeystoneTokens(ACCOUNT, client, clock_s=clock)
+        first = await tokens.current()
+        clock.now_s += kept_s - 1
+        assert await tokens.current() is first
+        clock.now_s += 1
+
+        assert (await tokens.current()).text != first.text
+        # A late refusal of the old token does not drop the new one.
+        tokens.forget(first)
+        await tokens.current()
+
+    assert len(cloud.keystone.authenticated) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_refused_account_is_not_tried_at_once_again() -> None:
+    # Keystone may lock an account after a few failures.
+    cloud, clock = Cloud(), Clock()
+    async with cloud.client() as client:
+        tokens = KeystoneTokens(structs.replace(ACCOUNT, password="old"), client, clock_s=clock)
+        for _ in range(3):
+            with pytest.raises(KeystoneRefused, match="401 to user 'moor'"):
+                await tokens.current()
+        assert len(cloud.keystone.authenticated) == 1
+        cloud.keystone.password = "old"
+        clock.now_s += REFUSED_S
+
+        await tokens.current()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Response(b"<html>", 201),
+        JSONResponse({"token": {}}, 201, headers={"x-subject-token": "t"}),
+        JSONResponse(
+            {"token": {"issued_at": "2031-01-01T00:00:00Z", "expires_at": "2031-01-02T00:00:00Z"}}, 201
+        ),
+        JSONResponse(
+            {"token": {"issued_at": "2031-01-01T00:00:00Z", "expires_at": "2031-01-02T00:00:00"}},
+            201,
+            headers={"x-subject-token": "t"},
+        ),
+    ],
+    ids=["no json", "no times", "no token", "a time without a zone"],
+)
+async def test_an_answer_of_keystone_that_is_none_is_an_operational_error(answer: Response) -> None:
+    app = Starlette(routes=[Route("/identity/v3/auth/tokens", lambda _: answer, methods=["POST"])])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
+        with pytest.raises(WrongAnswer, match="Keystone at http://cloud/identity"):
+            await KeystoneTokens(ACCOUNT, client).current()
+
+
+# The catalogue
+
+
+@pytest.mark.asyncio
+async def test_without_a_url_the_catalogue_says_where_ironic_is() -> None:
+    cloud = Cloud()
+    other = in_catalogue(interface="internal", url="http://elsewhere/")
+    cloud.keystone.catalogue = [{"type": "compute", "endpoints": []}, other, in_catalogue()]
+    api = ironic_api_at(cloud, BY_PASSWORD)
+
+    assert await api.node(NODE) is not None
+    await api.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("catalogue", "has"),
+    [
+        ([], "none"),
+        ([in_catalogue(interface="admin")], "admin in north"),
+        ([in_catalogue(region_id="south")], "public in south"),
+    ],
+)
+async def test_a_catalogue_without_ironic_names_the_settings_and_what_it_has(
+    catalogue: list[dict[str, object]], has: str
+) -> None:
+    cloud = Cloud()
+    cloud.keystone.catalogue = catalogue
+    api = ironic_api_at(cloud, structs.replace(BY_PASSWORD, region="north"))
+
+    with pytest.raises(
+        WrongAnswer, match=rf"\(it has: {has}\): set MOOR_IRONIC_URL, or correct MOOR_IRONIC_INT"
+    ):
+        await api.node(NODE)
+    await api.close()
+
+
+def ironic_api_at(cloud: Cloud, settings: IronicSettings) -> HttpIronicApi:
+    return cloud.api(settings, url="")
+
+
+def test_there_is_no_client_without_url_and_without_keystone() -> None:
+    assert ironic_api(Addresses(), IronicSettings()) is None
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        (
+            {"AUTH": "keystone"},
+            r"ironic.auth is 'keystone' \(MOOR_IRONIC_AUTH\): this needs MOOR_IRONIC_KEYSTONE_URL, MOOR_IRONIC_USER, MOOR_",
+        ),
+        ({"AUTH": "basic", "USER": "moor"}, "this needs MOOR_IRONIC_PASSWORD"),
+        (
+            {"AUTH": "keystone", "KEYSTONE_URL": "http://k", "APPLICATION_CREDENTIAL_ID": "c"},
+            "this needs MOOR_IRONIC_APPLICATION_CREDENTIAL_SECRET",
+        ),
+        (
+            {
+                "AUTH": "keystone",
+                "KEYSTONE_URL": "http://k",
+                "USER": "moor",
+                "APPLICATION_CREDENTIAL_ID": "c",
+                "APPLICATION_CREDENTIAL_SECRET": "hunter2",
+            },
+            "application_credential_id is set too",
+        ),
+        ({"KEYSTONE_URL": "http://k"}, "auth is none, and must be keystone"),
+        (
+            {"KEY_FILE": "/k"},
+            r"ironic.key_file is '/k' \(MOOR_IRONIC_KEY_FILE\): a key without a certificate",
+        ),
+        ({"AUTH": "kerberos"}, "must be none or basic or keystone"),
+        ({"AUTH": "keystone", "PASSWORD": "hunter2"}, "this needs"),
+    ],
+)
+def test_settings_that_cannot_log_in_are_told_before_the_start(environment: dict[str, str], why: str) -> None:
+    with pytest.raises(BadSetting, match=why) as wrong:
+        ironic_api(
+            Addresses(ironic_url="http://ironic"),
+            settings_in({f"MOOR_IRONIC_{key}": value for key, value in environment.items()}, SECTION),
+        )
+
+    assert "hunter2" not in str(wrong.value)
+
+
+def test_a_user_in_the_url_beside_keystone_is_refused() -> None:
+    with pytest.raises(BadSetting, match=r"it names a user, but ironic\.auth is keystone") as wrong:
+        HttpIronicApi("http://moor:hunter2@cloud/", BY_PASSWORD)
+
+    assert "hunter2" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("field", ["ca_file", "cert_file"])
+def test_a_file_that_is_not_there_names_its_setting(field: str, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.pem")
+    with pytest.raises(BadSetting, match=rf"ironic.{field} is '{missing}' \(MOOR_IRONIC_{field.upper()}\)"):
+        HttpIronicApi("https://cloud/", structs.replace(QUICK, **{field: missing}))
+
+
+@pytest.mark.asyncio
+async def test_basic_authentication_is_by_settings_too() -> None:
+    asked: list[str] = []
+
+    async def node(request: Request) -> Response:
+        asked.append(request.headers["authorization"])
+        return JSONResponse(told())
+
+    app = Starlette(routes=[Route("/v1/nodes/{id}", node)])
+    settings = structs.replace(QUICK, auth="basic", user="moor", password="p:w")
+    api = HttpIronicApi("http://cloud", settings, transport=httpx.ASGITransport(app))
+    await api.node(NODE)
+    await api.close()
+
+    assert asked == ["Basic bW9vcjpwOnc="]
+
+
+# Certificates
+
+
+class Files:
+    """A certificate authority, and the files of a server and a client that it vouches for."""
+
+    def __init__(self, at: Path) -> None:
+        authority = trustme.CA()
+        self.ca = at / "ca.pem"
+        authority.cert_pem.write_to_path(self.ca)
+        self.chain, self.key = at / "client.pem", at / "client.key"
+        client = authority.issue_cert("moor.example")
+        client.private_key_pem.write_to_path(self.key)
+        for pem in client.cert_chain_pems:
+            pem.write_to_path(self.chain, append=True)
+        # The server lets in only clients with a certificate of the authority.
+        self.of_server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca))
+        self.of_server.verify_mode = ssl.CERT_REQUIRED
+        authority.issue_cert("127.0.0.1").configure_cert(self.of_server)
+
+    def known_to(self, settings: IronicSettings) -> IronicSettings:
+        return structs.replace(
+            settings, ca_file=str(self.ca), cert_file=str(self.chain), key_file=str(self.key)
+        )
+
+
+@asynccontextmanager
+async def served(app: ASGIApp, tls: ssl.SSLContext) -> AsyncIterator[str]:
+    server = HttpServer(app, Listen("127.0.0.1", 0), ApiSettings(), tls)
+    running = asyncio.create_task(server.run())
+    try:
+        yield server.url
+    finally:
+        await server.stop()
+        await running
+
+
+@pytest.mark.asyncio
+async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settings(tmp_path: Path) -> None:
+    cloud, files = Cloud(), Files(tmp_path)
+    async with served(cloud.app, files.of_server) as url:
+        settings = structs.replace(BY_PASSWORD, keystone_url=f"{url}/identity")
+        cloud.keystone.catalogue = [in_catalogue(url=f"{url}/baremetal")]
+        api = HttpIronicApi("", files.known_to(settings))
+        try:
+            assert await api.node(NODE) is not None
+        finally:
+            await api.close()
+
+    assert len(cloud.took) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("without", ["ca_file", "cert_file"])
+async def test_without_the_right_certificates_nobody_is_reached(without: str, tmp_path: Path) -> None:
+    cloud, files = Cloud(), Files(tmp_path)
+    changed: dict[str, Any] = {without: ""} | ({"key_file": ""} if without == "cert_file" else {})
+    async with served(cloud.app, files.of_server) as url:
+        settings = structs.replace(files.known_to(BY_PASSWORD), keystone_url=f"{url}/identity", **changed)
+        api = HttpIronicApi(f"{url}/baremetal", settings)
+        try:
+            with pytest.raises(Unavailable, match=r"Keystone at https://127\.0\.0\.1"):
+                await api.node(NODE)
+        finally:
+            await api.close()
+
+    assert cloud.keystone.authenticated == []
+
+
+@pytest.mark.asyncio
+async def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.key.write_bytes(encrypted(files.key.read_bytes()))
+
+    with pytest.raises(BadSetting, match=r"ironic.cert_file is .* encrypted"):
+        HttpIronicApi("https://cloud/", files.known_to(QUICK))
+
+
+def encrypted(pem: bytes) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    key = load_pem_private_key(pem, None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"p"))
