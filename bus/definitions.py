@@ -9,13 +9,14 @@ memory broker enforces the same rights.
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.permissions import Rights, rights_of
 from bus.topology import (
     DEAD_LETTERS,
     EVERY_SITE,
+    IRONIC_INBOX,
     QUEUES,
     ROLES,
     Application,
@@ -41,13 +42,14 @@ def definitions_of(
     virtual_host: str = "/",
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
+    inbox: Sequence[Queue] = IRONIC_INBOX,
     limits: Mapping[str, int] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """The definitions of the users in `passwords`, for a broker that has these exchanges and serves these cells.
 
     They contain the users, their rights, and RabbitMQ's limits on what each user may take of the broker.
     """
-    rights = rights_by_user(exchanges, cells, sites, applications)
+    rights = rights_by_user(exchanges, cells, sites, applications, inbox=inbox)
     strangers = sorted(passwords.keys() - rights.keys())
     if strangers:
         raise ValueError(
@@ -94,6 +96,8 @@ def rights_by_user(
     cells: Iterable[str],
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
+    *,
+    inbox: Sequence[Queue] = IRONIC_INBOX,
 ) -> dict[str, Rights]:
     """The rights of each user of a broker that has these exchanges, by the user's name.
 
@@ -105,7 +109,7 @@ def rights_by_user(
     there = {*sites}
     of_applications = {each.user: rights_of(each.role, names) for each in applications}
     return of_applications | {
-        user_of(role.name, cell): rights_of(role, names, cell)
+        user_of(role.name, cell): rights_of(role, names, cell, inbox=inbox)
         for role in ROLES
         if _has_user(role, there)
         for cell in (cell_names if role.per_cell else ("",))

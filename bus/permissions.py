@@ -6,14 +6,14 @@ simulation refuses a cell exactly where the real broker would.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from bus.topology import (
     DEAD,
     INBOXES,
-    QUEUES,
+    IRONIC_INBOX,
     REPLY,
     Grant,
     Queue,
@@ -83,15 +83,19 @@ class Rights(Struct, frozen=True):
 ALL_RIGHTS = Rights("", EVERYTHING, EVERYTHING, EVERYTHING)
 
 
-def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
-    """The rights of the user of a role, on a broker with these exchanges.
+def rights_of(
+    role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Sequence[Queue] = IRONIC_INBOX
+) -> Rights:
+    """The rights of the user of a role, on a broker with these exchanges. `inbox` are the queues of Ironic's notifications, as they
+    are called there.
 
     A role of cells has one user for each cell. An application is a role, too: its keys name its projects.
     """
     user, names = user_of(role.name, cell), tuple(exchanges)
     if role.operates:
         return Rights(user, EVERYTHING, EVERYTHING, EVERYTHING)
-    reads = tuple(in_cell(queue, cell or "*") for queue in role.reads)
+    called = {usual.name: queue.name for usual, queue in zip(IRONIC_INBOX, inbox, strict=True)}
+    reads = tuple(in_cell(called.get(queue, queue), cell or "*") for queue in role.reads)
     asks = role.asks and REPLY in names
     answers = [rf"answers\.{re.escape(user)}\.[^.]+"] if asks else []
     feeds = [rf"feed\.{re.escape(user)}\.[^.]+"] if role.listens else []
@@ -100,12 +104,13 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
     retries = [Grant(retry_exchange_of(queue), (queue,)) for queue in role.reads if queue not in INBOXES]
     write_keys = _keys_by_exchange((*role.writes, *retries), names, cell)
     if reads and DEAD in names:
-        write_keys[DEAD] = [_pattern(queue) for queue in reads]
+        # A dead letter has the name of its queue in the topology.
+        write_keys[DEAD] = [_pattern(in_cell(queue, cell or "*")) for queue in role.reads]
     if role.answers:
         write_keys[REPLY] = [r"answers\..+"]
     elif role.answers_to and REPLY in names:
         write_keys[REPLY] = [rf"answers\.{re.escape(user_of(each))}\.[^.]+" for each in role.answers_to]
-    inboxes = _inboxes(role, names)
+    inboxes = _inboxes(role, names, inbox)
     heard = tuple(Grant(each.exchange, (each.pattern,)) for inbox in inboxes for each in inbox.bindings)
     read_keys = _keys_by_exchange((*role.listens, *heard), names, cell)
     if asks:
@@ -131,7 +136,7 @@ def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
     return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
 
 
-def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:
+def _inboxes(role: Role, exchanges: tuple[str, ...], inbox: Sequence[Queue]) -> tuple[Queue, ...]:
     """The inboxes that a role reads on a broker with these exchanges. An inbox takes the messages of another program.
 
     The role's processes need the right to bind an inbox again, since that program may delete its exchange and create
@@ -139,9 +144,9 @@ def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:
     """
     return tuple(
         queue
-        for queue in QUEUES
+        for usual, queue in zip(IRONIC_INBOX, inbox, strict=True)
         if queue.kind is QueueKind.INBOX
-        and queue.name in role.reads
+        and usual.name in role.reads
         and any(each.exchange in exchanges for each in queue.bindings)
     )
 

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
+from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC
+from bus.workers.inbox import Inbox
 
 
 class IronicSettings(Struct, frozen=True, kw_only=True):
@@ -61,6 +63,12 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # How long the row of a node is kept after Ironic deleted it and placement let go of it.
     deleted_kept_s: float = 7 * 86400.0
 
+    # The names of Ironic's exchange, and of the topics of its versioned notifications; and of the queue in which they wait for the
+    # daemons, which all daemons of one Ironic share.
+    exchange: str = IRONIC
+    topics: tuple[str, ...] = (IRONIC_TOPIC,)
+    queue: str = IRONIC_EVENTS
+
     # How the daemon, and `moor`, log in to Ironic: not at all, by HTTP's basic authentication, or by Keystone's tokens. A user
     # and password in Ironic's URL are basic authentication too.
     auth: Literal["none", "basic", "keystone"] = "none"
@@ -95,8 +103,11 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_positive(
-            self, [name for name in self.__struct_fields__ if not isinstance(getattr(self, name), str)]
+            self,
+            [name for name in self.__struct_fields__ if not isinstance(getattr(self, name), str | tuple)],
         )
+        # This checks the names.
+        _ = self.inbox
         if self.renew_s + self.renew_wait_s >= self.acting_s:
             raise ValueError(
                 f"renew_s and renew_wait_s make {self.renew_s + self.renew_wait_s:g}, must be less than lease_s minus "
@@ -109,6 +120,11 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
             )
         if self.look_s >= self.lease_s:
             raise ValueError(f"look_s is {self.look_s}, must be less than lease_s ({self.lease_s})")
+
+    @property
+    def inbox(self) -> Inbox:
+        """Where Ironic's notifications are read."""
+        return Inbox(exchange=self.exchange, topics=self.topics, queue=self.queue)
 
     @property
     def acting_s(self) -> float:

@@ -75,7 +75,7 @@ def ironic_parts(
     membership.listen(reading)
     events = EventReader(
         ironic_link,
-        inbox or Inbox(),
+        inbox or settings.inbox,
         writer,
         station.publisher,
         name=station.name,

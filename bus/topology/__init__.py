@@ -42,6 +42,7 @@ from bus.topology.names import (
 from bus.topology.queues import (
     EXCHANGES,
     INBOXES,
+    IRONIC_INBOX,
     QUEUES,
     answers_queue,
     feed_queue,
@@ -124,6 +125,7 @@ __all__ = [
     "INBOXES",
     "IRONIC",
     "IRONIC_EVENTS",
+    "IRONIC_INBOX",
     "IRONIC_TOPIC",
     "MISSED",
     "NO_PROJECT",

@@ -46,6 +46,9 @@ def inbox_queues(name: str, exchange: str, topics: Iterable[str]) -> tuple[Queue
     )
 
 
+# Operators may choose other names for these, and for Ironic's exchange.
+IRONIC_INBOX = inbox_queues(IRONIC_EVENTS, IRONIC, (IRONIC_TOPIC,))
+
 EXCHANGES: tuple[Exchange, ...] = (
     Exchange(API, Site.API),
     Exchange(PLACEMENT),
@@ -188,7 +191,7 @@ QUEUES: tuple[Queue, ...] = (
         (Binding(CELL, "host.books.query.{cell}"),),
         Site.CELL,
     ),
-    *inbox_queues(IRONIC_EVENTS, IRONIC, (IRONIC_TOPIC,)),
+    *IRONIC_INBOX,
     Queue(
         "ironic.{cell}.work",
         QueueKind.WORK,

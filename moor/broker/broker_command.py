@@ -20,10 +20,11 @@ from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.options import AsJson, BusUrl, Cells, command_settings, out, with_connection
+from moor.options import AsJson, BusUrl, Cells, command_settings, out, tuned, with_connection
 from moor.settings import Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
+from moor.tuning import IRONIC
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
@@ -140,7 +141,7 @@ def _deployments(
 ) -> tuple[Settings, tuple[BrokerDeployment, ...]]:
     settings = command_settings(bus=bus, cells=cells)
     addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
-    return settings, deployments_of(addresses, addresses.cells or else_cells)
+    return settings, deployments_of(addresses, addresses.cells or else_cells, tuned(IRONIC))
 
 
 def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[BrokerDeployment]:
@@ -162,6 +163,7 @@ def _create_users(deployment: BrokerDeployment, file: Path, ctl: list[str]) -> N
         salt=secrets.token_bytes(SALT_BYTES),
         virtual_host=deployment.virtual_host,
         sites=deployment.sites,
+        inbox=deployment.inbox,
     )
     # Write the file first: a password that reaches only the broker would be lost.
     write_private(file, {**known, **passwords})

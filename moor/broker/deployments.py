@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.configuration.addresses import Addresses
 from bus.definitions import rights_by_user
 from bus.permissions import Rights
-from bus.topology import Objects, Site, objects_of
+from bus.topology import IRONIC as EXCHANGE
+from bus.topology import IRONIC_INBOX, Objects, Queue, Site, objects_of
+from ironic_sync.settings import IronicSettings
 
 API = "api"
 IRONIC = "ironic"
@@ -20,6 +22,9 @@ class BrokerDeployment(Struct, frozen=True):
     url: str
     sites: tuple[Site, ...]
     cells: tuple[str, ...]
+    # Ironic's exchange and the queues of its notifications, as the operator calls them.
+    ironic_exchange: str = EXCHANGE
+    inbox: tuple[Queue, Queue] = IRONIC_INBOX
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -33,16 +38,28 @@ class BrokerDeployment(Struct, frozen=True):
         return unquote(urlsplit(self.url).path.removeprefix("/")) or "/"
 
     def objects(self, *, create_foreign: bool = False) -> Objects:
-        return objects_of(self.cells, self.sites, create_foreign=create_foreign)
+        usual = objects_of(self.cells, self.sites, create_foreign=create_foreign)
+        called = {each.name: queue for each, queue in zip(IRONIC_INBOX, self.inbox, strict=True)}
+        return structs.replace(
+            usual,
+            exchanges=tuple(
+                structs.replace(each, name=self.ironic_exchange) if each.name == EXCHANGE else each
+                for each in usual.exchanges
+            ),
+            queues=tuple(called.get(each.name, each) for each in usual.queues),
+        )
 
     def rights(self) -> dict[str, Rights]:
-        return rights_by_user(self.objects().exchanges, self.cells, self.sites)
+        return rights_by_user(self.objects().exchanges, self.cells, self.sites, inbox=self.inbox)
 
 
-def deployments_of(addresses: Addresses, cells: Iterable[str]) -> tuple[BrokerDeployment, ...]:
+def deployments_of(
+    addresses: Addresses, cells: Iterable[str], ironic: IronicSettings | None = None
+) -> tuple[BrokerDeployment, ...]:
     """One deployment per broker. The API level's is first; it also serves the cells without a broker of their own. Ironic's
     own broker, if there is one, is last.
     """
+    inbox = (ironic or IronicSettings()).inbox
     by_url: dict[str, list[str]] = {addresses.bus_url: []}
     for cell in cells:
         by_url.setdefault(addresses.bus_of(cell), []).append(cell)
@@ -61,6 +78,8 @@ def deployments_of(addresses: Addresses, cells: Iterable[str]) -> tuple[BrokerDe
                 if is_there
             ),
             tuple(here),
+            inbox.exchange,
+            inbox.queues,
         )
         for url, here in by_url.items()
     )

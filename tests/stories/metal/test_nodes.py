@@ -9,13 +9,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from bus.broker import Connection, Parcel
+from bus.broker import Connection, NotFound, Parcel
 from bus.message import ProviderId
 from bus.messages.hosts import NODE, AskHosts, HostsFound
 from bus.messages.placement import InventoryState
-from bus.topology import IRONIC, objects_of
+from bus.topology import IRONIC, Exchange, Objects, objects_of
 from bus.workers.inbox import Inbox
 from bus.workers.link import Link
 from bus.workers.station import Station
@@ -44,6 +44,7 @@ pytestmark = [
     ),
 ]
 
+USUAL_INBOX = Inbox(creates_exchange=True)
 CELLS_OF_NODES = CellMap(default="c1")
 QUICK = IronicSettings(
     # No daemon that stands still for some seconds loses its lease.
@@ -89,10 +90,12 @@ class NodesSetup(Struct):
         settings: IronicSettings = QUICK,
         cells: CellMap = CELLS_OF_NODES,
         hidden: AbstractSet[ProviderId] = frozenset(),
+        inbox: Inbox | None = USUAL_INBOX,
+        user: str = "ironic",
     ) -> AsyncIterator[asyncio.Event]:
         """A daemon. It uses Ironic's API if there is a simulation; its user cannot see the `hidden` nodes."""
         station = Station(self.cloud.brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
-        link = Link(self.cloud.brokers.at_api("ironic"), SETTINGS)
+        link = Link(self.cloud.brokers.at_api(user), SETTINGS)
         api = (
             None
             if simulation is None
@@ -106,7 +109,7 @@ class NodesSetup(Struct):
             name=name,
             incarnation=f"{name}-{id(station)}",
             cells=cells,
-            inbox=Inbox(creates_exchange=True),
+            inbox=inbox,
             api=api,
         )
         async with self.cloud.running(parts, station) as told:
@@ -114,6 +117,16 @@ class NodesSetup(Struct):
         await link.close()
         if api is not None:
             await api.close()
+
+    async def until_bound(self, queue: str) -> None:
+        async def is_so() -> bool:
+            try:
+                await self.connection.depth(queue)
+            except NotFound:
+                return False
+            return True
+
+        await wait_until(is_so, f"queue {queue} exists")
 
     async def stock(self, node: ProviderId, resource: str) -> InventoryState | None:
         found = (await self.cloud.providers()).get(str(node))
@@ -135,10 +148,12 @@ class NodesSetup(Struct):
 
         await wait_until(is_so, f"{owners} own {count} nodes")
 
-    async def said(self, *bodies: bytes) -> None:
+    async def said(
+        self, *bodies: bytes, exchange: str = IRONIC, topic: str = "ironic_versioned_notifications"
+    ) -> None:
         """Publish these bodies as Ironic does."""
         for body in bodies:
-            parcel = Parcel(IRONIC, "ironic_versioned_notifications.info", body)
+            parcel = Parcel(exchange, f"{topic}.info", body)
             await self.cloud.client.publisher.offer(parcel)
 
 
@@ -193,6 +208,23 @@ async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
             return [(each.up, each.kind, each.cell) for each in found.hosts] == [(True, NODE, "c1")]
 
         await wait_until(is_host, f"node {node} is a host")
+
+
+async def test_exchange_topics_and_queue_are_those_of_the_settings(bus: str, books: str) -> None:
+    names = {"exchange": "metal", "topics": ("for_all", "for_us"), "queue": "ironic.south"}
+    settings = structs.replace(QUICK, **names)
+    bodies = captured("09_maintenance_by_patch.jsonl")
+    node = node_in(bodies[0])
+    async with nodes_setup(bus, books) as setup:
+        # The rights of the role are to the usual names (`moor broker declare` gives those to other names).
+        daemon = setup.daemon("d1", settings=settings, inbox=None, user="operator")
+        await setup.connection.declare(Objects((Exchange("metal", durable=False),)))
+        async with daemon:
+            await setup.until_bound("ironic.south")
+            await setup.said(*bodies[:2], exchange="metal", topic="for_us")
+            await setup.until_reserved(node, 1)
+            await setup.said(*bodies[2:], exchange="metal", topic="for_all")
+            await setup.until_reserved(node, 0)
 
 
 async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bus: str, books: str) -> None:

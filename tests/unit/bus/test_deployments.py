@@ -2,6 +2,7 @@
 
 from bus.configuration.addresses import Addresses
 from bus.topology import Site
+from ironic_sync.settings import IronicSettings
 from moor.broker.deployments import BrokerDeployment, deployments_of
 
 ALL = "amqp://api/"
@@ -73,6 +74,30 @@ def test_ironics_own_broker_has_its_inbox_and_the_api_levels_has_none() -> None:
     assert rights.may_bind("ironic", "ironic_versioned_notifications.*")
     assert not rights.may_configure("ironic.events")
     assert not rights.may_write("moor.dead")
+
+
+def test_an_ironic_with_other_names_has_its_inbox_bound_there_and_the_rights_to_it() -> None:
+    settings = IronicSettings(exchange="metal", topics=("for_us", "for_all"), queue="ironic.south")
+    api, there = deployments_of(Addresses(bus_url=ALL, ironic_bus_url="amqp://ironic/"), ("c1",), settings)
+
+    assert names(there) == {"ironic.south", "ironic.south.missed"}
+    assert {each.name for each in there.objects().exchanges} == {"metal", "moor.missed"}
+    (inbox,) = (each for each in there.objects().queues if each.name == "ironic.south")
+    assert [(each.exchange, each.pattern) for each in inbox.bindings] == [
+        ("metal", "for_us.*"),
+        ("metal", "for_all.*"),
+    ]
+    rights = there.rights()["moor-ironic"]
+    assert rights.may_read("ironic.south")
+    assert rights.may_read("ironic.south.missed")
+    assert not rights.may_read("ironic.events")
+    assert rights.may_bind("metal", "for_us.*")
+    assert rights.may_write("ironic.south")
+    for key in ("#", "ironic_versioned_notifications.*", "ironic.conductor_manager"):
+        assert not rights.may_bind("metal", key), key
+    assert not rights.may_publish("metal", "for_us.info")
+    # A dead letter of it has the name of the inbox in the topology.
+    assert api.rights()["moor-ironic"].may_publish("moor.dead", "ironic.events")
 
 
 def test_ironic_may_share_a_cells_broker() -> None:

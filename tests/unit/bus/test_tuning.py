@@ -74,6 +74,9 @@ ZERO_SAYS_SOMETHING = {
     "bus.connect_delay_ms_first",
     "bus.drain_ms_max",
     # A name, a password or a file may be called 0.
+    "ironic.exchange",
+    "ironic.topics",
+    "ironic.queue",
     "ironic.user",
     "ironic.password",
     "ironic.keystone_url",
@@ -142,6 +145,7 @@ LISTS = {
     "scheduler.weighers": ("ram", "metrics"),
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
+    "ironic.topics": ("of_nova", "of_us"),
     "compute.pools": ("nfs:DISK_GB=2000", "net:IPV4_ADDRESS=250@c1-*"),
 }
 
