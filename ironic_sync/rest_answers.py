@@ -76,5 +76,12 @@ def marker_of(link: str) -> str:
         return ""
 
 
+class Console(Struct, frozen=True, rename={"is_on": "console_enabled", "info": "console_info"}):
+    """The console of a node. `info` says where it is, in a form that depends on the driver; None while it is off."""
+
+    is_on: bool
+    info: dict[str, Any] | None = None
+
+
 def refusal_of(answer: Answer) -> Refused | None:
     return Refused(answer.status, answer.message) if answer.status >= ERRORS else None

@@ -53,6 +53,7 @@ from ironic_sync.rest_answers import (
     MESSAGE_MAX,
     Allocated,
     Answer,
+    Console,
     Listing,
     Patched,
     Vifs,
@@ -84,6 +85,8 @@ VERSION_MIN_HEADER = "X-OpenStack-Ironic-API-Minimum-Version"
 MINOR_LEAST = 46
 MINOR_WANTED = 65
 MINOR_OF_SHARDS = 82
+# Since this version, Ironic makes config drives of their parts.
+MINOR_OF_DRIVE_PARTS = 56
 # The fields of a node that are asked for, and the microversion from which each can be: asked for before, it is an error.
 FIELDS: Mapping[str, Minor] = {
     **dict.fromkeys(("uuid", "name", "provision_state", "target_provision_state", "power_state"), 1),
@@ -236,6 +239,12 @@ class HttpIronicApi:
     async def set_provision_state(
         self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
     ) -> Refused | None:
+        if isinstance(configdrive, Mapping) and self._minor < MINOR_OF_DRIVE_PARTS:
+            return Refused(
+                _NOT_ACCEPTABLE,
+                f"a config drive of user data and metadata needs version 1.{MINOR_OF_DRIVE_PARTS}, and {self._name} offers "
+                f"1.{self._minor}",
+            )
         order = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
         return await self._order("PUT", node, "/states/provision", order)
 
@@ -253,6 +262,24 @@ class HttpIronicApi:
 
     async def set_power_state(self, node: ProviderId, target: str) -> Refused | None:
         return await self._order("PUT", node, "/states/power", {"target": target})
+
+    async def rescue(self, node: ProviderId, password: str) -> Refused | None:
+        """Boot the node's rescue image, whose user `rescue` gets this password."""
+        return await self._order(
+            "PUT", node, "/states/provision", {"target": "rescue", "rescue_password": password}
+        )
+
+    async def set_console(self, node: ProviderId, *, is_on: bool) -> Refused | None:
+        return await self._order("PUT", node, "/states/console", {"enabled": is_on})
+
+    async def console(self, node: ProviderId) -> Console | Refused:
+        answer = await self._ask(f"{_at(node)}/states/console")
+        return refusal_of(answer) or self._read(answer, Console)
+
+    async def node_of_instance(self, instance: UUID) -> Node | None:
+        """The node that Ironic says this instance is on; None if there is none."""
+        nodes, _ = await self._nodes({"instance_uuid": str(instance), "limit": "1"})
+        return self._whole(nodes[0]).node if nodes else None
 
     async def set_maintenance(
         self, node: ProviderId, reason: str = "", *, is_on: bool = True

@@ -83,8 +83,10 @@ class Image(Value, frozen=True):
     ramdisk: Reference = ""
 
 
-# A URL; or, as Ironic allows, the base64 of a gzipped ISO image: a few KiB, unless the user data is large.
-ConfigDrive = Annotated[str, Meta(max_length=64 * 1024)]
+# A URL; or, as Ironic allows, the base64 of a gzipped ISO image: a few KiB, unless the user data is large; or the JSON of the
+# drive's parts (config_drive.py).
+CONFIG_DRIVE_MAX = 64 * 1024
+ConfigDrive = Annotated[str, Meta(max_length=CONFIG_DRIVE_MAX)]
 # Ids of network ports to attach to the instance.
 Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
 

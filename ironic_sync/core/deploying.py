@@ -18,6 +18,7 @@ reserved until Ironic says that it is available.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
 from bus.messages.cell import DeployInstance, RedeployInstance
+from bus.messages.config_drive import parts_of
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
@@ -106,6 +108,7 @@ REFUSALS_MAX = 12
 # accepts every port and attaches none.
 NO_EFFECT_MAX = 4
 _CONFLICT, _MISSING = 409, 404
+HOST_NAME_MAX = 63
 
 
 class Seen(Struct, frozen=True):
@@ -153,7 +156,8 @@ class SetState(Struct, frozen=True):
     """A step: order Ironic to bring the node into a provision state."""
 
     target: Literal["active", "deleted", "abort", "rebuild"]
-    configdrive: str = ""
+    # A URL, an image, or its parts.
+    configdrive: str | Mapping[str, Any] = ""
 
 
 _WORDS: Mapping[type, str] = {
@@ -360,6 +364,32 @@ def instance_info(order: DeployInstance | RedeployInstance, node: Node) -> dict[
     return info
 
 
+def config_drive(order: DeployInstance | RedeployInstance) -> str | Mapping[str, Any]:
+    """The config drive for Ironic. To its parts are added, unless they are given, the id and names of the instance: a request for several
+    instances cannot name each.
+    """
+    try:
+        parts = parts_of(order.config_drive)
+    except ValueError:
+        # Ironic refuses it with its own words.
+        return order.config_drive
+    if parts is None:
+        return order.config_drive
+    name = order.name or str(order.instance)
+    usual = {"uuid": str(order.instance), "name": name, "hostname": _host_name(name)}
+    drive: dict[str, Any] = {"meta_data": usual | parts.meta_data}
+    if parts.user_data:
+        drive["user_data"] = parts.user_data
+    if parts.network_data:
+        drive["network_data"] = parts.network_data
+    return drive
+
+
+def _host_name(name: str) -> str:
+    """The name with only those characters that a host's name may have."""
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:HOST_NAME_MAX].rstrip("-") or "instance"
+
+
 def _deploying(  # noqa: PLR0911 - one for each kind of state
     deploy: Deploy, order: DeployInstance, seen: Seen
 ) -> Step | Outcome:
@@ -399,7 +429,7 @@ def _beginning(deploy: Deploy, order: DeployInstance, node: Node, seen: Seen) ->
             return ReadVifs()
         if left := [each for each in order.ports if each not in seen.vifs]:
             return AttachVif(left[0])
-    return SetState("active", order.config_drive) if seen.is_valid else Validate()
+    return SetState("active", config_drive(order)) if seen.is_valid else Validate()
 
 
 def _rebuilding(  # noqa: PLR0911 - one for each kind of state
@@ -429,7 +459,7 @@ def _rebuilding(  # noqa: PLR0911 - one for each kind of state
 def _beginning_rebuild(order: RedeployInstance, node: Node, seen: Seen) -> Step:
     if not seen.has_info:
         return SetInstance(instance_info(order, node))
-    return SetState("rebuild", order.config_drive) if seen.is_valid else Validate()
+    return SetState("rebuild", config_drive(order)) if seen.is_valid else Validate()
 
 
 def _since(node: Node) -> str:

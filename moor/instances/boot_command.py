@@ -19,6 +19,7 @@ from bus.messages.build import (
 from moor.client import client
 from moor.instances.following import Following, Timeout, followed, has_ended, run_order, taken
 from moor.instances.request_options import (
+    DriveOptions,
     ElseOptions,
     FlavorOptions,
     HostOptions,
@@ -27,7 +28,6 @@ from moor.instances.request_options import (
     id_of_order,
 )
 from moor.instances.requests import (
-    config_drive_of,
     pairs_of,
     wait_of,
 )
@@ -54,14 +54,11 @@ def boot(
         str,
         typer.Option(
             metavar="ID|URL",
-            help="The image of the instance. The next five options matter for bare-metal nodes only.",
+            help="The image of the instance. The options from here to --port matter for bare-metal nodes only.",
         ),
     ] = "",
     of_image: ImageOptions,
-    config_drive: Annotated[
-        str,
-        typer.Option(metavar="URL|FILE", help="The config drive: a URL, or a file with a gzipped ISO image."),
-    ] = "",
+    drive: DriveOptions,
     port: Annotated[
         list[str] | None,
         typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
@@ -151,7 +148,7 @@ def boot(
         project=project,
         image_properties=pairs_of("--image-property", image_property),
         image=of_image.read(image),
-        config_drive=config_drive_of(config_drive),
+        config_drive=drive.read(),
         ports=tuple(port or ()),
         **where.fields,
         group=None if group is None else JoinedGroup(id=GroupId(group)),

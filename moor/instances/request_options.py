@@ -1,6 +1,7 @@
 """Options that several commands about instances share: what an instance needs, where, its image, and the id of the order."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from msgspec import Struct, structs
 from bus.messages.build import Flavor, FlavorChange, Image, RequestId
 from moor.instances.flavors import FlavorsFile, alternatives_of, flavor_named
 from moor.instances.request_ids import new_request_ids
-from moor.instances.requests import pairs_of
+from moor.instances.requests import drive_of, pairs_of
 from moor.options import flag_of, read_uuid
 from moor.settings import Settings
 
@@ -140,6 +141,36 @@ class ImageOptions(Struct, frozen=True):
                     f"{flag_of(field)} is {value!r}, but --image is not given: it describes an image"
                 )
         return None
+
+
+class DriveOptions(Struct, frozen=True):
+    config_drive: Annotated[
+        str,
+        typer.Option(
+            metavar="URL|FILE", help="A whole config drive: a URL, or a file with a gzipped ISO image."
+        ),
+    ] = ""
+    user_data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Make a config drive with this user data: a text, such as a script or a cloud-config.",
+        ),
+    ] = None
+    meta: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Make a config drive with this metadata; may be repeated."),
+    ] = None
+    ssh_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="Make a config drive with this public SSH key."
+        ),
+    ] = None
+
+    def read(self) -> str:
+        return drive_of(self.config_drive, self.user_data, self.meta, self.ssh_key)
 
 
 OrderId = Annotated[

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import typer
 
-from bus.messages.build import Wait
+from bus.messages.build import CONFIG_DRIVE_MAX, Wait
+from bus.messages.config_drive import ConfigDriveParts, text_of
 
 GZIP = b"\x1f\x8b"
+KEY_NAME = "moor"
 
 
 def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
@@ -32,6 +34,51 @@ def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
             f"--priority is {priority}, and nothing waits: it orders requests with --wait-for-room"
         )
     return None
+
+
+def drive_of(
+    config_drive: str,
+    user_data: Path | None,
+    meta: Sequence[str] | None,
+    ssh_key: Path | None,
+) -> str:
+    """The config drive of a request: as given, or of these parts. A request has one, and it is bounded."""
+    if not (user_data or meta or ssh_key):
+        return _bounded(config_drive_of(config_drive), "--config-drive")
+    if config_drive:
+        raise typer.BadParameter(
+            "--config-drive is a whole config drive, and --user-data, --meta and --ssh-key make one: give one or the other"
+        )
+    meta_data: dict[str, object] = {}
+    if ssh_key:
+        meta_data["public_keys"] = {KEY_NAME: _text_in("--ssh-key", ssh_key).strip()}
+    if meta:
+        meta_data["meta"] = pairs_of("--meta", meta)
+    parts = ConfigDriveParts(
+        meta_data=meta_data, user_data=_text_in("--user-data", user_data) if user_data else ""
+    )
+    return _bounded(text_of(parts), "--user-data, --meta and --ssh-key together")
+
+
+def _bounded(drive: str, of: str) -> str:
+    if len(drive) > CONFIG_DRIVE_MAX:
+        raise typer.BadParameter(
+            f"the config drive of {of} has {len(drive)} characters, and a message carries at most {CONFIG_DRIVE_MAX}: let the user "
+            "data fetch what is large, or give --config-drive a URL"
+        )
+    return drive
+
+
+def _text_in(flag: str, file: Path) -> str:
+    try:
+        text = file.read_bytes().decode()
+    except OSError as problem:
+        raise typer.BadParameter(f"{flag} is '{file}': {problem}") from None
+    except UnicodeDecodeError as problem:
+        raise typer.BadParameter(f"{flag} is '{file}', which is no text: {problem}") from None
+    if "\0" in text:
+        raise typer.BadParameter(f"{flag} is '{file}', which is no text: it contains the character NUL")
+    return text
 
 
 def config_drive_of(given: str) -> str:

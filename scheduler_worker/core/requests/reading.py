@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId
+from bus.messages.config_drive import parts_of
 from bus.messages.placement import INTEGER_MAX
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 from scheduler_worker.core.requests.assembling import (
@@ -212,6 +213,10 @@ def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[Pr
             yield Problem(field, value, reason)
     if build.image is not None and not build.image.source:
         yield Problem("image.source", "", "there is none: it says where the image is")
+    try:
+        parts_of(build.config_drive)
+    except ValueError as wrong:
+        yield Problem("config_drive", build.config_drive[:SHOWN_MAX], str(wrong))
     if build.ports and build.count > 1:
         yield Problem(
             "ports", ", ".join(build.ports), f"a port is one instance's, and {build.count} are asked"

@@ -30,7 +30,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "wait": "wait while no host has room. Left out: the instance ends in error at once",
         "alternatives": "further flavors that will do, the best first; with `flavor` at most 8. See [scheduling.md](scheduling.md#alternatives)",
         "image": "the image that the instance is built from, or that is written onto its node",
-        "config_drive": "for bare metal: a URL, or the base64 of a gzipped ISO image",
+        "config_drive": "for bare metal: a URL; or the base64 of a gzipped ISO image; or a JSON object with `meta_data` and "
+        "`network_data` (objects) and `user_data` (a text), from which Ironic makes the drive",
         "ports": "for bare metal: ids of network ports to attach; only with a `count` of 1",
         "member_of": "lists of aggregates: only hosts that are in one of each list",
         "forbidden_aggregates": "only hosts that are in none of these aggregates",

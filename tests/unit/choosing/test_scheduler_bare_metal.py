@@ -180,6 +180,28 @@ def test_an_image_whose_flavor_asks_for_more_than_classes_of_nodes_is_one_for_a_
 
 
 @pytest.mark.parametrize(
+    "config_drive",
+    ["{", "{}x", '{"meta_data": []}', '{"user_data": {}}', '{"vendor": {}}', "{" * 3000, '{"a":' * 9000],
+    ids=["cut off", "two", "a list", "an object", "unknown", "open", "deep"],
+)
+def test_a_config_drive_that_begins_like_parts_and_is_none_is_refused(config_drive: str) -> None:
+    rejected = read_request(a_build({f"resources:{GOLD}": "1"}, config_drive=config_drive), VOCABULARY)
+
+    assert isinstance(rejected, BuildRejected)
+    assert rejected.field == "config_drive"
+    assert len(rejected.value) <= 200
+    assert "no JSON object of meta_data, user_data and network_data" in rejected.reason
+
+
+def test_a_config_drive_of_parts_is_accepted() -> None:
+    drive = '{"meta_data": {"a": 1}, "user_data": "#!/bin/sh", "network_data": {"links": []}}'
+
+    assert isinstance(
+        read_request(a_build({f"resources:{GOLD}": "1"}, config_drive=drive), VOCABULARY), InstanceSpec
+    )
+
+
+@pytest.mark.parametrize(
     ("fields", "field", "value"),
     [
         ({"config_drive": "x" * 300}, "config_drive", "x" * 200),

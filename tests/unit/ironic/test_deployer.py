@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
+from bus.messages.config_drive import ConfigDriveParts, text_of
 from compute_sim.ironic import IronicScript, IronicSimSettings, available_nodes
 from compute_sim.ironic.core.script import NodeLocked, WorkFails
 from ironic_sync.core.rows import Offer
@@ -37,6 +38,24 @@ async def test_a_node_is_deployed_and_undeployed_and_each_end_is_said_when_it_is
     assert [type(each) for each in stand.answers] == [InstanceSpawned, InstanceDestroyed]
     assert stand.row.deploy is None
     assert stand.row.due_at is None
+
+
+async def test_ironic_makes_the_config_drive_from_user_data_and_metadata() -> None:
+    stand = Stand()
+    parts = ConfigDriveParts(user_data="#!/bin/sh\necho up\n", meta_data={"meta": {"role": "db"}})
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, name="Shop DB_1", config_drive=text_of(parts)))
+        await stand.until_said(InstanceSpawned)
+
+    assert stand.node.instance_info["configdrive"] == {
+        "meta_data": {
+            "uuid": str(OURS),
+            "name": "Shop DB_1",
+            "hostname": "shop-db-1",
+            "meta": {"role": "db"},
+        },
+        "user_data": "#!/bin/sh\necho up\n",
+    }
 
 
 async def test_what_another_daemon_hears_is_looked_at_without_waiting_for_the_next_reading() -> None:

@@ -543,6 +543,17 @@ async def test_shards_are_read_where_they_are_configured() -> None:
     assert "shard" in server.asked[0].query["fields"]
 
 
+async def test_an_ironic_too_old_for_parts_of_a_config_drive_is_not_asked() -> None:
+    server = Server(lambda _: Answer(told()), newest=55)
+    api = api_of(server)
+    await api.node(NODE)
+    refused = await api.set_provision_state(NODE, "active", configdrive={"user_data": "x"})
+
+    assert isinstance(refused, Refused)
+    assert "needs version 1.56" in refused.message
+    assert server.orders == []
+
+
 async def test_a_user_in_the_address_is_basic_authentication_and_is_never_shown() -> None:
     server = Server(lambda _: Answer(fault("no"), 401))
     with pytest.raises(CredentialsRefused, match="refuses GET") as refused:

@@ -1,5 +1,6 @@
 """The commands for bare metal read files and the state of nodes, without any server."""
 
+import json
 import re
 from pathlib import Path
 from uuid import UUID
@@ -9,6 +10,7 @@ import typer
 
 from bus.message import ProviderId
 from bus.messages.build import Flavor
+from bus.messages.config_drive import ConfigDriveParts, parts_of
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
@@ -22,7 +24,7 @@ from moor.instances.flavors import (
     read_flavors,
     write_flavors,
 )
-from moor.instances.requests import config_drive_of
+from moor.instances.requests import config_drive_of, drive_of
 from moor.settings import settings_from
 
 ID = ProviderId(UUID(int=7))
@@ -95,6 +97,52 @@ def test_a_config_drive_is_a_url_or_a_file_as_ironic_takes_it(tmp_path: Path) ->
     assert config_drive_of(str(text)) == "H4sgYSB6aXBwZWQgaW1hZ2U="
     with pytest.raises(typer.BadParameter, match="neither a gzipped image nor the base64 of one"):
         config_drive_of(str(other))
+
+
+def test_a_config_drive_is_made_of_user_data_metadata_and_a_key(tmp_path: Path) -> None:
+    script, key = tmp_path / "setup.sh", tmp_path / "id.pub"
+    script.write_text("#!/bin/sh\necho \\u0000 ä\n", encoding="utf-8")
+    key.write_text("ssh-ed25519 AAAA ann\n")
+
+    made = drive_of("", script, ["role=db", "note=a=b"], key)
+
+    assert json.loads(made) == {
+        "user_data": "#!/bin/sh\necho \\u0000 ä\n",
+        "meta_data": {
+            "meta": {"role": "db", "note": "a=b"},
+            "public_keys": {"moor": "ssh-ed25519 AAAA ann"},
+        },
+    }
+    assert parts_of(made) == ConfigDriveParts(**json.loads(made))
+    assert drive_of("http://drives/1", None, None, None) == "http://drives/1"
+    assert drive_of("", None, None, None) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\x1f\x8b\x08", "--user-data is .*, which is no text"),
+        (b"a\0b", "contains the character NUL"),
+        (b"x" * (64 * 1024), r"has 655\d\d characters, and a message carries at most 65536"),
+    ],
+)
+def test_user_data_that_no_message_can_carry_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(content)
+
+    with pytest.raises(typer.BadParameter, match=why):
+        drive_of("", file, None, None)
+
+
+def test_a_config_drive_is_whole_or_made_and_its_files_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="give one or the other"):
+        drive_of("http://drives/1", None, ["a=b"], None)
+    with pytest.raises(typer.BadParameter, match=r"--ssh-key is .*missing"):
+        drive_of("", None, None, tmp_path / "missing")
+    image = tmp_path / "image"
+    image.write_bytes(b"\x1f\x8b" + bytes(60_000))
+    with pytest.raises(typer.BadParameter, match="of --config-drive has 80004 characters"):
+        drive_of(str(image), None, None, None)
 
 
 def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> None:
