@@ -215,6 +215,10 @@ class SimulatedIronic(Periodic):
             ident, lambda node, now_s: orders.order_power(node, target, now_s, self.settings)
         )
 
+    def set_console(self, ident: str, *, is_on: bool) -> Node:
+        """Switch the console. Ironic says so by `console_set`, which this simulation does not send."""
+        return self._quietly(ident, lambda node: changes.set_console(node, is_on=is_on))
+
     def attach_vif(self, ident: str, vif: str) -> Node:
         return self._quietly(ident, lambda node: changes.attach_vif(node, vif, self.settings.ports_count))
 

@@ -5,6 +5,7 @@ Moorage by Ironic's notifications, as always. Only `moor boot` and `moor delete`
 """
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ import typer
 
 from bus.message import ProviderId
 from ironic_sync.rest import CleanStep, Refused
+from ironic_sync.rest_answers import Console
 from ironic_sync.rest_http import HttpIronicApi
 from moor.bare_metal.nodes import (
     TEMPORARY_REASONS,
@@ -34,8 +36,10 @@ from moor.options import (
     command_settings,
     err,
     fail,
+    out,
     run_with,
 )
+from moor.settings import Settings
 from moor.showing import print_all, print_one
 
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[Refused | None]]
@@ -50,8 +54,16 @@ power = typer.Typer(no_args_is_help=True, add_completion=False, help="Switch the
 app.add_typer(maintenance, name="maintenance")
 app.add_typer(power, name="power")
 
-Name = Annotated[str, typer.Argument(metavar="NODE", help="A node's id, or its name in Ironic.")]
-Names = Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes' ids, or their names in Ironic.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NODE", help="A node's id, its name in Ironic, or the id of the instance on it."),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NODE...", help="Nodes' ids, their names in Ironic, or the ids of the instances on them."
+    ),
+]
 Wait = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Wait until Ironic has finished its work on the nodes.")
 ]
@@ -68,6 +80,7 @@ VERBS = {
     "manage": "Move nodes to `manageable`, from `enroll` or `available`. Moorage does not offer manageable nodes.",
     "provide": "Move `manageable` nodes to `available`. Ironic cleans them first.",
     "inspect": "Let Ironic inspect the hardware of `manageable` nodes.",
+    "unrescue": "Let the instances of nodes in rescue run again.",
     "adopt": "Adopt `manageable` nodes that already run something. Moorage then leaves them alone.",
     "abort": "Abort a cleaning or inspection that waits for the node.",
 }
@@ -222,6 +235,100 @@ def clean(
     )
 
 
+@app.command()
+def rescue(
+    node: Name,
+    ironic: IronicUrl = "",
+    *,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="A file with the password of the user `rescue`. Default: a new one, which is printed.",
+        ),
+    ] = None,
+    wait: Wait = True,
+    timeout: Timeout = WAIT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Boot a rescue image on a node whose instance does not start any more. The instance's disk stays; `unrescue` ends it."""
+    password = _password_in(password_file) if password_file else secrets.token_urlsafe(12)
+    _order(
+        [node],
+        "rescue",
+        lambda api, id_: api.rescue(id_, password),
+        ironic,
+        wait_s=timeout if wait else 0.0,
+        as_json=as_json,
+        then="" if password_file else f"the password of user rescue is {password}",
+    )
+
+
+@app.command()
+def console(
+    node: Name,
+    ironic: IronicUrl = "",
+    *,
+    off: Annotated[bool, typer.Option("--off", help="Switch the console off.")] = False,
+    timeout: Timeout = WAIT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Switch a node's serial console on, and say where it is."""
+    settings = _settings_with_ironic(ironic)
+
+    async def work(reader: NodeReader) -> tuple[str, Console | Refused | None]:
+        assert reader.api is not None, "the settings name an Ironic"
+        (found,) = await _found(reader, [node])
+        id_ = ProviderId(found.id)
+        refused = await reader.api.set_console(id_, is_on=not off)
+        return found.name or str(id_), refused or await _console_once(reader.api, id_, timeout, is_on=not off)
+
+    name, seen = run_with(reading_nodes(settings), work)
+    if isinstance(seen, Refused):
+        _print_error(f"node {name}: Ironic refuses the console ({seen.status}): {seen.message}")
+        raise typer.Exit(NOT_DONE)
+    if seen is None:
+        fail(f"Ironic has not switched the console within {timeout:g} s, and goes on", NOT_IN_TIME)
+    print_one(seen, _print_console, as_json=as_json)
+
+
+async def _console_once(
+    api: HttpIronicApi, node: ProviderId, wait_s: float, *, is_on: bool
+) -> Console | Refused | None:
+    """The console of this node as soon as it is on, or off. None if that is not so in time."""
+    by_s = asyncio.get_running_loop().time() + wait_s
+    while True:
+        seen = await api.console(node)
+        if isinstance(seen, Refused) or seen.is_on == is_on:
+            return seen
+        if asyncio.get_running_loop().time() > by_s:
+            return None
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _print_console(console: Console) -> None:
+    if not console.is_on:
+        out.print("the console is off")
+        return
+    info = console.info or {}
+    out.print(
+        f"{info.get('type', 'console')}: {info.get('url', 'Ironic names no URL')}",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _password_in(file: Path) -> str:
+    try:
+        password = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as problem:
+        raise typer.BadParameter(f"--password-file is '{file}': {problem}") from None
+    if not password:
+        raise typer.BadParameter(f"--password-file is '{file}', which is empty")
+    return password
+
+
 def _steps(given: str) -> list[CleanStep]:
     """Parse a list of clean steps, given as JSON or as the path of a file with JSON."""
     text = given
@@ -241,15 +348,27 @@ def _steps(given: str) -> list[CleanStep]:
     return steps
 
 
-def _order(
-    names: Sequence[str], what: str, order: Order, ironic: str, *, wait_s: float = 0.0, as_json: bool
-) -> None:
-    """Send the order for each node. If Ironic refuses one, go on with the next."""
+def _settings_with_ironic(ironic: str) -> Settings:
     settings = command_settings(ironic=ironic)
     if not has_ironic(settings):
         raise typer.BadParameter(
             "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
         )
+    return settings
+
+
+def _order(
+    names: Sequence[str],
+    what: str,
+    order: Order,
+    ironic: str,
+    *,
+    wait_s: float = 0.0,
+    as_json: bool,
+    then: str = "",
+) -> None:
+    """Send the order for each node. If Ironic refuses one, go on with the next. `then` is told if it has refused none."""
+    settings = _settings_with_ironic(ironic)
 
     async def work(reader: NodeReader) -> tuple[list[NodeShown], dict[str, Refused], bool]:
         assert reader.api is not None, "the settings name an Ironic"
@@ -267,6 +386,8 @@ def _order(
 
     nodes, refused, in_time = run_with(reading_nodes(settings), work)
     print_all(nodes, nodes_columns(), as_json=as_json)
+    if then and not refused:
+        err.print(then, markup=False, highlight=False, soft_wrap=True)
     for name, answer in refused.items():
         _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
     failed = [each for each in nodes if wait_s and _has_failed(each)]

@@ -133,18 +133,22 @@ class NodeReader:
         )
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
-        """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list.
+        """Find nodes by uuid, by the uuid of the instance on them, or by Ironic's name. Each uuid is a question to Ironic, or two; names
+        are searched in the full list.
 
         If several nodes have the name, the one that Ironic still has is meant. Raise SeveralNodesError if Ironic still has
         several of them, or none.
         """
         ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
         found: dict[str, NodeShown | None] = dict.fromkeys(names)
-        rows = await self._rows_of(ids.values())
+        rows = {**await self._rows_of(ids.values())}
         for name, id_ in ids.items():
             node = await self._node(id_, rows.get(id_))
+            if node is None and id_ not in rows and self.api is not None:
+                node = await self.api.node_of_instance(id_)
+                rows |= {} if node is None else await self._rows_of([node.id])
             if node is not None or id_ in rows:
-                found[name] = self._shown(id_, node, rows)
+                found[name] = self._shown(id_ if node is None else node.id, node, rows)
         if named := {*names} - ids.keys():
             of_names: dict[str, list[NodeShown]] = {}
             everything = await self.all()

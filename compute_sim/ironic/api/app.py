@@ -41,6 +41,7 @@ def ironic_app(ironic: SimulatedIronic) -> Starlette:
         "/v1/nodes/{node}/states": {"GET": nodes.states},
         "/v1/nodes/{node}/states/provision": {"PUT": nodes.provision},
         "/v1/nodes/{node}/states/power": {"PUT": nodes.power},
+        "/v1/nodes/{node}/states/console": {"GET": nodes.console, "PUT": nodes.set_console},
         "/v1/nodes/{node}/maintenance": {
             "PUT": nodes.maintenance_on,
             "DELETE": nodes.maintenance_off,

@@ -102,6 +102,19 @@ class NodesApi:
         self._ironic.set_power(ident, _text(asked, "target", "target is missing: it names a power state."))
         return Answer(ACCEPTED, location=f"nodes/{ident}/states")
 
+    def console(self, asked: ApiRequest) -> Answer:
+        node = self._node(asked)
+        is_on = bool(node.console_enabled)
+        info = {"type": "shellinabox", "url": f"http://console.invalid/{node.uuid}"} if is_on else None
+        return Answer(OK, {"console_enabled": is_on, "console_info": info})
+
+    def set_console(self, asked: ApiRequest) -> Answer:
+        enabled = asked.body.get("enabled") if isinstance(asked.body, Mapping) else None
+        if not isinstance(enabled, bool):
+            raise Refused(BAD_REQUEST, "enabled is missing: it must be true or false.")
+        self._ironic.set_console(self._node(asked).uuid, is_on=enabled)
+        return Answer(ACCEPTED)
+
     def maintenance_on(self, asked: ApiRequest) -> Answer:
         reason = asked.body.get("reason") if isinstance(asked.body, Mapping) else None
         reason = reason if reason is not None else asked.query.get("reason")

@@ -412,6 +412,15 @@ def delete(node: Node) -> ChangedNode:
     return ChangedNode(node, node, refusal_of_lock(node) or first_refusal(rules))
 
 
+def set_console(node: Node, *, is_on: bool) -> Node:
+    check_unlocked(node)
+    if node.console_interface == "no-console":
+        raise Refused(
+            BAD_REQUEST, f"Node {node.uuid} has console_interface no-console: it has no console to switch."
+        )
+    return structs.replace(node, console_enabled=is_on)
+
+
 def attach_vif(node: Node, vif: str, ports_count: int) -> Node:
     """The node with this port. A node whose network interface is `noop` accepts each port and attaches none, as Ironic's
     does.

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -42,7 +44,7 @@ def test_invalid_cleaning_steps_are_refused(steps: str, told: str, tmp_path: Pat
 @contextmanager
 def an_ironic() -> Iterator[tuple[SimulatedIronic, str]]:
     """A simulated Ironic in a thread, so that a command can run here; yields its address as well."""
-    settings = IronicSimSettings(delays=Delays(clean_s=0.05))
+    settings = IronicSimSettings(delays=Delays(clean_s=0.05, deploy_s=0.05, rescue_s=0.05, power_s=0.05))
     ironic = SimulatedIronic(available_nodes(2), time.time, lambda *_: None, settings)
     server = IronicServer(ironic, "127.0.0.1", 0)
     loop = asyncio.new_event_loop()
@@ -78,6 +80,96 @@ def test_nodes_are_cleaned_by_hand_by_the_steps_that_are_given(tmp_path: Path) -
         assert "Ironic refuses 'clean' (400)" in plain(ran.output)
         # `manage` is reported once, each cleaning when it starts and when it ends.
         assert ironic.published == 5
+
+
+INSTANCE = "11111111-2222-3333-4444-555555555555"
+
+
+def ordered(url: str, *words: str) -> dict[str, Any]:
+    """The result of this `moor node` command as JSON."""
+    ran = CliRunner().invoke(app, ["node", *words, "--ironic", url, "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    first = found[0] if isinstance(found, list) else found
+    assert isinstance(first, dict)
+    return first
+
+
+def deployed(ironic: SimulatedIronic) -> str:
+    """An active node with the instance; returns its id."""
+    node = next(each for each in ironic.nodes.values() if each.name == "node-00000")
+    ironic.patch(node.uuid, [{"op": "add", "path": "/instance_uuid", "value": INSTANCE}])
+    ironic.provision(node.uuid, "active")
+    until(lambda: ironic.nodes[node.uuid].provision_state == "active")
+    return node.uuid
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    by_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < by_s
+        time.sleep(0.01)
+
+
+def test_the_power_of_an_instances_node_is_switched_by_the_instances_id() -> None:
+    with an_ironic() as (ironic, url):
+        node = deployed(ironic)
+        for word, power in (("off", "power off"), ("on", "power on"), ("reboot", "power on")):
+            assert ordered(url, "power", word, INSTANCE)["id"] == node
+            until(
+                lambda power=power: (  # type: ignore[misc]
+                    ironic.nodes[node].power_state == power and not ironic.nodes[node].target_power_state
+                )
+            )
+        assert ordered(url, "show", INSTANCE)["ironic"]["instance_uuid"] == INSTANCE
+        # No node has another instance.
+        nobody = CliRunner().invoke(app, ["node", "power", "off", INSTANCE[:-1] + "6", "--ironic", url])
+        assert nobody.exit_code == 1
+        assert "there is no node" in plain(nobody.output)
+
+
+def test_a_node_is_rescued_with_a_new_password_and_released_again(tmp_path: Path) -> None:
+    with an_ironic() as (ironic, url):
+        node = deployed(ironic)
+        ran = CliRunner().invoke(app, ["node", "rescue", INSTANCE, "--ironic", url, "--json"])
+        assert ran.exit_code == 0, ran.output
+        assert json.loads(ran.stdout)[0]["ironic"]["provision_state"] == "rescue"
+        assert re.search(r"the password of user rescue is [\w-]{16}$", plain(ran.stderr))
+        assert ordered(url, "unrescue", node)["ironic"]["provision_state"] == "active"
+
+        file = tmp_path / "password"
+        file.write_text("of-mine\n")
+        ran = CliRunner().invoke(app, ["node", "rescue", node, "--password-file", str(file), "--ironic", url])
+        assert ran.exit_code == 0, ran.output
+        assert "of-mine" not in ran.output
+        assert "the password of user rescue" not in ran.output
+        file.write_text("\n")
+        ran = CliRunner().invoke(app, ["node", "rescue", node, "--password-file", str(file), "--ironic", url])
+        assert ran.exit_code == 2
+        # It needs an instance.
+        ran = CliRunner().invoke(app, ["node", "rescue", "node-00001", "--ironic", url])
+        assert ran.exit_code == 1
+        assert "Ironic refuses 'rescue' (400)" in plain(ran.output)
+        assert "the password of user rescue" not in ran.output
+
+
+def test_a_console_is_switched_on_and_off_and_says_where_it_is() -> None:
+    with an_ironic() as (ironic, url):
+        node = deployed(ironic)
+        assert ordered(url, "console", INSTANCE) == {
+            "is_on": True,
+            "info": {"type": "shellinabox", "url": f"http://console.invalid/{node}"},
+        }
+        shown = CliRunner().invoke(app, ["node", "console", node, "--ironic", url])
+        assert plain(shown.output) == f"shellinabox: http://console.invalid/{node}"
+        off = CliRunner().invoke(app, ["node", "console", node, "--off", "--ironic", url])
+        assert plain(off.output) == "the console is off"
+        assert not ironic.nodes[node].console_enabled
+
+        ironic.patch("node-00001", [{"op": "replace", "path": "/console_interface", "value": "no-console"}])
+        ran = CliRunner().invoke(app, ["node", "console", "node-00001", "--ironic", url])
+        assert ran.exit_code == 1
+        assert "Ironic refuses the console (400)" in plain(ran.output)
 
 
 def test_every_verb_of_ironic_has_its_own_help() -> None:
