@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 from bus.clock import now
 from bus.configuration.addresses import BadSetting
+from bus.message import ConsumerId
 from bus.process import Part
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
 from cell_conductor.beating import heartbeats
-from cell_conductor.core.instance import Rules
+from cell_conductor.core.instance import DrawId, Rules
 from cell_conductor.handlers import handlers
 from cell_conductor.host_handlers import host_handlers
 from cell_conductor.host_watch import HostWatch
@@ -17,6 +19,10 @@ from cell_conductor.questions import question_handlers
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Ask, Timers
+
+
+def drawn_id() -> ConsumerId:
+    return ConsumerId(uuid4())
 
 
 def conductor_parts(
@@ -28,10 +34,11 @@ def conductor_parts(
     *,
     clock: Callable[[], datetime] = now,
     clock_s: Callable[[], float] | None = None,
+    draw: DrawId = drawn_id,
 ) -> tuple[Part, ...]:
     """All parts of a conductor: the worker for orders and answers, the timers, the watch over the hosts, its heartbeats, and
     the worker for questions. `ask` sends questions to placement, by a station that runs with these parts. `clock_s` measures
-    how long hosts are silent; by default it is the event loop's.
+    how long hosts are silent; by default it is the event loop's. `draw` draws the ids of new consumers.
     """
     if settings.ask_lease_s * 1000 <= station.settings.answer_timeout_ms:
         raise BadSetting(
@@ -50,6 +57,7 @@ def conductor_parts(
         settings=settings,
         clock=clock,
         hosts=lambda: watch.states,
+        draw=draw,
         chance=station.chance,
     )
     watch = HostWatch(station, store, timers, rules=rules, settings=settings, clock=clock, clock_s=clock_s)
@@ -61,7 +69,7 @@ def conductor_parts(
     worker = station.worker(
         f"conductor.{cell}.work",
         {
-            **handlers(rules, clock, timers.expect, lambda: watch.states),
+            **handlers(rules, clock, timers.expect, lambda: watch.states, draw),
             **host_handlers(cell, watch.expect_setting),
         },
         Notifying(store, saved),

@@ -182,7 +182,7 @@ class CellEntry(Value, frozen=True):
 
     `kind` is the kind of its host. `on_hosts` are the hosts that may have something of the instance; the host that has
     the instance itself comes first. `stirred_at` is when the cell last changed the instance's row, or sent a message
-    about the instance.
+    about the instance. `freed` are other consumers of the instance that the cell has released lately.
     """
 
     instance: InstanceState
@@ -193,6 +193,7 @@ class CellEntry(Value, frozen=True):
     claims: tuple[ExpectedClaim, ...] = ()
     on_hosts: tuple[HostEntry, ...] = ()
     stirred_at: Moment | None = None
+    freed: tuple[ConsumerId, ...] = ()
 
 
 class CellBooksFound(Message, frozen=True, tag="cell.books.found"):

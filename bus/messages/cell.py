@@ -295,10 +295,9 @@ class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
     is_active: bool = True
 
 
-def heir_of(instance: InstanceId, attempt: int) -> ConsumerId:
-    """The id of the heir of an instance's attempt, always the same for the same attempt.
+def derived_heir(instance: InstanceId, attempt: int) -> ConsumerId:
+    """The id of the heir of an instance's attempt, in rows that an earlier release has written.
 
-    The heir holds what the attempt held, while a silent host may still have something of it, or until a move is
-    confirmed.
+    Clients could foresee it, and ask for it. Since then cells draw the ids of heirs, and keep them in their rows.
     """
     return ConsumerId(uuid5(instance, str(attempt)))

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from bus.message import CellName
+from bus.message import CellName, ConsumerId
 from bus.messages.books import CellEntry, ExpectedClaim, HostEntry, amounts_by_class
-from bus.messages.cell import heir_of
-from bus.messages.placement import ResourceAmount, Share
-from cell_conductor.core.instance import Instance
+from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
+from cell_conductor.core.instance import Instance, heir_of, source_heir_of
 from cell_conductor.core.transition import state_of
 
 # In these states the instance holds the share of its host.
@@ -30,6 +29,7 @@ def entry_of(row: Instance, cell: CellName) -> CellEntry:
         group=order.group if order else None,
         claims=tuple(expected_claims(row)),
         on_hosts=tuple(_on_hosts(row)),
+        freed=tuple(_freed(row)),
         # When the cell last changed the row's state, or sent a message about it. A message stays on its row until the next
         # write, confirmed or not.
         stirred_at=max([row.changed_at, *[each.at for each in row.outbox]]),
@@ -47,14 +47,21 @@ def expected_claims(row: Instance) -> Iterator[ExpectedClaim]:
         yield ExpectedClaim(consumer=row.id, attempt=row.attempt)
     beside = {held.consumer: held.attempt for held in cleaning_up if held.consumer != row.id}
     if row.state in _MAY_HOLD:
-        beside[heir_of(row.id, row.attempt)] = row.attempt
+        beside[heir_of(row)] = row.attempt
     way_back = _way_back(row)
     if way_back is not None:
         yield way_back
     elif row.moving is not None and row.moving.heir_attempt:
-        beside[heir_of(row.id, row.moving.heir_attempt)] = row.moving.heir_attempt
+        beside[source_heir_of(row, row.moving)] = row.moving.heir_attempt
     for consumer, attempt in beside.items():
         yield ExpectedClaim(consumer=consumer, type="CLEANUP", attempt=attempt)
+
+
+def _freed(row: Instance) -> Iterator[ConsumerId]:
+    """The other consumers of the instance that the cell has freed lately: placement may not know that yet."""
+    for each in row.outbox:
+        if isinstance(each.message, ReleaseClaim) and each.message.consumer != row.id:
+            yield each.message.consumer
 
 
 def _way_back(row: Instance) -> ExpectedClaim | None:
@@ -71,7 +78,7 @@ def _way_back(row: Instance) -> ExpectedClaim | None:
     # On the host where the instance stays, the migration has no place of its own.
     amounts = tuple([ResourceAmount(*key, amount) for key, amount in rest.items() if amount > 0])
     return ExpectedClaim(
-        consumer=heir_of(row.id, moving.heir_attempt),
+        consumer=source_heir_of(row, moving),
         type="MIGRATION",
         attempt=moving.heir_attempt,
         share=Share(host=source.host, amounts=amounts) if amounts else None,

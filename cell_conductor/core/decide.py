@@ -36,6 +36,7 @@ from cell_conductor.core.instance import (
     ORDERS,
     SPAWNS,
     Cleanup,
+    DrawId,
     HeldClaim,
     Instance,
     OutboxMessage,
@@ -137,8 +138,12 @@ def decide(
     now: datetime,
     rules: Rules,
     hosts: HostStates = ALL_UP,
+    *,
+    draw: DrawId,
 ) -> Decision:
-    """Decide what follows from these inputs. `rows` has all existing rows of the instances that the inputs name."""
+    """Decide what follows from these inputs. `rows` has all existing rows of the instances that the inputs name. `draw` draws
+    the ids of new consumers.
+    """
     # By ids as integers, since Python computes the hash of a UUID at each lookup.
     changed: dict[int, Instance] = {}
     over: dict[int, InstanceId] = {}
@@ -151,14 +156,14 @@ def decide(
         if before is None:
             said |= _answers_without_row(each, cause, rules)
             continue
-        transition = Transition(before, now, rules, hosts)
+        transition = Transition(before, now, rules, draw, hosts)
         swaps += _apply(transition, each)
         decided = [(before, transition)]
         # One that comes to such a step by this input is due again at once: then the rows of the others are there, too.
         if isinstance(each, Due) and waits_for_others(before) and is_gathered(transition):
             rows_of_all = {id_.int: changed.get(id_.int) or rows.get(id_) for id_ in transition.move.together}
             of_others = {
-                key: Transition(row, now, rules, hosts)
+                key: Transition(row, now, rules, draw, hosts)
                 for key, row in rows_of_all.items()
                 if row is not None and key != number
             }

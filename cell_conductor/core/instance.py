@@ -18,6 +18,7 @@
 An instance ends as active or broken (until it is rebuilt, moved or deleted), error, or deleted.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -50,6 +51,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
     UndeployInstance,
+    derived_heir,
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
@@ -81,6 +83,8 @@ DESTROYS = (DestroyInstance, UndeployInstance)
 REBUILDS = (RespawnInstance, RedeployInstance)
 MOVES = (StopInstance, StartInstance, ReceiveInstance)
 ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS, *MOVES)
+# Draws an id that nobody can foresee.
+DrawId = Callable[[], ConsumerId]
 
 
 class Pending(Struct, frozen=True, gc=False):
@@ -120,7 +124,7 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
 
     `source` is the host from which the instance moves, and knows it by `source_attempt`. `was` is the instance's state
     before the move. It is `rebuilding` also if the instance was in error and its host is still asked how a rebuild has
-    ended. `heir_attempt` names the heir that holds the rest of the source's share; 0 if placement has granted no
+    ended. `heir` holds the rest of the source's share, by `heir_attempt`; that is 0 if placement has granted no
     destination yet.
 
     `is_stopped`: the source was ordered to stop the instance. `has_asked`: placement was asked for the next attempt. It
@@ -136,6 +140,7 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     source_attempt: int
     was: State
     heir_attempt: int = 0
+    heir: ConsumerId | None = None
     is_stopped: bool = False
     has_asked: bool = False
     asks_alone: bool = False
@@ -153,7 +158,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     `order` is None if the instance was removed before the order to place it arrived. `alternates` are those not tried
     yet. `host` is also None while the instance is offloaded and holds nothing. `saved` is the image that it was saved as,
     until it runs again. `was_silent`: the host was given up without an answer, so it is unknown what it has. `rebuild`
-    and `move` are the last ones that were ordered. `flavor` is set after a resize, and if the host is an alternate with
+    and `move` are the last ones that were ordered. `heir` is the consumer that takes over what the attempt holds, at the
+    next swap: drawn before the first question that names it, and another one if its id is taken. `flavor` is set after a resize, and if the host is an alternate with
     another flavor than the order's; `image` is set after a rebuild.
     """
 
@@ -166,6 +172,9 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     host: Choice | None = None
     alternates: tuple[Choice, ...] = ()
     was_silent: bool = False
+    heir: ConsumerId | None = None
+    # How often the id of the heir was taken.
+    heirs_taken: int = 0
     # How often placement was asked for the next alternate without an answer.
     tries: int = 0
     failures: tuple[AttemptFailed, ...] = ()
@@ -234,6 +243,16 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     def host_attempt(self) -> int:
         """The attempt by which the current host knows the instance."""
         return self.kept_attempt or self.attempt
+
+
+def heir_of(row: Instance) -> ConsumerId:
+    """The consumer that takes over what the row's attempt holds. A row that an earlier release has written may not name it."""
+    return row.heir or derived_heir(row.id, row.attempt)
+
+
+def source_heir_of(row: Instance, moving: Moving) -> ConsumerId:
+    """The consumer that holds the rest of the share of the move's source."""
+    return moving.heir or derived_heir(row.id, moving.heir_attempt)
 
 
 def flavor_of(row: Instance, order: PlaceInCell) -> Flavor:

@@ -3,9 +3,18 @@
 from msgspec import structs
 
 from bus.messages.build import STOPPED
-from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance, heir_of
-from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, Share, SwapClaim
-from cell_conductor.core.instance import MOVES, SPAWNS
+from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    ClaimVerdict,
+    Heir,
+    NotAllowed,
+    ShapeMoved,
+    Share,
+    SwapClaim,
+)
+from cell_conductor.core.instance import MOVES, SPAWNS, heir_of, source_heir_of
 from cell_conductor.core.move_steps import (
     arrive,
     confirm,
@@ -21,9 +30,12 @@ from cell_conductor.core.move_steps import (
     wait_for_source,
 )
 from cell_conductor.core.swapping import (
+    Question,
     SwapAnswered,
     choice_of,
     drop_next,
+    is_heir_taken,
+    names_current_heir,
     pass_over_lost,
     wait_for_placement,
     why_not,
@@ -40,14 +52,17 @@ def next_move_swap(transition: Transition) -> SwapClaim:
 
     If the question is repeated, the repetition is equal, so placement grants it at most once.
     """
-    row, moving, rules = transition.row, transition.moving, transition.rules
+    moving, rules = transition.moving, transition.rules
+    is_back = moving.step == "returning"
+    if not (is_back or moving.has_asked):
+        transition.name_heir()
+    row = transition.row
     transition.change(
         tries=row.tries + 1,
         state_ends_at=transition.now + rules.ask_lease,
         moving=structs.replace(moving, has_asked=True),
     )
-    own = heir_of(row.id, row.attempt)
-    is_back = moving.step == "returning"
+    own = heir_of(row)
     if is_back:
         heir = Heir(id=own, type="CLEANUP") if row.was_silent else None
     else:
@@ -60,14 +75,19 @@ def next_move_swap(transition: Transition) -> SwapClaim:
         issued_at=row.changed_at,
         share=moving.source.share if is_back else row.alternates[0].share,
         heir=heir,
-        returns=heir_of(row.id, moving.heir_attempt or row.attempt) if is_back else None,
+        returns=(source_heir_of(row, moving) if moving.heir_attempt else own) if is_back else None,
         group=transition.order.group,
     )
 
 
 def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
     row, swap, verdict, moving = transition.row, answered.swap, answered.verdict, transition.row.moving
-    if moving is None or row.attempt + 1 != swap.attempt or not row.tries:
+    if (
+        moving is None
+        or row.attempt + 1 != swap.attempt
+        or not row.tries
+        or not names_current_heir(row, swap)
+    ):
         return
     is_back = moving.step == "returning"
     asked = moving.source if is_back else row.alternates[0] if moving.step == "claiming" else None
@@ -78,25 +98,14 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
     match verdict:
         case None:
             wait_for_placement(transition, None)
-        case AlreadyClaimed() if is_back and not (moving.heir_attempt or _is_same(verdict.share, swap.share)):
-            # A late copy of a refused question was granted after all: the way back is from there.
-            transition.change(
-                attempt=swap.attempt,
-                kept_attempt=moving.source_attempt,
-                tries=0,
-                moving=structs.replace(moving, heir_attempt=row.attempt),
-                state_ends_at=transition.now,
-            )
-        case Claimed() | AlreadyClaimed() if is_back:
-            _on_claimed_back(transition, swap.attempt)
+        case NotAllowed() if is_heir_taken(verdict) and transition.replace_heir():
+            pass
+        case _ if is_back:
+            _on_answered_back(transition, swap, verdict)
         case Claimed():
             _on_claimed(transition, asked)
         case AlreadyClaimed():
             _on_claimed(transition, choice_of(row, verdict.share))
-        case _ if is_back:
-            # Nobody else may have taken the way back; whatever is wrong, the instance is safe while this is asked again.
-            transition.change(reason=why_not(verdict))
-            wait_for_placement(transition, None)
         case ShapeMoved() if (renewed := with_current_shape(asked, verdict)) is not None:
             transition.change(
                 alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
@@ -104,6 +113,26 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
         case _:
             drop_next(transition, why_not(verdict))
             go_on(transition)
+
+
+def _on_answered_back(transition: Transition, swap: Question, verdict: ClaimVerdict) -> None:
+    row, moving = transition.row, transition.moving
+    match verdict:
+        case AlreadyClaimed() if not (moving.heir_attempt or _is_same(verdict.share, swap.share)):
+            # A late copy of a refused question was granted after all: the way back is from there.
+            transition.change(
+                attempt=swap.attempt,
+                kept_attempt=moving.source_attempt,
+                tries=0,
+                moving=structs.replace(moving, heir_attempt=row.attempt, heir=row.heir),
+                state_ends_at=transition.now,
+            )
+        case Claimed() | AlreadyClaimed():
+            _on_claimed_back(transition, swap.attempt)
+        case _:
+            # Nobody else may have taken the way back; whatever is wrong, the instance is safe while this is asked again.
+            transition.change(reason=why_not(verdict))
+            wait_for_placement(transition, None)
 
 
 def _is_same(held: Share, asked: Share) -> bool:
@@ -118,7 +147,7 @@ def _on_claimed(transition: Transition, host: Choice) -> None:
         kept_attempt=0,
         alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
         was_silent=False,
-        moving=structs.replace(moving, heir_attempt=row.attempt, has_asked=False),
+        moving=structs.replace(moving, heir_attempt=row.attempt, heir=row.heir, has_asked=False),
         move=structs.replace(move, destination=host.name),
     )
     if moving.outcome:
@@ -138,7 +167,7 @@ def _on_claimed_back(transition: Transition, attempt: int) -> None:
         kept_attempt=moving.source_attempt,
         reason="",
         was_silent=False,
-        moving=structs.replace(moving, heir_attempt=0, has_asked=False),
+        moving=structs.replace(moving, heir_attempt=0, heir=None, has_asked=False),
     )
     go_on(transition)
 

@@ -102,7 +102,7 @@ def confirm(transition: Transition) -> None:
     The heir keeps the rest of the source's share until the source has done so.
     """
     row, moving, move = transition.row, transition.moving, transition.move
-    heir = transition.heir_claim(moving.heir_attempt)
+    heir = transition.source_heir_claim()
     transition.clean_up_host(moving.source_attempt, moving.source.share.host, heir)
     transition.leave_group(heir)
     transition.end_as(
@@ -135,7 +135,7 @@ def return_claim(transition: Transition, outcome: Outcome, reason: str, *, was_s
         go_on(transition)
         return
     if was_silent:
-        transition.clean_up(transition.heir_claim(transition.row.attempt))
+        transition.clean_up(transition.name_heir())
     transition.change(was_silent=was_silent)
     _go_to(transition, "returning")
 

@@ -160,12 +160,15 @@ def free_both_hosts(transition: Transition) -> None:
     row, moving = transition.row, transition.moving
     own = HeldClaim(row.id, row.last_attempt)
     source = moving.source.share.host
-    # While placement is asked, it may have granted the next attempt, and its heir.
-    heir = moving.heir_attempt or (row.attempt if row.is_asking else 0)
     if row.host_attempt != moving.source_attempt:
-        cleanup = (transition.heir_claim(row.attempt),) if row.was_silent else ()
+        cleanup = (transition.heir_claim(),) if row.was_silent else ()
         transition.clean_up(own, *cleanup)
-    of_source = (transition.heir_claim(heir),) if heir else ()
+    of_source: tuple[HeldClaim, ...] = ()
+    if moving.heir_attempt:
+        of_source = (transition.source_heir_claim(),)
+    elif moving.has_asked:
+        # Placement may have granted the next attempt, and its heir.
+        of_source = (transition.heir_claim(),)
     transition.clean_up_host(moving.source_attempt, source, own, *of_source)
     transition.leave_group(*of_source)
     transition.change(moving=None, alternates=())

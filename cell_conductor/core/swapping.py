@@ -11,7 +11,7 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
-from bus.messages.cell import Choice, MoreAlternates, heir_of
+from bus.messages.cell import Choice, MoreAlternates
 from bus.messages.hosts import NODE
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -33,7 +33,7 @@ from bus.messages.placement import (
     TooOld,
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
-from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, choices_of, kind_of
+from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, choices_of, heir_of, kind_of
 from cell_conductor.core.transition import Transition
 from cell_conductor.core.unshelving import end_unbuilt
 
@@ -85,7 +85,7 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
         end_unbuilt(transition, "no alternate is left")
         return
     if was_silent:
-        transition.clean_up(transition.heir_claim(row.attempt))
+        transition.clean_up(transition.name_heir())
     transition.change(
         state="swapping",
         was_silent=was_silent,
@@ -175,7 +175,7 @@ def next_swap(transition: Transition) -> Question:
         attempt=row.attempt + 1,
         issued_at=row.changed_at,
         share=row.alternates[0].share,
-        heir=Heir(id=heir_of(row.id, row.attempt), type="CLEANUP") if row.was_silent else None,
+        heir=Heir(id=heir_of(row), type="CLEANUP") if row.was_silent else None,
         group=order.group,
     )
 
@@ -197,6 +197,8 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
         case Superseded() if verdict.ended and not row.saved:
             # The claim was released, which happens only to deleted instances.
             transition.end_deleted("its claim was released")
+        case NotAllowed() if is_heir_taken(verdict) and transition.replace_heir():
+            pass
         case ShapeMoved() if (renewed := with_current_shape(row.alternates[0], verdict)) is not None:
             # Try the unchanged alternates first, and then this one with its new shape.
             transition.change(
@@ -205,6 +207,10 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
         case _:
             drop_next(transition, why_not(verdict))
             end_if_none_left(transition)
+
+
+def is_heir_taken(refused: NotAllowed) -> bool:
+    return refused.field == "heir.id"
 
 
 def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
@@ -235,7 +241,13 @@ def _is_asked(row: Instance, swap: Question) -> bool:
         and row.attempt + 1 == swap.attempt
         and bool(row.alternates)
         and row.alternates[0].share == swap.share
+        and names_current_heir(row, swap)
     )
+
+
+def names_current_heir(row: Instance, swap: Question) -> bool:
+    """Is the heir that this question names still the row's? An answer about another heir, whose id was taken, comes late."""
+    return not isinstance(swap, SwapClaim) or swap.heir is None or swap.heir.id == heir_of(row)
 
 
 def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None:

@@ -24,7 +24,7 @@ from bus.messages.build import (
     Move,
     Rebuild,
 )
-from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance, heir_of
+from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.host_states import ALL_UP, HostStates
@@ -34,6 +34,7 @@ from cell_conductor.core.instance import (
     SPAWNS,
     Cleanup,
     Destroy,
+    DrawId,
     HeldClaim,
     HostOrder,
     Instance,
@@ -43,7 +44,9 @@ from cell_conductor.core.instance import (
     Rules,
     State,
     flavor_of,
+    heir_of,
     kind_of,
+    source_heir_of,
     spawn_order,
 )
 
@@ -57,13 +60,19 @@ _TOLD_BY: Mapping[State, type[InstanceActive | InstanceMoved | InstanceFailed | 
     "error": InstanceFailed,
     "deleted": InstanceDeleted,
 }
+# How often another heir is drawn for one attempt, because the id of the last one is taken. Drawn ids are never the same by
+# chance.
+HEIRS_TAKEN_MAX = 3
 
 
 class Transition:
-    def __init__(self, row: Instance, now: datetime, rules: Rules, hosts: HostStates = ALL_UP) -> None:
+    def __init__(
+        self, row: Instance, now: datetime, rules: Rules, draw: DrawId, hosts: HostStates = ALL_UP
+    ) -> None:
         self.row = row
         self.now = now
         self.rules = rules
+        self.draw = draw
         self.hosts = hosts
         self.said: list[Pending] = []
         # Not kept on the row: the message that caused it will cause it again when repeated.
@@ -74,6 +83,10 @@ class Transition:
         if "state" in changes:
             changes.setdefault("changed_at", self.now)
             changes.setdefault("state_ends_at", None)
+        if "attempt" in changes:
+            # An heir takes over from one attempt only.
+            changes.setdefault("heir", None)
+            changes.setdefault("heirs_taken", 0)
         self.row = structs.replace(self.row, **changes)
 
     # Fields that may be None, but not in the states in which decisions read them here
@@ -237,14 +250,43 @@ class Transition:
         if row.state in ("error", "offloaded") or row.host is None:
             return True
         if row.state == "swapping":
-            self.clean_up(self.heir_claim(row.attempt), own)
+            self.clean_up(self.heir_claim(), own)
         else:
             self.clean_up(own)
         return False
 
-    def heir_claim(self, attempt: int) -> HeldClaim:
+    # Heirs
+
+    def name_heir(self) -> HeldClaim:
+        """Draw the id of the heir of this attempt, unless that was done before. Returns the claim that it will have."""
+        if self.row.heir is None:
+            self.change(heir=self.draw())
+        return self.heir_claim()
+
+    def heir_claim(self) -> HeldClaim:
         """The claim of the heir of this attempt."""
-        return HeldClaim(heir_of(self.row.id, attempt), attempt)
+        return HeldClaim(heir_of(self.row), self.row.attempt)
+
+    def source_heir_claim(self) -> HeldClaim:
+        """The claim of the heir that holds the rest of the share of a move's source."""
+        return HeldClaim(source_heir_of(self.row, self.moving), self.moving.heir_attempt)
+
+    def replace_heir(self) -> bool:
+        """Name another heir for this attempt and ask placement at once, since the id of the last one is taken. Returns False
+        if that was done too often.
+        """
+        row = self.row
+        if row.heirs_taken >= HEIRS_TAKEN_MAX:
+            return False
+        taken, other = self.heir_claim(), HeldClaim(self.draw(), row.attempt)
+        self.change(
+            heir=other.consumer,
+            heirs_taken=row.heirs_taken + 1,
+            cleanups=tuple([_replaced(each, taken, other) for each in row.cleanups]),
+            tries=0,
+            state_ends_at=self.now,
+        )
+        return True
 
     def hold_nothing(self, attempt: int) -> None:
         """Note that the instance has no host, and that its claims are released up to this attempt: the next claim needs a
@@ -288,6 +330,11 @@ class Transition:
             alternates=(),
             state_ends_at=self.now + self.rules.kept_after_end,
         )
+
+
+def _replaced(cleanup: Cleanup, before: HeldClaim, after: HeldClaim) -> Cleanup:
+    release = tuple([after if each == before else each for each in cleanup.release])
+    return structs.replace(cleanup, release=release)
 
 
 def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:

@@ -28,9 +28,12 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
         )
         end_unshelve(transition, "failed", why)
         return
-    heir = transition.heir_claim(row.attempt)
+    cleanups = row.cleanups
+    if row.keeps_share:
+        heir = transition.name_heir()
+        cleanups = tuple(_hand_over(each, row.id, heir) for each in cleanups)
     transition.change(
-        cleanups=tuple(_hand_over(each, row.id, heir) for each in row.cleanups),
+        cleanups=cleanups,
         state="swapping",
         alternates=order.choices,
         was_silent=row.keeps_share,

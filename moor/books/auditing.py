@@ -16,13 +16,14 @@ from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, Writ
 from bus.messages.books import (
     NAMED_MAX,
     AskContradictions,
+    BookEntry,
     ContradictionsFound,
     MendConsumer,
     MendInstance,
     RecountBooks,
 )
 from bus.messages.build import InstancesFound
-from bus.messages.cell import DestroyInstance, RemoveFromCell, heir_of
+from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState
 from moor.books.judging import (
@@ -122,6 +123,8 @@ class Audit:
         self._alone: dict[ConsumerId, View] = {}
         self._needed: set[ConsumerId] = set()
         self._ways_back: dict[ConsumerId, ConsumerId] = {}
+        # By cell and project (None: unknown), the highest attempt of the instances in doubt.
+        self._doubts: dict[tuple[str, str | None], int] = {}
 
     async def run(self) -> AuditResult:
         contradictions = await self._contradictions() if self._options.is_of_all else []
@@ -228,18 +231,27 @@ class Audit:
 
     def _note_claims(self, view: View, sight: Sight) -> None:
         if is_in_doubt(view, own_entry(view)):
-            self._may_need(view.id, max(each.entry.attempt for each in view.on_hosts))
+            self._note_doubt(view)
         for entry in view.in_cells:
             instance = entry.instance
             self._needed.update(claim.consumer for claim in entry.claims if claim.consumer != instance.id)
             if is_in_flight(view, sight):
-                # It may have freed them just now.
-                self._may_need(instance.id, instance.attempt)
+                self._needed.update(entry.freed)
             elif (way_back := way_back_of(entry)) is not None and self._options.concerns(view):
                 self._ways_back[instance.id] = way_back.consumer
 
-    def _may_need(self, instance: ConsumerId, attempts: int) -> None:
-        self._needed.update(heir_of(instance, attempt) for attempt in range(1, attempts + 1))
+    def _note_doubt(self, view: View) -> None:
+        project = None if view.consumer is None else view.consumer.project
+        for each in view.on_hosts:
+            key = each.cell, project
+            self._doubts[key] = max(each.entry.attempt, self._doubts.get(key, 0))
+
+    def _may_be_of_doubted(self, consumer: BookEntry | None) -> bool:
+        """May this be the migration or a cleanup of an instance in doubt? The row that named it may be lost."""
+        if consumer is None or not is_beside(consumer):
+            return False
+        of_any = self._doubts.get((consumer.cell, None), 0)
+        return consumer.attempt <= max(of_any, self._doubts.get((consumer.cell, consumer.project), 0))
 
     async def _compare_ways_back(self) -> None:
         for some in batches_of(sorted(self._ways_back.items()), LOOKED_AT_ONCE_MAX):
@@ -259,7 +271,11 @@ class Audit:
 
     async def _compare_alone(self) -> None:
         concerned = [view for _, view in sorted(self._alone.items()) if self._options.concerns(view)]
-        suspects = [view for view in concerned if view.id not in self._needed]
+        suspects = [
+            view
+            for view in concerned
+            if view.id not in self._needed and not self._may_be_of_doubted(view.consumer)
+        ]
         self._compared += len(concerned)
         sight = self._sight(None)
         for some in batches_of(suspects, LOOKED_AT_ONCE_MAX):

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from msgspec import Struct, structs
 
+from bus.message import ConsumerId
 from bus.messages.build import InstanceId, MoveKind
 from cell_conductor.core import moving
 from cell_conductor.core.decide import Due, HostsLost, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.instance import DrawId, Instance
 from cell_conductor.core.move_steps import image_of
 from cell_conductor.core.swapping import SwapAnswered
 from tests.unit.conductor.test_conductor import (
@@ -206,7 +208,7 @@ def _host(row: Instance) -> str:
 
 def _due(row: Instance) -> Iterator[Heard]:
     """Time passes: placement answers what it is asked then, or a timeout comes."""
-    asked = decide({ONE: row}, [Due(ONE)], NOON, RULES)
+    asked = decide({ONE: row}, [Due(ONE)], NOON, RULES, draw=_drawing(row))
     if not asked.swaps:
         yield _hear(row, "its time is up", Due(ONE))
     verdicts: tuple[tuple[str, ClaimVerdict], ...] = (("claimed", CLAIMED), ("refused", FULL))
@@ -218,11 +220,18 @@ def _due(row: Instance) -> Iterator[Heard]:
         yield _hear(row, "the move's deadline", Due(ONE), later=LATER)
 
 
+def _drawing(row: Instance) -> DrawId:
+    """Draws the same heir for the same attempt, so that equal rows are found to be equal."""
+    return lambda: ConsumerId(UUID(int=1_000_000 + row.attempt))
+
+
 def _hear(
     row: Instance, name: str, *inputs: Input, later: timedelta = timedelta(0), hosts: HostStates = ALL_UP
 ) -> Heard:
     rows: dict[InstanceId, Instance] = {ONE: row}
     for each in inputs:
-        rows |= {changed.id: changed for changed in decide(rows, [each], NOON + later, RULES, hosts).rows}
+        draw = _drawing(rows[ONE])
+        decided = decide(rows, [each], NOON + later, RULES, hosts, draw=draw)
+        rows |= {changed.id: changed for changed in decided.rows}
     after = _plain(rows[ONE])
     return Heard(row, name, row if after == row else after)

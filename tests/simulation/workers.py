@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import EntryPoint
+from uuid import UUID
 
 from msgspec import structs
 
 from bus.broker import Broker
 from bus.configuration.settings import BusSettings
+from bus.message import ConsumerId
 from bus.process import Part, run_until
 from bus.workers.link import Link
 from bus.workers.station import Station
@@ -190,7 +192,15 @@ class Workers:
                     self._rows.cells[cell].of_another_process(process.clock), process, self._observer
                 )
                 conducting = structs.replace(CONDUCTOR, **self._plan.conducting)
-                parts = conductor_parts(station, own, conducting, cell, station.ask_all, clock=process.clock)
+                parts = conductor_parts(
+                    station,
+                    own,
+                    conducting,
+                    cell,
+                    station.ask_all,
+                    clock=process.clock,
+                    draw=lambda: ConsumerId(UUID(int=process.chance.getrandbits(128), version=4)),
+                )
                 return (*parts, station)
             case "compute":
                 pools = read_pools(self._plan.pools, cell)

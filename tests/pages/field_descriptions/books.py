@@ -143,6 +143,7 @@ BOOKS: dict[str, dict[str, str]] = {
         "group": "its server group",
         "claims": "the claims that the cell counts on",
         "on_hosts": "hosts that may have something of it; the one that has the instance comes first",
+        "freed": "other consumers of it that the cell has released lately",
         "stirred_at": "when the cell last changed the row or sent a message about it",
     },
     "ExpectedClaim": {

@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId
-from bus.messages.cell import heir_of
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance
 from cell_conductor.row_codec import assemble_row, decode_body, decode_order, encode_body
 from cell_conductor.tables import cell_instances
@@ -25,15 +24,20 @@ from tests.stories.moves.damage import Damage, change_consumer, change_row, more
 Change = Callable[[Instance], Instance]
 
 
-def migration_of(instance: InstanceId) -> ConsumerId:
-    """Of its first move."""
-    return heir_of(instance, 1)
+def migration_of(connection: Connection, instance: InstanceId) -> ConsumerId:
+    row = _row(connection, instance)
+    assert row.moving is not None
+    assert row.moving.heir is not None
+    return row.moving.heir
+
+
+def _row(connection: Connection, instance: InstanceId) -> Instance:
+    stored = connection.execute(sa.select(cell_instances).where(cell_instances.c.id == instance)).one()
+    return assemble_row(decode_body(stored.body), decode_order(stored.placed))
 
 
 def _change_cell(connection: Connection, instance: InstanceId, change: Change) -> None:
-    stored = connection.execute(sa.select(cell_instances).where(cell_instances.c.id == instance)).one()
-    order = decode_order(stored.placed)
-    row = change(assemble_row(decode_body(stored.body), order))
+    row = change(_row(connection, instance))
     run(
         connection,
         sa.update(cell_instances)
@@ -70,7 +74,9 @@ def _holds_as_another(connection: Connection, instance: InstanceId) -> None:
 def _gets_a_place(connection: Connection, instance: InstanceId) -> None:
     same = sa.select(consumers.c.host, consumers.c.server_group).where(consumers.c.uuid == instance)
     own = connection.execute(same).one()
-    change_consumer(connection, migration_of(instance), host=own.host, server_group=own.server_group)
+    change_consumer(
+        connection, migration_of(connection, instance), host=own.host, server_group=own.server_group
+    )
 
 
 def _on_another_host(row: Instance) -> Instance:
@@ -100,7 +106,7 @@ def _of_cell(change: Change, *kinds: str, state: str = "active") -> Damage:
 
 def _of_migration(*kinds: str, **values: object) -> Damage:
     return Damage(
-        lambda connection, id_: change_consumer(connection, migration_of(id_), **values),
+        lambda connection, id_: change_consumer(connection, migration_of(connection, id_), **values),
         frozenset(kinds),
         state="moved",
     )
@@ -134,17 +140,17 @@ MORE_DAMAGES: Mapping[str, Damage] = {
     ),
     "the claim of a shelved one is gone": Damage(_delete, frozenset({judging.MISSING}), state="shelved"),
     "its way back is gone": Damage(
-        lambda connection, id_: _delete(connection, migration_of(id_)),
+        lambda connection, id_: _delete(connection, migration_of(connection, id_)),
         frozenset({judging.MISSING}),
         state="moved",
     ),
     "its claim and its way back are gone": Damage(
-        lambda connection, id_: _delete(connection, id_, migration_of(id_)),
+        lambda connection, id_: _delete(connection, id_, migration_of(connection, id_)),
         frozenset({judging.MISSING}),
         state="moved",
     ),
     "its way back on its own host is gone": Damage(
-        lambda connection, id_: _delete(connection, migration_of(id_)),
+        lambda connection, id_: _delete(connection, migration_of(connection, id_)),
         frozenset({judging.MISSING}),
         state="resized",
     ),
@@ -154,7 +160,7 @@ MORE_DAMAGES: Mapping[str, Damage] = {
         state="resized",
     ),
     "its way back is larger": Damage(
-        lambda connection, id_: more_of(connection, migration_of(id_), of_pool=False),
+        lambda connection, id_: more_of(connection, migration_of(connection, id_), of_pool=False),
         frozenset({judging.AMOUNTS}),
         state="moved",
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from uuid import UUID, uuid5
 
 import pytest
@@ -18,7 +19,6 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
     SpawnInstance,
-    heir_of,
 )
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -42,7 +42,7 @@ from bus.messages.placement import (
 from bus.messages.tree_fingerprint import tree_fingerprint
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.instance import DrawId, Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import rules_of
@@ -110,6 +110,12 @@ def destroy(attempt: int, name: str) -> DestroyInstance:
     return DestroyInstance(cell="c1", instance=ONE, attempt=attempt, host=host(name))
 
 
+def drawing() -> DrawId:
+    """Draws ids that are the same in each run."""
+    numbers = count(10_000)
+    return lambda: ConsumerId(UUID(int=next(numbers)))
+
+
 class Cell:
     """The rows of a cell, from one decision to the next."""
 
@@ -117,16 +123,30 @@ class Cell:
         self.now = NOON
         self.rows: dict[InstanceId, Instance] = {}
         self.last = Decision((), (), (), ())
+        self.draw = drawing()
+        self.heirs: dict[int, ConsumerId] = {}
         for each in inputs:
             self.hear(each)
 
     def hear(self, *inputs: Input, hosts: HostStates = ALL_UP) -> list[Message]:
         """The messages that the conductor publishes after this batch."""
-        self.last = decide(self.rows, inputs, self.now, RULES, hosts)
+        self.last = decide(self.rows, inputs, self.now, RULES, hosts, draw=self.draw)
         self.rows |= {row.id: row for row in self.last.rows}
         for each in self.last.forgotten:
             del self.rows[each]
+        for row in self.rows.values():
+            self._note_heirs(row)
         return [saying.message for saying in self.last.said]
+
+    def _note_heirs(self, row: Instance) -> None:
+        if row.heir is not None:
+            self.heirs[row.attempt] = row.heir
+        if row.moving is not None and row.moving.heir is not None:
+            self.heirs[row.moving.heir_attempt] = row.moving.heir
+
+    def heir(self, attempt: int) -> ConsumerId:
+        """The heir that the row has named for this attempt."""
+        return self.heirs[attempt]
 
     def after_s(self, seconds: float) -> list[Message]:
         self.now += timedelta(seconds=seconds)
@@ -456,12 +476,11 @@ def test_a_silent_host_is_told_to_destroy_and_its_share_goes_to_a_consumer_of_it
     assert cell.after_s(59) == []
     assert cell.after_s(1) == [destroy(1, "h1")]
     swap = cell.swap_asked
-    assert swap.heir == Heir(id=heir_of(ONE, 1), type="CLEANUP")
-    assert heir_of(ONE, 1) == uuid5(ONE, "1")
+    assert swap.heir == Heir(id=cell.heir(1), type="CLEANUP")
     assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
     assert kinds(cell.hear(spawned(2, "h2"))) == [InstanceActive]
 
-    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
     assert cell.row.cleanups == ()
 
 
@@ -535,7 +554,7 @@ def test_after_a_silent_host_and_an_unanswered_swap_both_shares_are_released_whe
 
     assert released(cell.after_s(10)) == []
 
-    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1), (ONE, 2)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1), (ONE, 2)]
 
 
 def test_an_order_that_comes_after_its_deadline_is_not_built() -> None:

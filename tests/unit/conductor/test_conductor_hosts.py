@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceId
-from bus.messages.cell import DestroyInstance, SpawnInstance, heir_of
+from bus.messages.cell import DestroyInstance, SpawnInstance
 from bus.messages.host_modes import HeldAttempt, SetHostInCell
 from bus.messages.hosts import NODE, HostMode, HostSetting
 from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim
@@ -63,10 +63,10 @@ def test_an_attempt_on_a_lost_host_takes_its_alternate_at_once_and_the_host_keep
     assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
 
     assert (cell.row.host, cell.row.attempt) == (choice("h2"), 2)
-    assert [each.release for each in cell.row.cleanups] == [(HeldClaim(heir_of(ONE, 1), 1),)]
+    assert [each.release for each in cell.row.cleanups] == [(HeldClaim(cell.heir(1), 1),)]
     assert not concerns(cell.row, hosts)
     assert kinds(cell.hear(spawned(2, "h2"))) == [InstanceActive]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
 
 
 def test_an_attempt_on_a_dead_host_takes_its_alternate_and_nothing_is_kept_for_the_host() -> None:
@@ -112,7 +112,7 @@ def test_the_share_that_is_held_for_a_silent_host_is_released_when_it_is_dead() 
     cell.hear(spawned(2, "h2"))
 
     assert concerns(cell.row, DEAD)
-    assert released(cell.hear(LOST, hosts=DEAD)) == [(heir_of(ONE, 1), 1)]
+    assert released(cell.hear(LOST, hosts=DEAD)) == [(cell.heir(1), 1)]
     assert (cell.row.cleanups, cell.row.remind_at) == ((), None)
     assert cell.hear(LOST, hosts=DEAD) == []
 
@@ -122,7 +122,7 @@ def test_a_swap_under_way_from_a_host_that_dies_releases_what_was_kept_for_it() 
     cell.after_s(60)
     (swap,) = cell.last.swaps
 
-    assert released(cell.hear(LOST, hosts=DEAD)) == [(heir_of(ONE, 1), 1)]
+    assert released(cell.hear(LOST, hosts=DEAD)) == [(cell.heir(1), 1)]
     assert not cell.row.must_clean_up
     assert kinds(cell.answer(swap, CLAIMED)) == [SpawnInstance]
 
@@ -265,7 +265,7 @@ def test_a_destination_that_is_lost_is_given_up_at_once_and_keeps_the_rest_until
     assert kinds(cell.hear(LOST, hosts=silent)) == [DestroyInstance]
     cell.hear_due(hosts=silent)
     back = cell.swap_asked
-    assert (back.returns, back.heir) == (heir_of(ONE, 1), Heir(id=heir_of(ONE, 2), type="CLEANUP"))
+    assert (back.returns, back.heir) == (cell.heir(1), Heir(id=cell.heir(2), type="CLEANUP"))
 
 
 def test_a_destination_on_which_nothing_may_be_built_is_passed_over() -> None:
@@ -336,7 +336,7 @@ def test_what_a_dead_source_held_is_released_when_its_instance_has_arrived_elsew
 
     said = cell.hear(spawned(2, "h2"), hosts=DEAD)
 
-    assert released(said) == [(heir_of(ONE, 1), 1)]
+    assert released(said) == [(cell.heir(1), 1)]
     assert (cell.row.state, cell.row.cleanups) == ("active", ())
     assert foreign({ONE: cell.row}, host("h1"), [own]) == [own]
 

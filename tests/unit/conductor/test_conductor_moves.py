@@ -25,7 +25,6 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
-    heir_of,
 )
 from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim
 from tests.unit.conductor.test_conductor import (
@@ -115,7 +114,7 @@ def test_a_cold_migration_stops_the_source_and_waits_to_be_confirmed() -> None:
     said = cell.hear(end(order, "confirm"))
     assert kinds(said) == [DestroyInstance, InstanceActive]
     assert said[-1].instance.move.outcome == "confirmed"  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
     assert cell.row.moving is None
 
 
@@ -125,7 +124,7 @@ def test_the_claim_moves_with_the_rest_to_a_migration() -> None:
     cell.after_s(0)
     swap = cell.swap_asked
     assert (swap.held_attempt, swap.attempt, swap.returns) == (1, 2, None)
-    assert swap.heir == Heir(id=heir_of(ONE, 1), type="MIGRATION")
+    assert swap.heir == Heir(id=cell.heir(1), type="MIGRATION")
 
 
 def test_a_move_confirms_itself_after_a_time() -> None:
@@ -141,7 +140,7 @@ def test_a_reverted_move_runs_again_where_it_was() -> None:
     cell.after_s(0)
     back = cell.swap_asked
     assert (back.held_attempt, back.attempt, back.share) == (2, 3, choice("h1").share)
-    assert (back.heir, back.returns) == (None, heir_of(ONE, 1))
+    assert (back.heir, back.returns) == (None, cell.heir(1))
     start = cell.swap(CLAIMED)
     assert start == [StartInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"), number=50)]
     (told,) = cell.hear(started("h1"))
@@ -200,10 +199,10 @@ def test_after_a_refusal_late_copies_of_the_question_are_made_worthless() -> Non
     cell.after_s(0)
     back = cell.swap_asked
     assert (back.held_attempt, back.attempt, back.share) == (1, 2, choice("h1").share)
-    assert back.returns == heir_of(ONE, 1)
+    assert back.returns == cell.heir(1)
     # Deleted now, whatever placement grants is released.
     assert [each.attempt for each in cell.hear(REMOVE)] == [1]  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 2), (heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 2), (cell.heir(1), 1)]
 
 
 def test_a_late_copy_that_was_granted_after_the_refusal_comes_back() -> None:
@@ -213,7 +212,7 @@ def test_a_late_copy_that_was_granted_after_the_refusal_comes_back() -> None:
     assert cell.swap(AlreadyClaimed(attempt=2, share=choice("h2").share)) == []
     cell.after_s(0)
     back = cell.swap_asked
-    assert (back.held_attempt, back.attempt, back.returns) == (2, 3, heir_of(ONE, 1))
+    assert (back.held_attempt, back.attempt, back.returns) == (2, 3, cell.heir(1))
     # Words of the source change nothing meanwhile.
     assert cell.hear(spawned(1, "h1")) == []
     (told,) = cell.answer(back, CLAIMED)
@@ -246,10 +245,10 @@ def test_a_silent_destination_keeps_its_rest_until_it_has_cleaned_up() -> None:
     assert kinds(cell.after_s(60)) == [DestroyInstance]
     cell.after_s(0)
     back = cell.swap_asked
-    assert back.heir == Heir(id=heir_of(ONE, 2), type="CLEANUP")
+    assert back.heir == Heir(id=cell.heir(2), type="CLEANUP")
     # It was never stopped: it just stays where it is.
     assert kinds(cell.swap(CLAIMED)) == [InstanceActive]
-    assert released(cell.hear(destroyed(2, "h2"))) == [(heir_of(ONE, 2), 2)]
+    assert released(cell.hear(destroyed(2, "h2"))) == [(cell.heir(2), 2)]
 
 
 def test_an_evacuation_builds_it_anew_and_the_dead_host_keeps_its_share() -> None:
@@ -260,7 +259,7 @@ def test_an_evacuation_builds_it_anew_and_the_dead_host_keeps_its_share() -> Non
     said = cell.hear(spawned(2, "h2"))
     assert kinds(said) == [DestroyInstance, InstanceActive]
     assert [(each.host, each.attempt) for each in cell.row.cleanups] == [(host("h1"), 1)]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
 
 
 @pytest.mark.parametrize("how", ["live-migrate", "migrate"])
@@ -295,7 +294,7 @@ def test_a_delete_while_it_moves_frees_both_hosts() -> None:
     cell.hear(move("live-migrate"))
     cell.swap(CLAIMED)
     assert sorted(each.attempt for each in cell.hear(REMOVE)) == [1, 2]  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
     assert released(cell.hear(destroyed(2, "h2"))) == [(ONE, 2)]
     assert cell.row.state == "deleted"
 
@@ -305,7 +304,7 @@ def test_a_delete_while_placement_is_asked_ends_the_next_attempt_and_its_heir() 
     cell.hear(move("live-migrate"))
     cell.after_s(0)
     assert [each.attempt for each in cell.hear(REMOVE)] == [1]  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 2), (heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 2), (cell.heir(1), 1)]
     assert cell.row.state == "deleted"
 
 

@@ -10,9 +10,9 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceActive, InstanceFailed
-from bus.messages.cell import DestroyInstance, StartInstance, heir_of
+from bus.messages.cell import DestroyInstance, StartInstance
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.instance import Instance, heir_of, source_heir_of
 from tests.pages.moves_page import KINDS, heard, place_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
@@ -78,9 +78,9 @@ def may_hold(row: Instance) -> dict[ConsumerId, int]:
         held[ONE] = row.last_attempt
     moving = row.moving
     if moving is not None and moving.heir_attempt:
-        held[heir_of(ONE, moving.heir_attempt)] = moving.heir_attempt
-    elif moving is not None and row.is_asking:
-        held[heir_of(ONE, row.attempt)] = row.attempt
+        held[source_heir_of(row, moving)] = moving.heir_attempt
+    elif moving is not None and moving.has_asked:
+        held[heir_of(row)] = row.attempt
     return held
 
 
@@ -168,7 +168,7 @@ def test_an_evacuated_instance_is_deleted_and_the_rest_stays_until_the_source_ha
         assert cell.row.state == "deleted"
         cell.after_s(5000)
         said = cell.hear(LOST, hosts=DEAD) if is_dead else cell.hear(destroyed(1, "h1"))
-        assert released(said) == [(heir_of(ONE, 1), 1)]
+        assert released(said) == [(cell.heir(1), 1)]
 
 
 def test_a_source_that_returns_while_it_is_evacuated_changes_nothing_and_is_cleaned_up_in_the_end() -> None:

@@ -28,10 +28,9 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
-    heir_of,
 )
 from bus.messages.placement import ResourceAmount, Share
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.instance import Instance, source_heir_of
 from cell_conductor.core.swapping import SwapAnswered
 from tests.unit.conductor.test_conductor_world import HOSTS, NODES, Attempt, World
 
@@ -232,9 +231,7 @@ class MovingWorld(World):
                 await self._check_move(row)
 
     def _holders(self, instance: InstanceId) -> list[ConsumerId]:
-        row = self.rows.get(instance)
-        attempts = range(1, row.attempt + 2 if row is not None else 4)
-        return [instance, *(heir_of(instance, attempt) for attempt in attempts)]
+        return [instance, *self.heirs_of(instance)]
 
     async def _check_move(self, row: Instance) -> None:
         """The instance holds what the destination needs, and the heir what the source had beyond that."""
@@ -246,7 +243,7 @@ class MovingWorld(World):
         need = row.host.share.amounts[0].amount
         assert await self.amount_of(row.id, row.host.share.host) == need
         rest = source.amounts[0].amount - (need if row.host.share.host == source.host else 0)
-        heir = heir_of(row.id, row.moving.heir_attempt)
+        heir = source_heir_of(row, row.moving)
         assert await self.amount_of(heir, source.host) == max(0, rest)
 
     async def amount_of(self, consumer: ConsumerId, host: ProviderId) -> int:

@@ -10,7 +10,6 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
-    heir_of,
 )
 from bus.messages.placement import AlreadyClaimed, ClaimResources, Heir, Superseded, SwapClaim
 from cell_conductor.core.books import entry_of
@@ -278,11 +277,11 @@ def test_a_silent_host_keeps_its_share_by_a_cleanup_while_the_next_one_builds() 
     cell.hear(move("unshelve", "h2", "h3", number=60))
     cell.swap(CLAIMED)
     assert cell.after_s(60) == [destroy(2, "h2")]
-    assert cell.swap_asked.heir == Heir(id=heir_of(ONE, 2), type="CLEANUP")
+    assert cell.swap_asked.heir == Heir(id=cell.heir(2), type="CLEANUP")
     cell.swap(CLAIMED)
     cell.hear(spawned(3, "h3"))
     assert cell.row.state == "active"
-    assert released(cell.hear(destroyed(2, "h2"))) == [(heir_of(ONE, 2), 2)]
+    assert released(cell.hear(destroyed(2, "h2"))) == [(cell.heir(2), 2)]
 
 
 def test_when_no_host_takes_it_it_is_offloaded_again_and_the_reasons_are_told() -> None:
@@ -344,10 +343,10 @@ def test_a_last_host_that_is_silent_keeps_the_share_and_the_next_try_swaps_it_aw
     cell.after_s(0)
     swap = cell.swap_asked
     assert (swap.held_attempt, swap.attempt) == (2, 3)
-    assert swap.heir == Heir(id=heir_of(ONE, 2), type="CLEANUP")
+    assert swap.heir == Heir(id=cell.heir(2), type="CLEANUP")
     cell.swap(CLAIMED)
     cell.hear(spawned(3, "h3"))
-    assert released(cell.hear(destroyed(2, "h2"))) == [(heir_of(ONE, 2), 2)]
+    assert released(cell.hear(destroyed(2, "h2"))) == [(cell.heir(2), 2)]
     assert cell.row.state == "active"
 
 
@@ -361,12 +360,12 @@ def test_each_silent_host_frees_its_own_share_after_the_next_try_has_taken_over(
     cell.confirm_all()
     cell.hear(move("unshelve", "h4", number=70))
     assert [(each.host, [held.consumer for held in each.release]) for each in cell.row.cleanups] == [
-        (host("h2"), [heir_of(ONE, 2)]),
-        (host("h3"), [heir_of(ONE, 3)]),
+        (host("h2"), [cell.heir(2)]),
+        (host("h3"), [cell.heir(3)]),
     ]
     cell.swap(CLAIMED)
-    assert released(cell.hear(destroyed(3, "h3"))) == [(heir_of(ONE, 3), 3)]
-    assert released(cell.hear(destroyed(2, "h2"))) == [(heir_of(ONE, 2), 2)]
+    assert released(cell.hear(destroyed(3, "h3"))) == [(cell.heir(3), 3)]
+    assert released(cell.hear(destroyed(2, "h2"))) == [(cell.heir(2), 2)]
 
 
 def test_a_try_that_ends_while_the_last_silent_host_keeps_the_share_hands_it_over_once() -> None:
@@ -380,10 +379,10 @@ def test_a_try_that_ends_while_the_last_silent_host_keeps_the_share_hands_it_ove
     # Placement may have granted the swap: what the host keeps is the heir's, or still the instance's.
     cell.hear(end(second, "abort"))
     (cleanup,) = cell.row.cleanups
-    assert [held.consumer for held in cleanup.release] == [heir_of(ONE, 2), ONE]
+    assert [held.consumer for held in cleanup.release] == [cell.heir(2), ONE]
     cell.hear(move("unshelve", "h4", number=80))
     (cleanup,) = cell.row.cleanups
-    assert [held.consumer for held in cleanup.release] == [heir_of(ONE, 2)]
+    assert [held.consumer for held in cleanup.release] == [cell.heir(2)]
 
 
 def test_a_last_host_that_was_silent_frees_its_share_when_it_has_cleaned_up() -> None:

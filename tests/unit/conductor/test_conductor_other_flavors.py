@@ -38,6 +38,7 @@ from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.row_codec import assemble_row, decode_body, encode_body
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import rules_of
+from tests.unit.conductor.test_conductor import drawing
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(ConductorSettings(attempt_timeout_s=60, deploy_timeout_s=600), "c1")
@@ -80,12 +81,13 @@ class Cell:
 
     def __init__(self, order: PlaceInCell) -> None:
         self.said: list[Message] = []
-        first = decide({}, [order], NOON, RULES)
+        self.draw = drawing()
+        first = decide({}, [order], NOON, RULES, draw=self.draw)
         (self.row,) = first.rows
         self.said += [each.message for each in first.said]
 
     def tell(self, each: Input) -> Decision:
-        decision = decide({INSTANCE: self.row}, [each], NOON, RULES)
+        decision = decide({INSTANCE: self.row}, [each], NOON, RULES, draw=self.draw)
         for row in decision.rows:
             # As a store keeps it.
             self.row = assemble_row(decode_body(encode_body(row)), row.order)

@@ -39,6 +39,7 @@ class TimersSetup:
             settings=SETTINGS,
             clock=lambda: NOON + timedelta(seconds=asyncio.get_running_loop().time()),
             hosts=lambda: ALL_UP,
+            draw=lambda: ConsumerId(UUID(int=1)),
         )
 
     async def _ask(self, swaps: Sequence[Message]) -> Sequence[Message]:

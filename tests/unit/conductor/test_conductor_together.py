@@ -42,7 +42,7 @@ from bus.messages.placement import (
 from cell_conductor.core.decide import Due, Input, decide
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.core.together import answers_of_all, others_of
-from tests.unit.conductor.test_conductor import NOON, RULES, choice, host, place
+from tests.unit.conductor.test_conductor import NOON, RULES, choice, drawing, host, place
 
 if TYPE_CHECKING:
     from cell_conductor.core.instance import Instance
@@ -61,6 +61,7 @@ class TogetherWorld:
         self.rows: dict[InstanceId, Instance] = {}
         # Where each instance's claim is, and by which attempt.
         self.held: dict[InstanceId, tuple[int, ProviderId]] = {}
+        self.draw = drawing()
         self.late: list[Message | SwapClaim] = []
         self.deleted: set[InstanceId] = set()
         self.split: list[object] = []
@@ -96,7 +97,7 @@ class TogetherWorld:
     def hear(self, *inputs: Input) -> None:
         rows = {id_: row for each in inputs if (row := self.rows.get(id_ := each.instance)) is not None}
         rows |= {id_: self.rows[id_] for id_ in others_of(rows.values()) if id_ in self.rows}
-        decision = decide(rows, inputs, self.now, RULES)
+        decision = decide(rows, inputs, self.now, RULES, draw=self.draw)
         self.rows |= {row.id: row for row in decision.rows}
         self.late += [each.message for each in decision.said]
         self.late += [each for each in decision.swaps if isinstance(each, SwapClaim)]

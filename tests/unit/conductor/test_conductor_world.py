@@ -40,7 +40,7 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
     UndeployInstance,
-    heir_of,
+    derived_heir,
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import (
@@ -55,7 +55,7 @@ from bus.messages.placement import (
     Share,
     SwapClaim,
 )
-from cell_conductor.core.decide import CellMessage, Due, HostsLost, Input, decide
+from cell_conductor.core.decide import CellMessage, Decision, Due, HostsLost, Input, decide
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings
@@ -67,6 +67,7 @@ from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.unit.conductor.counted_on import check_claims, check_hosts
+from tests.unit.conductor.test_conductor import drawing
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(
@@ -116,6 +117,9 @@ class World:
         # The number of the last rebuild or move that was ordered.
         self.ordered: dict[InstanceId, int] = {}
         self.told: dict[InstanceId, dict[int, str]] = {}
+        # The heirs that swaps have named, by instance and the attempt that was left.
+        self.heirs: dict[tuple[ConsumerId, int], set[ConsumerId]] = {}
+        self.draw = drawing()
         self.confirmed: list[tuple[InstanceId, int]] = []
         self.crashes = 0
         self.has_faults = True
@@ -260,7 +264,7 @@ class World:
     def _conductor(self, inputs: Sequence[Input]) -> None:
         named = {each.instance for each in inputs}
         rows = {id_: row for id_, row in self.rows.items() if id_ in named}
-        decision = decide(rows, inputs, self.now, RULES)
+        decision = decide(rows, inputs, self.now, RULES, draw=self.draw)
         self.rows |= {row.id: row for row in decision.rows}
         for forgotten in decision.forgotten:
             del self.rows[forgotten]
@@ -272,11 +276,23 @@ class World:
                 each for each in inputs if not isinstance(each, Due | SwapAnswered | HostsLost)
             ]
             return
+        self._note_heirs(decision)
         self.under_way += decision.swaps
         self.under_way += [saying.message for saying in decision.said]
         self.confirmed += [(each.instance, each.sequence) for each in decision.said if each.sequence]
         if self.chance.random() < 0.5:
             self._clear()
+
+    def _note_heirs(self, decision: Decision) -> None:
+        for swap in decision.swaps:
+            if isinstance(swap, SwapClaim) and swap.heir is not None:
+                assert swap.heir.id != derived_heir(InstanceId(swap.consumer), swap.held_attempt), (
+                    "it can be foreseen"
+                )
+                self.heirs.setdefault((swap.consumer, swap.held_attempt), set()).add(swap.heir.id)
+
+    def heirs_of(self, instance: InstanceId) -> list[ConsumerId]:
+        return [heir for (each, _), heirs in self.heirs.items() if each == instance for heir in sorted(heirs)]
 
     def _clear(self) -> None:
         for instance, sequence in self.confirmed:
@@ -397,7 +413,7 @@ class World:
         await self.check_books()
         for host, attempts in self.attempts.items():
             for instance, attempt in attempts:
-                holders = (instance, heir_of(instance, attempt))
+                holders = (instance, *self.heirs.get((instance, attempt), ()))
                 paid = [await self.holds(holder) for holder in holders]
                 assert host in paid, (
                     f"attempt {attempt} of {instance} stands on {host}, and nobody pays for it"
@@ -451,8 +467,8 @@ class World:
                 assert stands == [held] == [row.host.share.host]
             else:
                 assert (stands, held) == ([], None)
-            for attempt in range(1, 5):
-                assert await self.holds(heir_of(row.id, attempt)) is None
+            for heir in self.heirs_of(row.id):
+                assert await self.holds(heir) is None
         assert await self.books.audit() == ()
 
 

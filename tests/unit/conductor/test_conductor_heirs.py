@@ -1,0 +1,178 @@
+"""Heirs hold what an instance leaves on a host. Nobody can foresee their ids, so nobody can occupy them; and if an id is taken
+nevertheless, the cell draws another one.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import structs
+
+from bus.messages.cell import derived_heir
+from bus.messages.placement import Claimed, Heir, NotAllowed, SwapClaim
+from cell_conductor.core.books import entry_of
+from cell_conductor.core.instance import HeldClaim
+from cell_conductor.core.transition import HEIRS_TAKEN_MAX
+from tests.unit.conductor.test_conductor import (
+    CLAIMED,
+    FULL,
+    ONE,
+    REMOVE,
+    RULES,
+    Cell,
+    destroyed,
+    place,
+    released,
+    spawned,
+)
+from tests.unit.conductor.test_conductor_moves import active, arrived, end, move, stopped
+
+TAKEN = NotAllowed(field="heir.id", reason="the id is taken")
+ATTEMPT_S = RULES.attempt_timeout.total_seconds()
+
+
+def moving() -> Cell:
+    cell = active()
+    cell.hear(move())
+    cell.hear_due()
+    return cell
+
+
+def silent() -> Cell:
+    """The host keeps silent, and the claim is to go to the alternate."""
+    cell = Cell(place("h2"))
+    cell.after_s(ATTEMPT_S)
+    return cell
+
+
+def going_back() -> Cell:
+    """The destination keeps silent: its share beyond the source's is for a cleanup."""
+    cell = active()
+    cell.hear(move())
+    cell.swap(CLAIMED)
+    cell.hear(stopped(1, "h1"))
+    cell.after_s(ATTEMPT_S)
+    cell.hear_due()
+    return cell
+
+
+BEGINS: tuple[Callable[[], Cell], ...] = (moving, silent, going_back)
+
+
+def test_the_two_heirs_of_one_move_are_drawn_and_kept_on_the_row() -> None:
+    cell = going_back()
+
+    back = cell.swap_asked
+    assert back.heir is not None
+    assert (back.returns, back.heir.id) == (cell.row.moving and cell.row.moving.heir, cell.row.heir)
+    assert {back.returns, back.heir.id}.isdisjoint(derived_heir(ONE, attempt) for attempt in range(5))
+    assert back.returns != back.heir.id
+
+
+@pytest.mark.parametrize("begin", BEGINS)
+def test_a_question_that_is_repeated_names_the_same_heir(begin: Callable[[], Cell]) -> None:
+    cell = begin()
+    first = cell.swap_asked
+    cell.swap(None)
+    cell.after_s(10)
+
+    assert cell.swap_asked == first
+
+
+def test_a_boot_without_a_silent_host_draws_nothing() -> None:
+    cell = Cell(place("h2", "h3"))
+    cell.hear(spawned(1, "h1"))
+    cell.hear(REMOVE)
+    cell.hear(destroyed(1, "h1"))
+
+    assert cell.heirs == {}
+    assert cell.draw() == Cell().draw()
+
+
+@pytest.mark.parametrize("begin", BEGINS)
+def test_an_heir_whose_id_is_taken_gets_another_one_at_once(begin: Callable[[], Cell]) -> None:
+    cell = begin()
+    first = cell.swap_asked
+    cell.answer(first, TAKEN)
+    cell.hear_due()
+    second = cell.swap_asked
+
+    assert first.heir is not None
+    assert second.heir is not None
+    assert second.heir.id != first.heir.id
+    assert structs.replace(second, heir=None) == structs.replace(first, heir=None)
+    # What waits for a silent host names the new heir, too.
+    waiting = [held.consumer for each in cell.row.cleanups for held in each.release]
+    assert first.heir.id not in waiting
+    assert second.heir.type != "CLEANUP" or waiting == [second.heir.id]
+
+
+@pytest.mark.parametrize("begin", BEGINS)
+def test_a_late_answer_about_an_heir_that_was_replaced_changes_nothing(begin: Callable[[], Cell]) -> None:
+    cell = begin()
+    first = cell.swap_asked
+    cell.answer(first, TAKEN)
+    cell.hear_due()
+    second, row = cell.swap_asked, cell.row
+    for verdict in (TAKEN, FULL, Claimed()):
+        cell.answer(first, verdict)
+
+        assert cell.row == row
+    cell.answer(second, CLAIMED)
+    assert cell.row.attempt == second.attempt
+
+
+def test_the_destination_whose_heir_was_replaced_frees_the_one_that_was_granted() -> None:
+    cell = moving()
+    cell.answer(cell.swap_asked, TAKEN)
+    cell.hear_due()
+    swap = cell.swap_asked
+    cell.answer(swap, CLAIMED)
+    cell.hear(stopped(1, "h1"))
+    cell.hear(spawned(2, "h2"))
+    cell.hear(end(move(), "confirm"))
+
+    assert swap.heir is not None
+    assert released(cell.hear(destroyed(1, "h1"))) == [(swap.heir.id, 1)]
+
+
+@pytest.mark.parametrize("begin", [moving, silent])
+def test_ids_that_are_taken_again_and_again_end_the_try_with_the_reason(begin: Callable[[], Cell]) -> None:
+    cell, asked = begin(), 0
+    while cell.row.state in ("moving", "swapping") and asked < 20:
+        if not cell.last.swaps:
+            cell.hear_due()
+        asked += cell.swap_asked.heir is not None
+        # A move that was refused everywhere claims its own share anew, without an heir.
+        cell.answer(cell.swap_asked, TAKEN if cell.swap_asked.heir is not None else CLAIMED)
+
+    assert asked == HEIRS_TAKEN_MAX + 1
+    assert [each.reason for each in cell.row.failures][-1] == "not allowed: heir.id: the id is taken"
+    assert cell.row.state == ("active" if begin is moving else "error")
+
+
+def test_a_move_that_an_earlier_release_has_begun_goes_on_with_the_heir_that_was_asked_for() -> None:
+    """Its rows name no heirs. Question and answer, confirming and reverting, name those that its questions have named."""
+    old = derived_heir(ONE, 1)
+    asked = moving()
+    asked.rows[ONE] = structs.replace(asked.row, heir=None)
+    asked.after_s(10)
+    assert asked.swap_asked.heir == Heir(id=old, type="MIGRATION")
+
+    came, order = arrived()
+    assert came.row.moving is not None
+    came.rows[ONE] = structs.replace(came.row, moving=structs.replace(came.row.moving, heir=None))
+    (way_back,) = [each for each in entry_of(came.row, "c1").claims if each.consumer != ONE]
+    assert way_back.consumer == old
+    came.hear(end(order, "confirm"))
+    assert came.row.cleanups[0].release == (HeldClaim(old, 1),)
+
+
+def test_an_audit_learns_which_consumers_a_cell_has_just_freed() -> None:
+    cell = going_back()
+    back = cell.swap_asked
+    cell.answer(back, CLAIMED)
+    cell.hear(destroyed(2, "h2"))
+
+    assert back.heir is not None
+    assert entry_of(cell.row, "c1").freed == (back.heir.id,)
+    assert isinstance(back, SwapClaim)
