@@ -91,7 +91,7 @@ def _on_hosts(row: Instance) -> Iterator[HostEntry]:
 
     The host that has the instance comes first.
     """
-    if row.host is not None and (row.state in _HOLDS or row.state in _MAY_HOLD):
+    if row.host is not None and (row.state in _HOLDS or row.state in _MAY_HOLD) and not row.is_stranded:
         yield HostEntry(row.id, row.host.share.host, row.host_attempt)
     if row.moving is not None:
         yield HostEntry(row.id, row.moving.source.share.host, row.moving.source_attempt)

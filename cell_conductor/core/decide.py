@@ -239,7 +239,7 @@ def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa
             on_redeployed(transition, each)
         case SwapAnswered(is_of_all=True):
             on_answer_for_all(transition, each)
-        case SwapAnswered() if transition.row.state == "moving":
+        case SwapAnswered() if transition.row.moving is not None:
             on_move_swap_answered(transition, each)
         case SwapAnswered():
             on_swap_answered(transition, each)

@@ -240,6 +240,13 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
         return any(each.attempt == self.host_attempt for each in self.cleanups)
 
     @property
+    def is_stranded(self) -> bool:
+        """Did placement refuse to move the instance's claim back to the source of its move? The source has the instance, and
+        the instance still holds the share of the destination.
+        """
+        return self.state == "broken" and self.moving is not None and self.moving.step == "returning"
+
+    @property
     def host_attempt(self) -> int:
         """The attempt by which the current host knows the instance."""
         return self.kept_attempt or self.attempt

@@ -10,8 +10,10 @@ from bus.messages.placement import (
     ClaimVerdict,
     Heir,
     NotAllowed,
+    Released,
     ShapeMoved,
     Share,
+    Superseded,
     SwapClaim,
 )
 from cell_conductor.core.instance import MOVES, SPAWNS, heir_of, source_heir_of
@@ -27,10 +29,12 @@ from cell_conductor.core.move_steps import (
     return_claim,
     send_start,
     stop,
+    strand,
     wait_for_source,
 )
 from cell_conductor.core.swapping import (
     Question,
+    Refusal,
     SwapAnswered,
     choice_of,
     drop_next,
@@ -44,6 +48,9 @@ from cell_conductor.core.swapping import (
 from cell_conductor.core.transition import Transition
 
 # Claims
+
+# Placement gives these answers to the same question for ever.
+FINAL = (Superseded, NotAllowed, Released)
 
 
 def next_move_swap(transition: Transition) -> SwapClaim:
@@ -130,9 +137,26 @@ def _on_answered_back(transition: Transition, swap: Question, verdict: ClaimVerd
         case Claimed() | AlreadyClaimed():
             _on_claimed_back(transition, swap.attempt)
         case _:
-            # Nobody else may have taken the way back; whatever is wrong, the instance is safe while this is asked again.
-            transition.change(reason=why_not(verdict))
-            wait_for_placement(transition, None)
+            _on_refused_back(transition, verdict)
+
+
+def _on_refused_back(transition: Transition, refused: Refusal) -> None:
+    """Nobody may take the way back, so this is unusual: claims were written by name, or mended. What may change is asked
+    again until the end of the move's time. Then, or if it cannot change, the move ends with the reason.
+    """
+    moving, is_final = transition.moving, isinstance(refused, FINAL)
+    if transition.row.state == "moving" and not is_final and transition.now < transition.move.ends_by:
+        transition.change(reason=why_not(refused))
+        wait_for_placement(transition, None)
+        return
+    why = f"placement refuses its way back: {why_not(refused)}"
+    decide_end(transition, "failed", why)
+    if moving.heir_attempt:
+        strand(transition, why, asks_again=not is_final)
+    else:
+        # It never left its host. No copy of a question is granted that is older than the refused one.
+        transition.change(moving=structs.replace(transition.moving, has_asked=False))
+        go_on(transition)
 
 
 def _is_same(held: Share, asked: Share) -> bool:

@@ -172,6 +172,19 @@ def wait_for_source(transition: Transition, reason: str) -> None:
     transition.change(state_ends_at=transition.now + transition.rules.remind_every)
 
 
+def strand(transition: Transition, reason: str, *, asks_again: bool) -> None:
+    """End a move whose way back placement refuses, with the instance in state `broken`: its host has it, stopped or running,
+    and it still holds the share of the destination, until it is deleted.
+
+    With `asks_again`, placement is asked further, now and then. Otherwise only after the next order for the instance.
+    """
+    transition.change(move=structs.replace(transition.move, outcome="failed", failure=reason), alternates=())
+    if transition.row.state != "broken":
+        transition.end_broken(reason)
+    again = transition.now + transition.rules.remind_every
+    transition.change(tries=0, state_ends_at=again if asks_again else None)
+
+
 def end(transition: Transition, outcome: Outcome, reason: str) -> None:
     """End a move that has not led to another host: the instance is where it was, in the state from before.
 
@@ -182,6 +195,12 @@ def end(transition: Transition, outcome: Outcome, reason: str) -> None:
     transition.change(moving=None, alternates=(), move=move)
     was = "active" if moving.is_stopped else moving.was
     tell_end(transition, was, reason or transition.row.reason)
+
+
+def tell_again(transition: Transition) -> None:
+    """Tell once more that a move left the instance broken, and ask again at once for what it waits for."""
+    transition.end_broken(transition.row.reason)
+    transition.change(tries=0, state_ends_at=transition.now)
 
 
 def tell_end(transition: Transition, was: str, reason: str) -> None:

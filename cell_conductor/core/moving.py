@@ -3,6 +3,7 @@
     active ──▶ moving ──▶ moved ──▶ active           confirmed, by the client or after a time
                   │         └─▶ moving ──▶ active    reverted: it runs on the first host again
                   ├──▶ active, broken                no host took it, or the move was aborted
+                  ├──▶ broken                        placement refuses its way back, for a reason that does not change
                   ├──▶ shelved ──▶ moving ──▶ active stopped on its host, and started again
                   └──▶ offloaded ──▶ swapping, building ──▶ active
                                                      saved as an image, and built from it anywhere (unshelving.py)
@@ -34,7 +35,7 @@ from typing import assert_never
 
 from msgspec import structs
 
-from bus.messages.build import MoveKind
+from bus.messages.build import Move, MoveKind
 from bus.messages.cell import EndMoveInCell, MoveInCell
 from bus.messages.hosts import NODE
 from cell_conductor.core.instance import MOVES, REBUILDS, HeldClaim, Moving, State
@@ -47,6 +48,7 @@ from cell_conductor.core.move_steps import (
     restart,
     return_claim,
     stop,
+    tell_again,
     tell_end,
 )
 from cell_conductor.core.transition import Transition
@@ -59,6 +61,7 @@ _BEGIN_IN: dict[MoveKind, tuple[str, ...]] = {
     "offload": (*_EXISTS, "shelved"),
     "unshelve": ("shelved", "offloaded"),
 }
+STRANDED = "placement refuses its way back from an earlier move"
 ON_NODE = "an instance on a bare-metal node has its disk there, and cannot move"
 
 
@@ -69,6 +72,9 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
     if row.move is not None and move.number <= row.move.number:
         return
     transition.continue_from(move.number)
+    if row.is_stranded:
+        _refuse_stranded(transition, move)
+        return
     if row.state == "offloaded":
         transition.change(move=move, failures=())
         unshelve(transition, order)
@@ -95,6 +101,13 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
         restart(transition)
     else:
         go_on(transition)
+
+
+def _refuse_stranded(transition: Transition, move: Move) -> None:
+    """End this move at once: the instance must come back from an earlier one first. Placement is asked for that again."""
+    moving = structs.replace(transition.moving, outcome="failed")
+    transition.change(move=structs.replace(move, outcome="failed", failure=STRANDED), moving=moving)
+    tell_again(transition)
 
 
 def _state_before(transition: Transition) -> State:
@@ -130,6 +143,9 @@ def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
             leave(transition, "reverted", "")
         case "abort" if row.state == "moving" and not transition.moving.outcome:
             _abort(transition)
+        case _ if row.state == "broken" and row.moving is not None:
+            # The move had failed before the API level knew it.
+            tell_again(transition)
 
 
 def _abort(transition: Transition) -> None:

@@ -32,6 +32,9 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
         if row.moving is not None:
             # The host is still asked to run it again.
             transition.change(state_ends_at=row.state_ends_at)
+    elif row.is_stranded:
+        _end_failed(transition, "placement refuses its way back from a move", is_active=False)
+        transition.change(state_ends_at=transition.now)
     elif was_active and (why := transition.hosts.why_lost(transition.host)):
         _end_failed(transition, why, is_active=True)
     else:

@@ -38,6 +38,7 @@ from cell_conductor.core.transition import Transition
 from cell_conductor.core.unshelving import end_unbuilt
 
 Question = SwapClaim | ClaimResources
+Refusal = DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | Released | NotAllowed
 
 
 class SwapAnswered(Struct, frozen=True):
@@ -287,7 +288,7 @@ def choice_of(row: Instance, held: Share) -> Choice:
 
 
 def why_not(  # noqa: PLR0911 - one for each verdict
-    verdict: DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | Released | NotAllowed,
+    verdict: Refusal,
 ) -> str:
     """A refusal of placement as one line, for the list of the instance's failures."""
     match verdict:

@@ -19,11 +19,18 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
-from bus.messages.placement import AlreadyClaimed, SwapClaim, single_swaps, swapped_together
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    NotAllowed,
+    SwapClaim,
+    single_swaps,
+    swapped_together,
+)
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.move_answers import next_move_swap, on_move_swap_answered
 from cell_conductor.core.move_steps import confirm, decide_end, go_on, leave, return_claim
-from cell_conductor.core.swapping import SwapAnswered, drop_next
+from cell_conductor.core.swapping import SwapAnswered, drop_next, is_heir_taken
 from cell_conductor.core.transition import Transition
 
 # The steps in which an instance waits for those that move with it.
@@ -211,14 +218,24 @@ def answers_of_all(answered: SwapAnswered) -> tuple[SwapAnswered, ...]:
 def on_answer_for_all(transition: Transition, answered: SwapAnswered) -> None:
     """Go on after the answer to a question for several instances, of which this is one.
 
-    If the question was granted before, or late, each of them holds a share already. Only a question for it alone tells which.
+    If the question was granted before, or late, each of them holds a share already. Only a question for it alone tells which. If
+    the way back of all is refused, it is so because of one of them: each asks alone, and those that may go back do so.
     """
-    if transition.row.state != "moving":
+    if transition.row.moving is None:
         return
-    if isinstance(answered.verdict, AlreadyClaimed):
+    if isinstance(answered.verdict, AlreadyClaimed) or _is_refused_back(transition, answered):
         if transition.row.tries and transition.row.attempt + 1 == answered.swap.attempt:
             transition.change(
                 moving=structs.replace(transition.moving, asks_alone=True), state_ends_at=transition.now
             )
         return
     on_move_swap_answered(transition, answered)
+
+
+def _is_refused_back(transition: Transition, answered: SwapAnswered) -> bool:
+    verdict = answered.verdict
+    if transition.moving.step != "returning" or verdict is None:
+        return False
+    return not isinstance(verdict, Claimed) and not (
+        isinstance(verdict, NotAllowed) and is_heir_taken(verdict)
+    )

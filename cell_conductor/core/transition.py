@@ -332,6 +332,12 @@ class Transition:
         )
 
 
+def _host_name(row: Instance) -> str:
+    if row.is_stranded and row.moving is not None:
+        return row.moving.source.name
+    return row.host.name if row.host and row.state in ("active", "broken", "moved", "shelved") else ""
+
+
 def _replaced(cleanup: Cleanup, before: HeldClaim, after: HeldClaim) -> Cleanup:
     release = tuple([after if each == before else each for each in cleanup.release])
     return structs.replace(cleanup, release=release)
@@ -347,7 +353,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
         sequence=sequence,
         state="error" if is_broken else "moving" if row.is_unshelving else row.state,
         cell=cell,
-        host=row.host.name if row.host and (is_broken or row.state in ("active", "moved", "shelved")) else "",
+        host=_host_name(row),
         attempt=row.attempt,
         name=order.name if order else "",
         project=order.project if order else "",

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId, MoveKind
+from bus.messages.placement import NotAllowed
 from cell_conductor.core import moving
 from cell_conductor.core.decide import Due, HostsLost, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
@@ -212,12 +213,18 @@ def _due(row: Instance) -> Iterator[Heard]:
     if not asked.swaps:
         yield _hear(row, "its time is up", Due(ONE))
     verdicts: tuple[tuple[str, ClaimVerdict], ...] = (("claimed", CLAIMED), ("refused", FULL))
+    if row.moving is not None and row.moving.step == "returning":
+        verdicts = (*verdicts, ("refused for ever", TAKEN))
     for name, verdict in verdicts if asked.swaps else ():
         yield _hear(row, f"placement: {name}", Due(ONE), SwapAnswered(ONE, asked.swaps[0], verdict))
     if asked.swaps:
         yield _hear(row, "placement: no answer", Due(ONE))
     if row.move is not None and (row.state == "moving" or row.is_unshelving):
         yield _hear(row, "the move's deadline", Due(ONE), later=LATER)
+
+
+# Of the consumer itself: the same answer comes to each repetition.
+TAKEN = NotAllowed(field="consumer", reason="the id is taken")
 
 
 def _drawing(row: Instance) -> DrawId:
