@@ -1,4 +1,4 @@
-"""Publishes notifications to the exchange `ironic` of a broker, at most once, as Ironic's own sender does.
+"""Publishes notifications to Ironic's exchange on a broker, at most once, as Ironic's own sender does.
 
 These messages have a message_id and a user_id, which Ironic's do not have, and lack content_encoding and priority. The
 body, the exchange and the routing key are as Ironic's.
@@ -12,11 +12,8 @@ from typing import Any
 from bus.broker import Broker, Parcel
 from bus.errors import Operational
 from bus.parts import Supervised
-from bus.topology import IRONIC, Exchange, Objects
+from bus.topology import Exchange, Objects
 from compute_sim.ironic.settings import IronicSimSettings
-
-# Declared as Ironic does: it is not durable, so it is declared again with each connection.
-_EXCHANGE = Objects(exchanges=(Exchange(IRONIC, durable=False),))
 
 
 class NotificationSender(Supervised):
@@ -37,7 +34,7 @@ class NotificationSender(Supervised):
             self.lost += 1
         self._unsent.append(
             Parcel(
-                IRONIC,
+                self._settings.exchange,
                 routing_key,
                 body,
                 content_type=properties["content_type"],
@@ -53,7 +50,8 @@ class NotificationSender(Supervised):
     async def _send(self) -> None:
         connection = await self._broker.connect()
         try:
-            await connection.declare(_EXCHANGE)
+            # Declared as Ironic does: it is not durable, so it is declared again with each connection.
+            await connection.declare(Objects(exchanges=(Exchange(self._settings.exchange, durable=False),)))
             publishing = await connection.open_publishing()
             self.status.well()
             while True:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
+from bus.topology import IRONIC
 from compute_sim.ironic.core.work import Delays, Rules
 
 __all__ = ["Delays", "IronicSimSettings", "paced"]
@@ -23,6 +24,8 @@ class IronicSimSettings(Rules, frozen=True, kw_only=True):
     # The conductor groups that are served; "" is the default group.
     conductor_groups: tuple[str, ...] = ("", "rack1", "rack2", "rack3")
     ports_count: int = 2
+    # The exchange of its notifications: several Ironics on one broker have one each.
+    exchange: str = IRONIC
     # Users of the API, name to password. With users it requires HTTP basic authentication; without, nothing.
     users: Mapping[str, str] = {}
     # The limit of notifications that wait for the bus; beyond it the oldest is lost.

@@ -45,7 +45,7 @@ def simulated_ironic(
 
     With a `file`, its nodes and allocations are restored and all changes are stored in it; its creator closes it.
 
-    The broker's user must have the right to declare the exchange `ironic`, and to publish to it.
+    The broker's user must have the right to declare Ironic's exchange, and to publish to it.
     """
     settings = settings or IronicSimSettings()
     sender = NotificationSender(broker, settings)

@@ -67,10 +67,12 @@ class HidesNodes(HttpIronicApi):
     def __init__(self, url: str, hidden: AbstractSet[ProviderId], transport: IronicTransport) -> None:
         super().__init__(url, transport=transport)
         self._hidden = hidden
+        self.sweeps = 0
 
     async def pages(self) -> AsyncGenerator[Page, None]:
         async for page in super().pages():
             yield Page(tuple(each for each in page.nodes if each.id not in self._hidden))
+        self.sweeps += 1
 
     async def node(self, node: ProviderId) -> Node | None:
         return None if node in self._hidden else await super().node(node)
@@ -80,6 +82,8 @@ class NodesSetup(Struct):
     cloud: Cloud
     rows: IronicStore
     connection: Connection
+    # The clients of Ironic's API that the daemons have.
+    apis: list[HidesNodes] = []
 
     @asynccontextmanager
     async def daemon(
@@ -101,6 +105,7 @@ class NodesSetup(Struct):
             if simulation is None
             else HidesNodes("http://ironic", hidden, IronicTransport(simulation.ironic))
         )
+        self.apis += [] if api is None else [api]
         parts = ironic_parts(
             station,
             link,

@@ -43,7 +43,7 @@ ELSEWHERE = {
 }
 # A page with its own test, which runs its commands with a file of flavors.
 OF_FLAVORS = "docs/scheduling.md"
-ONE_MACHINE = ("README.md", "docs/commands.md", "docs/placement-api.md")
+ONE_MACHINE = ("README.md", "docs/bare-metal.md", "docs/commands.md", "docs/placement-api.md")
 SERVERS = ("moor db upgrade", "moor broker declare", "moor run ", "moor broker show", "moor dead list")
 DATABASE = "postgresql+asyncpg://moorage:...@localhost/moorage"
 CELL = "harbour"
@@ -109,6 +109,7 @@ class Reader:
             (r"moor migration show ", self._moved),
             (r"moor evacuate ", self._on_a_lost_host),
             (r"moor host drain ", self._on_its_own_host),
+            (r"moor node .*\bID\b", self._on_a_node),
             (r".*\b(ID|HOST|host-7|host-9)\b", self.active),
         )
 
@@ -200,6 +201,11 @@ class Reader:
     async def _on_a_lost_host(self) -> dict[str, Any]:
         instance = await self.active()
         await self.json("host", "set", instance["host"], "down", "--reason", "lost")
+        return instance
+
+    async def _on_a_node(self) -> dict[str, Any]:
+        booted = await self.json("boot", "--flavor", "metal")
+        instance: dict[str, Any] = booted["instances"][0]
         return instance
 
     async def _on_its_own_host(self) -> dict[str, Any]:
@@ -317,7 +323,7 @@ async def test_the_commands_for_servers(has_own: bool, home: Path) -> None:  # n
         ]
         simulated = "moor run simulated-ironic --nodes 2"
         for command in commands:
-            if command.text.startswith("moor run ironic"):
+            if command.text.startswith("moor run ironic") and "MOOR_IRONIC_URL" not in environment:
                 ironic = await stack.enter_async_context(started(*shlex.split(simulated)[1:], **environment))
                 line = await ironic.until_printed_to_stderr("http://")
                 url = re.search(r"http://[\d.]+:\d+", line)

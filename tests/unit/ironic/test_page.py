@@ -1,0 +1,67 @@
+"""docs/bare-metal.md: its settings exist and fit together, and its log lines are those that the code writes."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.configuration.addresses import READERS, addresses_in
+from bus.configuration.tuning import settings_in
+from ironic_sync.rest_login import check_login
+from ironic_sync.settings import SECTION
+from tests.pages.commands import ROOT
+
+PAGE = (ROOT / "docs" / "bare-metal.md").read_text()
+SOURCES = "\n".join(
+    file.read_text()
+    for room in ("bus", "ironic_sync")
+    for file in sorted((ROOT / room).rglob("*.py"))
+    if "migrations" not in Path(file).parts
+)
+
+
+def blocks() -> Iterator[dict[str, str]]:
+    """The variables that each block of the page exports."""
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL):
+        yield dict(re.findall(r"export (\w+)=(\S+)", block))
+
+
+def test_every_variable_of_the_page_is_a_setting() -> None:
+    known = {SECTION.variable(field) for field in SECTION.types} | {f"MOOR_{key.upper()}" for key in READERS}
+
+    assert {*re.findall(r"\bMOOR_IRONIC_[A-Z_]*[A-Z]", PAGE)} - known == set()
+
+
+@pytest.mark.parametrize("block", [*blocks()], ids=lambda block: ",".join(block)[:60])
+def test_the_variables_of_a_block_fit_together(block: dict[str, str]) -> None:
+    addresses, settings = addresses_in(block), settings_in(block, SECTION)
+
+    check_login(addresses.ironic_url, settings)
+
+
+def test_the_page_names_every_setting_of_the_login_and_of_the_names() -> None:
+    fields = [*SECTION.types]
+    of_page = [*fields[fields.index("exchange") : fields.index("rest_connect_s_max")]]
+
+    assert [field for field in of_page if SECTION.variable(field) not in PAGE] == []
+
+
+def test_every_line_of_the_log_is_in_the_code() -> None:
+    lines = re.findall(r"^\| `([^`]+)` \|", PAGE.partition("## What the log says")[2], re.MULTILINE)
+    # Each text of the code is one line without the values in it.
+    texts = _plain(re.sub(r'"\s*f?"', "", SOURCES))
+    parts = [
+        (line, part)
+        for line in lines
+        for part in re.split(r"\.\.\.|: |\b[NM]\b|\b401 to\b|\bwith 403\b|\bGET\b", line)
+    ]
+    missing = [(line, part) for line, part in parts if len(_plain(part)) > 3 and _plain(part) not in texts]
+
+    assert len(lines) > 15
+    assert missing == []
+
+
+def _plain(text: str) -> str:
+    without_values = re.sub(r"%[a-z]|\{[^{}]*\}|[^\w']", " ", text)
+    return " ".join(without_values.split())
