@@ -4,8 +4,9 @@ Pages that do not fit into the first message are stored in the database, under a
 worker can send the next page, also after a restart, for as long as the change log is kept.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from uuid import NAMESPACE_OID, UUID
 
@@ -25,7 +26,7 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
-from bus.workers.handling import Handlers, answering
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said, answering
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import Candidate as Found
 from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex
@@ -48,18 +49,36 @@ _decode = msgspec.json.Decoder(tuple[Candidate, ...]).decode
 
 
 def candidate_handlers(view: View, names: KnownNames, kept: KeptAnswers, searcher: Searcher) -> Handlers:
-    async def first(ask: AskCandidates) -> CandidatesFound:
-        return CandidatesFound(verdict=await first_page(view, names, kept, searcher, ask))
+    async def first(asks: Sequence[Received[AskCandidates]]) -> list[Said]:
+        """Users are served at the same time, and each one's questions one after another: so no user's questions of a batch
+        wait for another's.
+        """
+        said: list[Said] = []
+
+        async def serve(sender: str) -> None:
+            for ask in asks:
+                if ask.sender == sender:
+                    verdict = await first_page(view, names, kept, searcher, ask)
+                    said.append(Answer(ask, CandidatesFound(verdict=verdict)))
+                    await asyncio.sleep(0)
+
+        senders = dict.fromkeys(ask.sender for ask in asks)
+        # Waits for all, so that none goes on in the background if one fails.
+        for done in await asyncio.gather(*map(serve, senders), return_exceptions=True):
+            if done is not None:
+                raise done
+        return said
 
     async def more(ask: AskMoreCandidates) -> CandidatesFound:
         return CandidatesFound(verdict=await later_page(kept, ask))
 
-    return {AskCandidates: answering(first), AskMoreCandidates: answering(more)}
+    return {AskCandidates: Reading(first), AskMoreCandidates: answering(more)}
 
 
 async def first_page(
-    view: View, names: KnownNames, kept: KeptAnswers, searcher: Searcher, ask: AskCandidates
+    view: View, names: KnownNames, kept: KeptAnswers, searcher: Searcher, asked: Received[AskCandidates]
 ) -> Verdict:
+    ask = asked.message
     if flaw := next(_flaws(ask), None):
         return flaw
     replica = await view.caught_up()
@@ -76,7 +95,9 @@ async def first_page(
         root_forbidden=ask.root_forbidden,
         limit=ask.limit,
     )
-    found = await searcher.done(replica, lambda index, budget: _found_pages(index, budget, query))
+    found = await searcher.done(
+        replica, lambda index, budget: _found_pages(index, budget, query), asked.sender
+    )
     if isinstance(found, TooCostly):
         return found
     answer, (first, *others) = found

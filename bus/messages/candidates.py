@@ -97,12 +97,18 @@ class StartAgain(Variant, frozen=True, tag="start_again"):
 class TooCostly(Variant, frozen=True, tag="too_costly"):
     """The search was cut off: it had used `spent` units of `what`, and may use only `budget`.
 
+    If `user_ms` is not 0, it was not cut for these: all long searches of its user together have used so many milliseconds of
+    CPU time, and `user_ms_max` are allowed at once. The allowance fills again with time, and the same question may succeed
+    then.
+
     Whether there are candidates is unknown. A question with fewer groups, or for fewer candidates, may succeed.
     """
 
     what: Literal["steps", "bytes", "answer_bytes"]
     spent: Integer
     budget: Integer
+    user_ms: Integer = 0
+    user_ms_max: Integer = 0
 
 
 class CandidatesFound(Message, frozen=True, tag="candidates.found"):

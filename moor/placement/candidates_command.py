@@ -127,6 +127,11 @@ async def _page(asking: Client, question: AskCandidates | AskMoreCandidates) -> 
         fail("placement dropped the answer before its last page was read: run the command again")
     if isinstance(verdict, NotAllowed):
         fail(f"{verdict.field}: {verdict.reason}", 2)
+    if isinstance(verdict, TooCostly) and verdict.user_ms:
+        fail(
+            f"the long searches of this user have taken {verdict.user_ms} ms of CPU time, and {verdict.user_ms_max} are allowed at "
+            "once: ask for fewer groups, or again in a minute"
+        )
     if isinstance(verdict, TooCostly):
         fail(
             f"the search took {verdict.spent} {verdict.what}, and at most {verdict.budget} are allowed: ask for fewer "

@@ -19,6 +19,7 @@ from tests.unit.placement.hard_questions import (
     a_tight_packing,
     eleven_over_half_of_ten_nodes,
     pairs_on_a_chain,
+    uneven_trees,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -93,6 +94,25 @@ async def test_beside_a_question_that_is_cut_in_the_end_others_are_answered_befo
         error = too_costly(refused)
         assert "stopped after 1000" in error["detail"]
         assert "at most 1000000 are allowed" in error["detail"]
+
+
+async def test_beside_thirty_searches_of_forty_uneven_trees_others_are_answered() -> None:
+    world, query = uneven_trees()
+    async with a_server("memory", SOME_STEPS) as server:
+        await tell(server, world)
+        hard = [asyncio.ensure_future(server.ask("GET", target(query))) for _ in range(30)]
+        answers = []
+        for generation in range(5):
+            answers.append(await server.ask("GET", "/"))
+            claim = an_allocation(generation or None, VCPU=1 + generation)
+            answers.append(await server.ask("PUT", f"/allocations/{NOBODY}", claim))
+        assert not any(each.done() and each.result().status_code == 400 for each in hard)
+        refused = await asyncio.gather(*hard)
+
+        assert [answer.status_code for answer in answers] == [200, 204] * 5
+        assert {answer.status_code for answer in refused} <= {400, 429, 503}
+        first = next(answer for answer in refused if answer.status_code == 400)
+        assert "at most 1000000 are allowed" in too_costly(first)["detail"]
 
 
 async def test_what_a_search_holds_is_bounded_too() -> None:

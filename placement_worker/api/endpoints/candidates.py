@@ -47,9 +47,10 @@ class Candidates:
         def search(index: ProviderIndex, budget: Budget) -> Pieces:
             return self._body(index, budget, query, version, classes)
 
-        body = await self._searcher.done(replica, search)
+        user = request.caller.user
+        body = await self._searcher.done(replica, search, user)
         if isinstance(body, TooCostly):
-            raise too_costly(body)
+            raise too_costly(body, user)
         return Reply(body=body, is_fresh=True)
 
     def _body(

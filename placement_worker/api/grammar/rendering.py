@@ -33,6 +33,7 @@ _IN_GENERAL: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.CONFLICT: "The request conflicts with what is there.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The request is too large.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The server does not read bodies of this type.",
+    HTTPStatus.TOO_MANY_REQUESTS: "The caller has asked for too much; it may ask again later.",
     HTTPStatus.INTERNAL_SERVER_ERROR: "The server failed.",
     HTTPStatus.SERVICE_UNAVAILABLE: "The server cannot answer now.",
 }

@@ -1,5 +1,5 @@
 """The limit on the cost of one search for candidates. It is counted in steps and bytes, never in time: a query costs the
-same on every machine.
+same on every machine. (All long searches of a user together also have an allowance of CPU time, see searching.py.)
 
 A step is about one look at one part of the query, one provider or one line of text, or at a few dozen rows of a column: 0.1 to 0.5
 microseconds. Bytes are what the tables of a search hold, estimated upwards. Each loop whose length depends on the query
@@ -18,20 +18,32 @@ from bus.messages.candidates import TooCostly
 # Rows of a column that one step looks at.
 ROWS_PER_STEP = 64
 _STEPS_PER_PAIR = 16
+# CPU time for the long searches of one user: so much at once, and so much of a second in each second.
+ALLOWANCE_S_MAX = 5.0
+ALLOWANCE_PER_S = 0.25
+# Steps of a search from one candidate to the next, or to the end. See `SearchLimits`.
+_BARREN_STEPS_MAX = 8_000_000
 
 
 class SearchLimits(Struct, frozen=True):
     """The limits of one search for candidates.
 
-    The default of `steps_max` is about ten times what the hardest query takes that OpenStack's Placement answers within
-    ten seconds (tests/conformance/test_candidates_in_ten_seconds.py). At two million steps a second a search spends it in
-    about half a minute, and other tasks run in between.
+    The hardest query that OpenStack's Placement answers within ten seconds takes five million steps
+    (tests/conformance/test_candidates_in_ten_seconds.py), a second of CPU time. The default of `steps_max` is four times that.
+    A search that finds many candidates may spend all of it, and writes a hundred thousand of them.
     """
 
-    steps_max: int = 50_000_000
+    steps_max: int = 20_000_000
     bytes_max: int = 256 * 1024 * 1024
     # Length of the answer: several times what Placement can write in ten seconds.
     answer_bytes_max: int = 128 * 1024 * 1024
+
+    @property
+    def barren_steps_max(self) -> int:
+        """The most steps from one candidate to the next. A search that has found none for so long will hardly find one with
+        more steps, so it is refused earlier than one that goes on finding some.
+        """
+        return max(min(self.steps_max, _BARREN_STEPS_MAX), self.steps_max * 2 // 5)
 
     @property
     def memo_bytes_max(self) -> int:
@@ -53,7 +65,10 @@ class CutError(Exception):
 class Budget:
     """Counts the steps, the memory and the answer's bytes of one search, and stops the search at its limits."""
 
-    __slots__ = ("_at_mark", "_mark", "_mark_every", "answer_bytes", "held", "held_most", "limits", "steps")
+    __slots__ = (
+        *("_at_mark", "_barren_max", "_mark", "_mark_every", "_next_mark", "_progress_at"),
+        *("answer_bytes", "held", "held_most", "limits", "steps"),
+    )
 
     def __init__(
         self,
@@ -67,12 +82,21 @@ class Budget:
         self.answer_bytes = 0
         self._at_mark = at_mark
         self._mark_every = mark_every
-        self._mark = limits.steps_max if at_mark is None else min(mark_every, limits.steps_max)
+        # How many steps were spent when the search last found or wrote a candidate.
+        self._progress_at = 0
+        self._barren_max = limits.barren_steps_max
+        self._next_mark = limits.steps_max if at_mark is None else mark_every
+        self._mark = self._stop()
 
     def spend(self, steps: int) -> None:
         self.steps += steps
         if self.steps > self._mark:
             self._come_to_mark()
+
+    def progress(self) -> None:
+        """The search has found a candidate, or written one."""
+        self._progress_at = self.steps
+        self._mark = self._stop()
 
     def hold(self, size: int) -> None:
         self.held += size
@@ -86,6 +110,7 @@ class Budget:
 
     def tell(self, size: int) -> None:
         """Count bytes of the answer before they are written. Raises CutError if the answer would be too long."""
+        self.progress()
         self.answer_bytes += size
         if self.answer_bytes > self.limits.answer_bytes_max:
             raise CutError(
@@ -93,11 +118,19 @@ class Budget:
             )
 
     def _come_to_mark(self) -> None:
-        if self.steps > self.limits.steps_max:
-            raise CutError(TooCostly(what="steps", spent=self.steps, budget=self.limits.steps_max))
+        limits = self.limits
+        if self.steps > limits.steps_max:
+            raise CutError(TooCostly(what="steps", spent=self.steps, budget=limits.steps_max))
+        if (barren := self.steps - self._progress_at) > self._barren_max:
+            raise CutError(TooCostly(what="steps", spent=barren, budget=self._barren_max))
         assert self._at_mark is not None, "without at_mark the mark is the limit of steps"
-        self._mark = min(self.steps + self._mark_every, self.limits.steps_max)
+        self._next_mark = self.steps + self._mark_every
+        self._mark = self._stop()
         self._at_mark()
+
+    def _stop(self) -> int:
+        """The number of steps beyond which something must be done."""
+        return min(self._next_mark, self._progress_at + self._barren_max, self.limits.steps_max)
 
 
 class SharedBudget:

@@ -114,6 +114,7 @@ def _rounds(
         for each, found in waiting:
             solution = next(found, None)
             if solution is not None:
+                budget.progress()
                 yield each, solution
                 stayed.append((each, found))
             else:

@@ -5,6 +5,7 @@ from msgspec import structs
 
 from bus.messages.candidates import TooCostly
 from placement_worker.api.endpoints.candidates_text import Summaries, requests_text
+from placement_worker.core.candidates import budget as budgets
 from placement_worker.core.candidates.budget import Budget, CutError, SearchLimits
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
@@ -14,6 +15,7 @@ from tests.unit.placement.hard_questions import (
     a_tight_packing,
     eleven_over_half_of_ten_nodes,
     pairs_on_a_chain,
+    uneven_trees,
 )
 
 FEW_STEPS = 100_000
@@ -90,7 +92,9 @@ def test_more_subtrees_than_calls_may_be_nested() -> None:
     query = some_groups(1_051)
     pairs = tuple((f"_{number}", f"_{number + 1}") for number in range(1_050))
 
-    found, _ = spent((world, structs.replace(query, same_subtree=pairs, limit=1)), SearchLimits())
+    # More than the default limit allows.
+    limits = SearchLimits(steps_max=100_000_000)
+    found, _ = spent((world, structs.replace(query, same_subtree=pairs, limit=1)), limits)
 
     assert found == 1
 
@@ -101,6 +105,15 @@ def test_a_search_that_is_too_costly_is_cut_and_names_the_limit() -> None:
     assert isinstance(cut, TooCostly)
     assert (cut.what, cut.budget) == ("steps", FEW_STEPS)
     assert FEW_STEPS < cut.spent == budget.steps < FEW_STEPS + 1_000
+
+
+def test_forty_uneven_trees_without_a_candidate_are_refused_after_two_fifths_of_the_steps() -> None:
+    limits = SearchLimits()
+    cut, budget = spent(uneven_trees(), limits)
+
+    assert isinstance(cut, TooCostly)
+    assert (cut.what, cut.budget) == ("steps", limits.barren_steps_max)
+    assert budget.steps < limits.steps_max // 2
 
 
 def test_the_same_question_spends_the_same_steps() -> None:
@@ -119,6 +132,14 @@ def test_the_exact_number_of_steps_is_enough_and_one_less_is_not() -> None:
 
     assert spent(asked, SearchLimits(steps_max=budget.steps))[0] == found
     assert isinstance(spent(asked, SearchLimits(steps_max=budget.steps - 1))[0], TooCostly)
+
+
+def test_each_candidate_lets_the_search_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = devices(6, 2), some_groups(4)
+    found, budget = spent(asked, SearchLimits())
+    monkeypatch.setattr(budgets, "_BARREN_STEPS_MAX", budget.steps // 2)
+
+    assert spent(asked, SearchLimits(steps_max=budget.steps))[0] == found
 
 
 def test_marks_change_neither_the_result_nor_the_steps() -> None:
