@@ -32,6 +32,7 @@ from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
 from bus.workers.handling import Received, jittered_ms, received
 from bus.workers.link import Link, pauses_of
 from bus.workers.publisher import Publisher
+from bus.workers.unopened import Unopened
 
 log = logging.getLogger(__name__)
 
@@ -98,14 +99,14 @@ class Intake:
         self._chance = chance
         # Parcels as received. They are decoded when a batch needs them, since thousands of waiting messages cost more
         # memory than their bytes.
-        self._unopened: deque[tuple[Consuming, Delivery]] = deque()
+        self._unopened = Unopened()
         self._ready: deque[Item] = deque()
         # Whole parcels, since each is handled alone.
         self._suspects: list[Sequence[Item]] = []
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
         self._consuming: Consuming | None = None
-        # Unacknowledged parcels by tag, in the order of their delivery.
+        # Unacknowledged parcels by tag, in the order in which they were opened.
         self._open: dict[int, OpenParcel] = {}
         self._aside: set[asyncio.Task[None]] = set()
         self._last_batch = 1
@@ -139,7 +140,8 @@ class Intake:
                 self._consuming = consuming
                 self.on_subscribed()
                 while True:
-                    self._unopened.extend([(consuming, delivery) for delivery in await consuming.receive()])
+                    for delivery in await consuming.receive():
+                        self._unopened.append(consuming, delivery)
                     self._arrived.set()
         except Interrupted:
             # The broker delivers everything unacknowledged again, to this worker or another.
@@ -407,21 +409,21 @@ class Intake:
     async def _complete(self, parcels: Sequence[OpenParcel]) -> None:
         """Note that one more message of each of these parcels is done, and acknowledge the parcels that are complete.
 
-        The longest complete prefix is acknowledged at once, the others one by one.
+        Those that were delivered before all others in hand are acknowledged at once, the others one by one.
         """
         complete: dict[int, OpenParcel] = {}
         for held in parcels:
             held.left -= 1
             if held.left == 0 and self._open.get(held.tag) is held:
                 complete[held.tag] = held
-        up_to: OpenParcel | None = None
-        for tag, held in self._open.items():
-            if tag not in complete:
-                break
-            up_to = held
-        single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]
         for tag in complete:
             del self._open[tag]
+        # Projects take turns, so a parcel that is not opened yet may have been delivered before these.
+        waiting = min(self._open, default=None), self._unopened.lowest_tag
+        before = min((tag for tag in waiting if tag is not None), default=None)
+        first = [tag for tag in complete if before is None or tag < before]
+        up_to = complete[max(first)] if first else None
+        single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]
         # If an acknowledgement is lost with its connection, the message is delivered again, which handlers expect.
         with suppress(Interrupted):
             if up_to is not None:
