@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bus.permissions import Rights, rights_of
+from bus.permissions import NAMED_BY_RABBITMQ, Rights, rights_of
 from bus.topology import (
     DEAD_LETTERS,
     EVERY_SITE,
@@ -47,7 +47,8 @@ def definitions_of(
 ) -> dict[str, list[dict[str, Any]]]:
     """The definitions of the users in `passwords`, for a broker that has these exchanges and serves these cells.
 
-    They contain the users, their rights, and RabbitMQ's limits on what each user may take of the broker.
+    They contain the users, their rights, RabbitMQ's limits on what each user may take of the broker, and the bounds of the
+    queues that users declare for themselves.
     """
     rights = rights_by_user(exchanges, cells, sites, applications, inbox=inbox)
     strangers = sorted(passwords.keys() - rights.keys())
@@ -88,6 +89,28 @@ def definitions_of(
             for each in wanted
             for topic in each.topics
         ],
+        "policies": [_bounds_of_own_queues(virtual_host, Limits())],
+    }
+
+
+def _bounds_of_own_queues(virtual_host: str, limits: Limits) -> dict[str, Any]:
+    """The bounds of all queues with names from RabbitMQ: what applications and workers declare for answers and feeds.
+
+    An application may declare its queue without a bound. If it then reads slowly, the queue grows until the broker's memory
+    alarm stops all publishers. So the broker drops the oldest messages, and deletes a queue that nobody uses.
+    """
+    return {
+        "vhost": virtual_host,
+        "name": "moor-own-queues",
+        "pattern": f"^{NAMED_BY_RABBITMQ}$",
+        "apply-to": "queues",
+        "priority": 0,
+        "definition": {
+            "max-length": limits.feed_length_max,
+            "max-length-bytes": limits.feed_bytes_max,
+            "overflow": "drop-head",
+            "expires": limits.own_queue_expires_ms,
+        },
     }
 
 

@@ -22,6 +22,7 @@ from bus.topology import (
     API,
     DEAD,
     EVENTS,
+    FEED,
     MISSED,
     PLACEMENT,
     REPLY,
@@ -440,6 +441,31 @@ async def test_a_feed_is_bounded_drops_its_oldest_and_expires_without_a_reader(
         f'{{"x-expires",{limits.unused_expires_ms}}}',
     ):
         assert argument in line.replace(" ", "")
+
+
+async def test_the_queue_of_an_application_that_does_not_read_is_bounded_and_others_are_served(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    """It declares its queue without a bound, as a client in any language may. It gets the newest events when it reads again."""
+    more = 100
+    bound = Limits().feed_length_max
+    slow = await aio_pika.connect(rabbitmq.url(SHOP.user))
+    teller = await aio_pika.connect(rabbitmq.url(SCHEDULER))
+    async with slow, teller:
+        queue = await (await slow.channel()).declare_queue("", exclusive=True)
+        await queue.bind(FEED, "shop")
+        told = await (await teller.channel()).get_exchange(FEED, ensure=False)
+        for first in range(0, bound + more, 1_000):
+            numbers = range(first, min(first + 1_000, bound + more))
+            messages = [aio_pika.Message(str(number).encode()) for number in numbers]
+            # Each is confirmed: a slow reader does not hold up the sender.
+            await asyncio.gather(*[told.publish(each, "shop", mandatory=True) for each in messages])
+
+        assert queue.name.startswith("amq.gen-")
+        declared = await queue.channel.declare_queue(queue.name, passive=True)
+        assert declared.declaration_result.message_count == bound
+        oldest = await queue.get(no_ack=True)
+        assert int(oldest.body) == more
 
 
 # How tests ask the broker

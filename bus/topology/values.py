@@ -86,7 +86,10 @@ class Limits(Struct, frozen=True):
 
     work_length_max: int = 100_000
     questions_length_max: int = 20_000
+    # A queue that a client declares for itself has these bounds too, and is deleted when it was not used for so long.
     feed_length_max: int = 10_000
+    feed_bytes_max: int = 256 * 1024 * 1024
+    own_queue_expires_ms: int = 3_600_000
     # A full dead-letter queue rejects more: messages to be buried then stay unacknowledged in their own queues.
     dead_length_max: int = 100_000
     # An inbox holds about an hour of a busy Ironic. The smaller of the two limits applies.

@@ -262,7 +262,7 @@ _hosts = _Hosts()
 def import_definitions(*definitions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     together = {
         kind: [entry for each in definitions for entry in each.get(kind, ())]
-        for kind in ("users", "vhosts", "permissions", "topic_permissions")
+        for kind in ("users", "vhosts", "permissions", "topic_permissions", "policies")
     }
     together["users"] = list({user["name"]: user for user in together["users"]}.values())
     text = base64.b64encode(json.dumps(together).encode()).decode()

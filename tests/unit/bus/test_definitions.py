@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 
 import pytest
 
@@ -46,6 +47,16 @@ def test_every_exchange_has_topic_rights_for_every_user_since_without_them_any_k
 
     judged = {(entry["user"], entry["exchange"]) for entry in definitions["topic_permissions"]}
     assert judged == {(user, exchange.name) for user in PASSWORDS for exchange in EXCHANGES}
+
+
+def test_queues_that_users_declare_for_themselves_are_bounded_and_no_others() -> None:
+    (policy,) = definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper", virtual_host="moor")["policies"]
+
+    assert (policy["vhost"], policy["apply-to"]) == ("moor", "queues")
+    assert set(policy["definition"]) == {"max-length", "max-length-bytes", "overflow", "expires"}
+    assert re.search(policy["pattern"], "amq.gen-8Fb0aBcD")
+    for queue in objects_of(CELLS).queues:
+        assert not re.search(policy["pattern"], queue.name)
 
 
 def test_a_password_is_kept_as_a_salted_hash_and_equal_ones_do_not_look_equal() -> None:
