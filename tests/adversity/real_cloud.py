@@ -196,6 +196,7 @@ async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> Asyn
             "scheduler_worker",
             "cell_conductor",
             *(["ironic_sync"] if has_nodes else []),
+            *(["compute_sim"] if "COMPUTES_KEEP" in sizes else []),
         )
         database_url = await stack.enter_async_context(migrated_database("postgresql", *owners))
         here = RealCloud(under_test, database_url, cells, sizes)

@@ -26,7 +26,7 @@ BUS = BusSettings(
 )
 
 
-def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+async def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     database = os.environ.get("MOOR_DB_URL", "")
     name = process_name(f"{kind}-{cell}" if cell else kind)
     station = Station(broker_at(os.environ["MOOR_BUS_URL"]), name, settings=BUS, asks=kind != "placement")
@@ -39,7 +39,7 @@ def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
         case "conductor":
             return _conductor(station, database, cell, stack)
         case "compute":
-            return _compute(station, cell)
+            return await _compute(station, database, cell, stack)
         case "ironic":
             return _ironic(station, database, cell, stack)
         case _:
@@ -87,7 +87,7 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
     return (*conductor_parts(station, instances, settings, cell, station.ask_all), station)
 
 
-def _compute(station: Station, cell: str) -> tuple[Part, ...]:
+async def _compute(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     from compute_sim.settings import ComputeSettings
     from compute_sim.simulated.faults import FailsToBuild, FaultScript
     from compute_sim.simulated.hosts import HostSize, equal_hosts
@@ -97,7 +97,17 @@ def _compute(station: Station, cell: str) -> tuple[Part, ...]:
     hosts = equal_hosts(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
     failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
     faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
-    return simulated_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)
+    settings = ComputeSettings(cell=cell, beat_s=1)
+    if not os.environ.get("COMPUTES_KEEP"):
+        return simulated_parts(station, hosts, settings, faults)
+
+    from compute_sim.fleet import Elapsed
+    from compute_sim.store_sql import open_compute_store
+
+    clock_s = Elapsed()
+    kept = await open_compute_store(database, cell, clock_s)
+    stack.push_async_callback(kept.close)
+    return simulated_parts(station, hosts, settings, faults, clock_s=clock_s, store=kept)
 
 
 def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:
@@ -147,7 +157,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
 async def main(arguments: Sequence[str]) -> None:
     async with AsyncExitStack() as stack:
         with stopped_by_signals() as told:
-            await run_until(told, parts_of(arguments[0], "".join(arguments[1:]), stack), drain_s_max=20)
+            await run_until(told, await parts_of(arguments[0], "".join(arguments[1:]), stack), drain_s_max=20)
 
 
 if __name__ == "__main__":

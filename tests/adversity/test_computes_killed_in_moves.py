@@ -1,0 +1,138 @@
+"""The computes of a cell are killed again and again in the middle of moves on the real servers: everything settles, and nothing
+is lost, doubled or left over.
+
+A compute whose hosts keep their instances goes on where it was. One that forgets them is like hosts that lost power: then an
+instance that was there may end in error, with its reason. `COMPUTES_KILLED=20` makes it longer.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from bus.messages.build import InstanceState
+from bus.messages.moves import EndMove
+from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.test_killed_workers import (
+    HOLDINGS,
+    a_build,
+    audited,
+    instance_of,
+    kill_and_start_again,
+    nothing_is_buried,
+    send,
+    until_nothing_is_held_but_by_the_living,
+)
+from tests.adversity.test_moves_under_kills import (
+    CELL,
+    HELD,
+    HOSTS,
+    KINDS,
+    MOVES,
+    a_move,
+    ask,
+    has_settled,
+    hosts_have_what_is_active_there,
+    outcomes,
+)
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(600)]
+
+KILLS = int(os.environ.get("COMPUTES_KILLED", "3"))
+COMPUTE = f"compute-{CELL}"
+WORKERS = ("placement-1", "scheduler-1", f"conductor-{CELL}", COMPUTE)
+
+
+def is_over(state: InstanceState) -> bool:
+    return has_settled(state) or state.state == "error"
+
+
+async def test_computes_that_keep_their_instances_are_killed_in_the_middle_of_moves_and_lose_none() -> None:
+    async with real_cloud(CELL, HOSTS_PER_CELL=str(HOSTS), SPAWN_MS="400", COMPUTES_KEEP="1") as here:
+        states = await moved_under_kills(here)
+        assert {state.state for state in states} <= {"active", "moved"}
+
+        reverts = [
+            EndMove(request_id=state.move.request_id, instance=state.id, how="revert")
+            for state in states
+            if state.state == "moved" and state.move is not None
+        ]
+        assert reverts
+        reverting = asyncio.create_task(ask(here, reverts))
+        await kill_and_start_again(here, COMPUTE)
+        await reverting
+        states = await until_all(here, lambda state: state.state == "active" and has_settled(state))
+
+        assert outcomes(states).keys() - {f"{kind} failed" for kind in KINDS}, "some moves came to their end"
+        await until_nothing_is_held_but_by_the_living(here)
+        await nothing_is_left_over(here)
+        await hosts_have_what_is_active_there(here)
+
+
+async def test_computes_that_forget_their_instances_are_killed_in_the_middle_of_moves() -> None:
+    async with real_cloud(CELL, HOSTS_PER_CELL=str(HOSTS), SPAWN_MS="400") as here:
+        states = await moved_under_kills(here)
+
+        assert [state for state in states if state.state == "error" and not state.reason] == []
+        await nothing_is_left_over(here)
+        # Also one in error keeps its share, on the host that it names: its owner decides.
+        ids = {host.name: host.id for host in await here.hosts()}
+        held = await here.rows(HOLDINGS)
+        assert len(held) == len(set(held))
+        assert set(held) <= {(state.id, ids[state.host]) for state in states}
+
+
+async def moved_under_kills(here: RealCloud) -> list[InstanceState]:
+    """The instances, when all moves have ended."""
+    await here.start(*WORKERS)
+    await here.until_up(HOSTS)
+    builds = [a_build(number) for number in range(1, MOVES + 1)]
+    await send(here, builds)
+    for build in builds:
+        await here.until_state(instance_of(build), "active")
+
+    asking = asyncio.create_task(ask(here, [a_move(number) for number in range(1, MOVES + 1)]))
+    for _ in range(KILLS):
+        await until_some_move(here)
+        await kill_and_start_again(here, COMPUTE)
+    await asking
+    states = await until_all(here, is_over)
+    print(f"{MOVES} moves, computes killed {KILLS} times: {outcomes(states)}")
+    assert len(states) == MOVES
+    return states
+
+
+async def until_all(here: RealCloud, condition: Callable[[InstanceState], bool]) -> list[InstanceState]:
+    states: list[InstanceState] = []
+    seen: Counter[str] = Counter()
+
+    async def are_so() -> bool:
+        states[:] = await here.instances()
+        seen.clear()
+        seen.update(f"{each.state} {each.move.outcome if each.move else ''}" for each in states)
+        return all(map(condition, states))
+
+    await wait_until(are_so, "every move has ended", seen)
+    return states
+
+
+async def nothing_is_left_over(here: RealCloud) -> None:
+    """Neither a share of a move nor a dead letter; and the books agree."""
+    types: list[object] = []
+
+    async def is_so() -> bool:
+        types[:] = await here.rows(HELD)
+        return {type_ for type_, _ in await here.rows(HELD)} <= {"INSTANCE"}
+
+    await wait_until(is_so, "no share of a move is left", types)
+    assert await audited(here) == ()
+    await nothing_is_buried(here)
+
+
+async def until_some_move(here: RealCloud) -> None:
+    async def some_do() -> bool:
+        return any(state.state == "moving" for state in await here.instances())
+
+    await wait_until(some_do, "a move is under way")
