@@ -19,9 +19,10 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import Consuming, Delivery, Interrupted
+from bus.broker import Consuming, Delivery, Interrupted, Parcel
 from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
 from bus.configuration.settings import BusSettings
+from bus.errors import NotTaken
 from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.parts import Status, wait_at_most
@@ -121,6 +122,8 @@ class Intake:
         self.burials_waiting = 0
         self.put_back = 0
         self.buried = 0
+        # Dead letters of applications that found no room.
+        self.dropped = 0
         self.interruptions = 0
         self.redelivered = 0
 
@@ -383,11 +386,24 @@ class Intake:
         )
         self.burials_waiting += 1
         try:
-            is_taken = await self._until_done(lambda: self._publisher.offer(letter), held, self.burying)
+            is_taken = await self._until_done(lambda: self._offer_letter(letter, held), held, self.burying)
         finally:
             self.burials_waiting -= 1
         if is_taken:
             await self._complete([held])
+
+    async def _offer_letter(self, letter: Parcel, held: OpenParcel) -> None:
+        """Send a message to the dead letters. If these are full, one from an application is dropped: an application that sends
+        unreadable messages would else fill this worker's prefetch with them, and stop it for all others.
+        """
+        try:
+            await self._publisher.offer(letter)
+        except NotTaken as full:
+            speaker = broker_user_of(held.origin.sender)
+            if speaker is None or not speaker.application:
+                raise
+            self.dropped += 1
+            log.warning("dropped a dead letter of %s: %s", held.origin.sender, full)
 
     async def _until_done(
         self, work: Callable[[], Awaitable[None]], held: OpenParcel, status: Status

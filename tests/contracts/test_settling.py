@@ -10,17 +10,17 @@ import pytest
 from msgspec import structs
 
 from bus import headers
-from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, Parcel
+from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, Parcel
 from bus.codec import Codec, NewerVersion
 from bus.errors import Locked, Poison, Transient, Unavailable
 from bus.message import Envelope, Message
-from bus.messages.build import InstanceId, RequestId
+from bus.messages.build import DeleteInstance, InstanceId, RequestId
 from bus.messages.cell import RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from bus.operating.health import About, Health
 from bus.operating.metrics import Metrics
 from bus.parts import State
-from bus.topology import DEAD, PLACEMENT, Limits, objects_of, retry_exchange_of, user_of
+from bus.topology import API, DEAD, PLACEMENT, Limits, objects_of, retry_exchange_of, user_of
 from bus.unreadable import Unreadable
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.handling import Received, Said
@@ -511,6 +511,45 @@ async def test_one_that_kills_by_being_decoded_is_decoded_a_few_times_more_for_w
         (letter,) = await dead_letters(broker, 1)
 
     assert letter.reason == "came back 6 times: the worker that had it died or lost its connection"
+
+
+async def test_an_applications_unreadable_messages_beyond_the_room_for_dead_letters_stop_no_worker(
+    under_test: BrokerUnderTest,
+) -> None:
+    """It sends more of them than a worker may have in hand."""
+    broker = under_test.broker()
+    connection = await broker.connect()
+    await connection.declare(objects_of(CELLS, limits=Limits(dead_length_max=10)))
+    await under_test.add_users((SHOP.user,), CELLS)
+    handled: list[InstanceId] = []
+
+    async def on_delete(orders: Sequence[Received[DeleteInstance]], _: None) -> Sequence[Said]:
+        handled.extend(each.message.instance for each in orders)
+        return ()
+
+    settings = structs.replace(SETTINGS, prefetch=20)
+    here = Station(broker, "a-worker", settings=settings)
+    worker = here.worker(
+        "scheduler.requests", {DeleteInstance: on_delete}, Remembering(), chance=random.Random(7)
+    )
+    running = asyncio.create_task(worker.run())
+    good = DeleteInstance(instance=InstanceId(UUID(int=1)), project="shop")
+    key = "instance.delete.shop"
+
+    junk = [Parcel(API, key, b"not json", content_type=LINES, mandatory=True)] * 60
+    await send(
+        under_test.broker(SHOP.user), *junk, Parcel(API, key, line(good), content_type=LINES, mandatory=True)
+    )
+    await until(lambda: handled == [good.instance], "the next order is handled")
+    await until(lambda: worker.intake.in_hand == 0, "nothing is in hand")
+
+    # RabbitMQ's limit is soft: it still takes what is on its way when the limit is reached.
+    assert worker.intake.dropped > 0
+    assert await connection.depth("dead") + worker.intake.dropped == len(junk)
+    await worker.stop()
+    await running
+    await here.close()
+    await connection.close()
 
 
 async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
