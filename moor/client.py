@@ -28,6 +28,7 @@ from bus.messages.build import (
     AskInstances,
     BuildRejected,
     CellHeard,
+    InstanceDetails,
     InstanceEvent,
     InstanceId,
     InstancesFound,
@@ -240,6 +241,8 @@ class Client:
         self._refused = asyncio.Queue[Refusal]()
         # The cells of the instances that were found, and when each was last heard.
         self.cells: dict[str, CellHeard] = {}
+        # What their rows say beyond their states. Schedulers of an earlier release say nothing.
+        self.details: dict[InstanceId, InstanceDetails] = {}
         station.on_refusal(self._refused.put_nowait)
 
     async def ask(self, question: Message) -> Message:
@@ -273,6 +276,7 @@ class Client:
     async def pages_of_instances(self, question: AskInstances) -> AsyncIterator[InstancesFound]:
         async for page in pages_of(self, question, InstancesFound):
             self.cells |= {each.cell: each for each in page.cells}
+            self.details |= {each.id: each for each in page.details}
             yield page
 
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:

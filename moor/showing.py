@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bus.messages.build import Flavor, InstanceState, NoValidHost
+from bus.messages.build import Flavor, InstanceDetails, InstanceId, InstanceState, NoValidHost, Size
 from bus.messages.hosts import NODE, HostState, Supported, names_clash
 from moor.options import fail, out
 from moor.tables import GAP, Columns, Rows, print_table, styled
@@ -42,6 +42,7 @@ FOLLOWED_MAX = 16
 # How many existing names an error suggests in place of an unknown one.
 NAMED_MAX = 8
 LINES_MAX = 20
+_FIRST = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 
 
 def plain(value: object) -> Any:
@@ -104,8 +105,9 @@ def check_one_cell(flag: str, wanted: str, found: Sequence[HostState]) -> None:
         fail(f"{flag} is {wanted!r}: {names_clash(wanted, cells)}")
 
 
-def print_instance(state: InstanceState, cell: str = "") -> None:
+def print_instance(state: InstanceState, cell: str = "", details: InstanceDetails | None = None) -> None:
     """Print one instance with all its fields. `cell` says when its cell was last heard."""
+    known = details or InstanceDetails(id=state.id)
     grid = grid_of(
         ("instance", str(state.id)),
         ("request", str(state.request_id)),
@@ -115,7 +117,10 @@ def print_instance(state: InstanceState, cell: str = "") -> None:
         ("host", escape(f"{state.host} in {state.cell}") if state.host else ""),
         ("cell", cell),
         ("reason", escape(state.reason)),
-        ("flavor", _flavor(state)),
+        ("flavor", _flavor(state, known.size)),
+        ("accepted", moment(known.accepted_at)),
+        ("placed", moment(known.placed_at)),
+        ("last moved", moment(known.move_placed_at)),
         ("since", moment(state.changed_at)),
         ("waits", _waits(state)),
         ("rebuild", _rebuild(state)),
@@ -131,12 +136,28 @@ def print_instance(state: InstanceState, cell: str = "") -> None:
         print_no_valid_host(state.name or str(state.id), state.no_valid_host)
 
 
-def _flavor(state: InstanceState) -> str:
-    """The flavor of an instance whose request accepts several."""
-    if state.flavor is None:
-        return ""
-    better = ", ".join(each.flavor for each in state.passed_over)
-    return escape(amounts_in_words(state.flavor) + (f", in place of {better}" if better else ""))
+def _flavor(state: InstanceState, size: Size | None) -> str:
+    """The flavor and the amounts of an instance. A scheduler of an earlier release tells only the flavor of an instance
+    whose request accepts several.
+    """
+    better = ", ".join(each.flavor for each in state.passed_over) if state.flavor else ""
+    if size is not None:
+        words = size_in_words(size)
+    else:
+        words = amounts_in_words(state.flavor) if state.flavor else ""
+    return escape(words + (f", in place of {better}" if better else ""))
+
+
+def size_in_words(size: Size) -> str:
+    """The name of a flavor with the amounts: `small: 2 VCPU, 4096 MEMORY_MB, 10 DISK_GB`."""
+    amounts = ", ".join(f"{amount} {name}" for name, amount in in_order(size.amounts))
+    return f"{size.flavor}: {amounts}" if size.flavor else amounts
+
+
+def in_order(amounts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """These amounts by class: processors, memory and disk first, then all others by name."""
+    first = {name: place for place, name in enumerate(_FIRST)}
+    return sorted(amounts.items(), key=lambda each: (first.get(each[0], len(first)), each[0]))
 
 
 def amounts_in_words(flavor: Flavor) -> str:
@@ -317,6 +338,37 @@ INSTANCES = Columns[InstanceState](
     },
     prose=("reason",),
 )
+
+
+def wide(details: Mapping[InstanceId, InstanceDetails]) -> Columns[InstanceState]:
+    """The columns of `INSTANCES`, with the size and the times of each instance."""
+
+    def of(state: InstanceState) -> InstanceDetails:
+        return details.get(state.id) or InstanceDetails(id=state.id)
+
+    def amounts(state: InstanceState) -> str:
+        size = of(state).size
+        return size_in_words(Size(amounts=size.amounts)) if size else ""
+
+    def flavor(state: InstanceState) -> str:
+        size = of(state).size
+        return size.flavor if size else ""
+
+    cells = {name: cell for name, cell in INSTANCES.cells.items() if name not in ("flavor", "reason")}
+    return Columns(
+        {
+            **cells,
+            "flavor": flavor,
+            "size": amounts,
+            "accepted": lambda each: moment(of(each).accepted_at),
+            "placed": lambda each: moment(of(each).placed_at),
+            "since": lambda each: moment(each.changed_at),
+            "reason": _in_short,
+        },
+        prose=("reason",),
+    )
+
+
 HOSTS = Columns[HostState](
     {
         "host": lambda each: each.name,

@@ -103,6 +103,8 @@ changes = Table(
     Column("ended_by", String(255), nullable=False),
     Column("outcome", String(32), nullable=False),
     Column("failure", Text, nullable=False),
+    # The size that a resize asks for. NULL: it is none, or an earlier release wrote it.
+    Column("size", LargeBinary),
     Index(None, "asked_at"),
     # What goes on: few rows of many.
     Index(

@@ -457,12 +457,37 @@ class CellHeard(Value, frozen=True):
     reason: str = ""
 
 
+class Size(Value, frozen=True):
+    """How large an instance is: the name of its flavor, and its amounts by resource class."""
+
+    flavor: Label = ""
+    amounts: dict[ResourceClass, Natural] = {}
+
+
+class InstanceDetails(Value, frozen=True):
+    """What the API level's row says of an instance beyond its state.
+
+    `size` is what the instance holds; null if its request is not kept, or if an earlier release wrote it. `dropped` are
+    amounts that the boot asked for, and that a resize of an earlier release dropped though its order did not say so.
+    `placed_at` is when a host was chosen for the boot, and `move_placed_at` when one was chosen for the last move.
+    """
+
+    id: InstanceId
+    size: Size | None = None
+    accepted_at: Moment | None = None
+    placed_at: Moment | None = None
+    move_placed_at: Moment | None = None
+    dropped: dict[ResourceClass, Natural] = {}
+
+
 class InstancesFound(Message, frozen=True, tag="instance.found"):
     """A page of instances, each with the last state that its cell has told. `cells` are the cells of these instances.
 
-    `next` is where the next page begins, null on the last page.
+    `next` is where the next page begins, null on the last page. `details` has an entry for each instance, in the same
+    order, if this answers a question (`AskInstances`); the answer to an order has none.
     """
 
     instances: tuple[InstanceState, ...]
     next: InstanceId | None = None
     cells: tuple[CellHeard, ...] = ()
+    details: tuple[InstanceDetails, ...] = ()

@@ -5,7 +5,16 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.message import Integer, Message, ProjectMessage, StrictMessage
-from bus.messages.build import Flavor, FlavorChange, InstanceId, InstanceState, MoveEnd, MoveKind, RequestId
+from bus.messages.build import (
+    Flavor,
+    FlavorChange,
+    InstanceId,
+    InstanceState,
+    MoveEnd,
+    MoveKind,
+    RequestId,
+    Size,
+)
 from bus.messages.placement import Counter, Label, Moment, Value
 
 # An order to move that is refused because of one of these settings of schedulers names it as `field`. It may be repeated later.
@@ -67,7 +76,7 @@ class Change(Value, frozen=True):
 
     `by` is the user that sent the order, as the broker verified it; empty on a broker without users. `ended_by` is the
     user that sent an order to end it. `destination` is the host on which placement has granted the share; before that,
-    the host that the scheduler chose first.
+    the host that the scheduler chose first. `size` is the one that a boot or a resize asks for.
     """
 
     instance: InstanceId
@@ -83,6 +92,7 @@ class Change(Value, frozen=True):
     ended_by: Label = ""
     outcome: Label = ""
     failure: str = ""
+    size: Size | None = None
 
 
 class AskHistory(ProjectMessage, frozen=True, tag="history.query"):

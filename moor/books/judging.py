@@ -15,7 +15,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, amounts_by_class
-from bus.messages.build import InstanceState
+from bus.messages.build import InstanceState, Size
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import NO_OWNER, ProviderState, ResourceAmount
 from bus.topology import CELL0
@@ -27,6 +27,8 @@ _AT_API = {"building": "placed", "swapping": "placed", "broken": "error"}
 # At API level nothing is decided yet: no cell has it.
 _OPEN = ("accepted", "waiting")
 _DELETED = ("deleting", "deleted")
+# At rest, with a claim.
+_SIZED = ("active", "moved", "shelved")
 # In its cell a claim is being moved or freed.
 _BETWEEN = ("swapping", "moving", "deleting")
 NO_CELLS = ("", CELL0)
@@ -37,6 +39,7 @@ _IN_DOUBT = (
 ORPHAN = "orphan"
 MISSING = "missing allocation"
 AMOUNTS = "wrong amounts"
+SIZE = "wrong size"
 HOST = "wrong host"
 TYPE = "wrong type"
 PROJECT = "wrong project"
@@ -53,7 +56,7 @@ COUNTS = "counts"
 CAPACITY = "capacity"
 NAME = "name in two cells"
 KINDS = (
-    *(ORPHAN, MISSING, AMOUNTS, HOST, TYPE, PROJECT, USER, GROUP, ATTEMPT),
+    *(ORPHAN, MISSING, AMOUNTS, SIZE, HOST, TYPE, PROJECT, USER, GROUP, ATTEMPT),
     *(LEAK, DRIFT, STRAY, LOST, TWICE, UNLISTED, COUNTS, CAPACITY, NAME),
 )
 
@@ -71,6 +74,7 @@ def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:
     for fault in (
         *_of_claims(view, entry, sight, places),
         *_of_rows(view, entry),
+        *_of_size(view, entry),
         *_on_hosts(view, entry, sight, places),
     ):
         yield structs.replace(fault, mend=None, advice=_IN_DOUBT) if in_doubt and fault.mend else fault
@@ -481,6 +485,49 @@ def _fields_that_differ(told: InstanceState, of_cell: InstanceState) -> Iterator
     for field in fields:
         if (has := getattr(told, field)) != (should := getattr(of_cell, field)):
             yield field, str(has), str(should)
+
+
+# Its size
+
+
+def _of_size(view: View, entry: CellEntry | None) -> Iterator[Fault]:
+    """Faults of the size of an instance at rest. Its cell's claim is compared with what its row at API level asks for;
+    that placement has the same claim is judged by itself.
+    """
+    told, details = view.at_api, view.details
+    if told is None or entry is None or details is None or details.size is None:
+        return
+    if told.state not in _SIZED or next(_fields_that_differ(told, at_api(entry.instance)), None) is not None:
+        return
+    claims = [claim for claim in entry.claims if claim.consumer == view.id and claim.share is not None]
+    if not claims or claims[0].share is None:
+        return
+    held: Counter[str] = Counter()
+    for each in claims[0].share.amounts:
+        held[each.resource] += each.amount
+    asked = Counter({**details.size.amounts})
+    if held != asked:
+        yield _fault(
+            SIZE,
+            view,
+            f"its claim is for {_sums(held)}, and its flavor{_named(details.size)} asks for {_sums(asked)}",
+            advice="give it the size that it should have by `moor resize`",
+        )
+    if details.dropped:
+        yield _fault(
+            SIZE,
+            view,
+            f"its boot asked for {_sums(details.dropped)}, and a resize of an earlier release left it without any",
+            advice="give it back by `moor resize`, unless it is meant to have none",
+        )
+
+
+def _sums(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{amount} {resource}" for resource, amount in sorted(amounts.items())) or "nothing"
+
+
+def _named(size: Size) -> str:
+    return f" {size.flavor}" if size.flavor else ""
 
 
 # Instances on hosts

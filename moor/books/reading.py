@@ -22,7 +22,7 @@ from bus.messages.books import (
     CellEntry,
     HostBooksFound,
 )
-from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.workers.asking import NoAnswer
 from moor.books.views import OnHost, View
 from moor.client import Asks, answer_of, items_of
@@ -33,7 +33,7 @@ NEW_S = 900
 INSTANCES_PAGE = 200
 
 # The id of the instance or consumer, and what one of them has about it.
-Entry = tuple[ConsumerId, InstanceState | CellEntry | BookEntry | OnHost]
+Entry = tuple[ConsumerId, InstanceState | InstanceDetails | CellEntry | BookEntry | OnHost]
 
 
 class Speaks(Asks, Protocol):
@@ -172,7 +172,13 @@ def _of_books(found: BooksFound) -> list[Entry]:
 
 
 def _of_rows(found: InstancesFound) -> list[Entry]:
-    return [(each.id, each) for each in found.instances]
+    details = {each.id: each for each in found.details}
+    entries: list[Entry] = []
+    for each in found.instances:
+        entries.append((each.id, each))
+        if each.id in details:
+            entries.append((each.id, details[each.id]))
+    return entries
 
 
 def _on_hosts(cell: str, found: HostBooksFound) -> list[Entry]:
@@ -194,4 +200,5 @@ def _view(entries: Sequence[Entry]) -> View:
         in_cells=tuple([each for each in parts if isinstance(each, CellEntry)]),
         consumer=next((each for each in parts if isinstance(each, BookEntry)), None),
         on_hosts=tuple([each for each in parts if isinstance(each, OnHost)]),
+        details=next((each for each in parts if isinstance(each, InstanceDetails)), None),
     )

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.books import BookEntry, CellEntry, HostEntry, MendConsumer, MendInstance, RecountBooks
-from bus.messages.build import InstanceId, InstanceState
+from bus.messages.build import InstanceDetails, InstanceId, InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.placement import ProviderState
 
@@ -36,6 +36,8 @@ class View(Struct, frozen=True):
     in_cells: tuple[CellEntry, ...] = ()
     consumer: BookEntry | None = None
     on_hosts: tuple[OnHost, ...] = ()
+    # What the API level's row says beyond its state.
+    details: InstanceDetails | None = None
 
     @property
     def version(self) -> tuple[object, ...]:

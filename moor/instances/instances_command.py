@@ -9,7 +9,6 @@ import typer
 
 from bus.messages.build import (
     AskInstances,
-    CellHeard,
     DeleteInstance,
     InstanceId,
     InstancesFound,
@@ -20,9 +19,9 @@ from bus.messages.hosts import cell_and_name
 from moor.client import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, client, hosts_of
 from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
-from moor.instances.live_showing import last_heard, print_last_heard, print_live, with_cell
+from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live
 from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, err, fail, read_uuid, run
-from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json
+from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json, wide
 
 Ids = Annotated[
     list[UUID],
@@ -54,19 +53,19 @@ def show(
 ) -> None:
     """Show an instance, or all instances of a request."""
 
-    async def work(asking: Client) -> tuple[list[InstanceState], Mapping[str, CellHeard], LiveView | None]:
+    async def work(asking: Client) -> tuple[list[InstanceState], Client, LiveView | None]:
         states = [*(await _known(asking, [id_], project)).values()]
         view = await live_view_of(asking, states, project, live_within) if live else None
-        return states, asking.cells, view
+        return states, asking, view
 
-    states, heard, view = ask_bus(bus, work, operates=False)
+    states, asked, view = ask_bus(bus, work, operates=False)
     if not as_json:
         for state in states:
-            print_instance(state, last_heard(state.cell, heard))
+            print_instance(state, last_heard(state.cell, asked.cells), asked.details.get(state.id))
     if view is not None:
         print_live(view, as_json=as_json)
     elif as_json:
-        print_json([with_cell(each, heard) for each in states])
+        print_json([as_document(each, asked.cells, asked.details) for each in states])
 
 
 def list_instances(
@@ -83,6 +82,9 @@ def list_instances(
     project: Project = "",
     name: Annotated[str, typer.Option(help="Only instances with this name.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
+    is_wide: Annotated[
+        bool, typer.Option("--wide", help="Also show the size, the flavor and the times of each instance.")
+    ] = False,
     live: Live = False,
     live_within: LiveWithin = 10.0,
     as_json: AsJson = False,
@@ -96,23 +98,24 @@ def list_instances(
     cell = of_host or cell
     wanted = {"cell": cell, "host": host, "project": project, "name": name, "state": state}
 
-    async def work(asking: Client) -> tuple[Listed, Mapping[str, CellHeard], LiveView | None]:
+    async def work(asking: Client) -> tuple[Listed, Client, LiveView | None]:
         listed = await _listed(asking, wanted, limit, whole=live)
         if (cell or host) and not listed.found:
             hosts = await hosts_of(asking)
             check_known("--cell", cell, (each.cell for each in hosts))
             check_known("--host", host, (each.name for each in hosts))
         view = await live_view(asking, listed, wanted, live_within) if live else None
-        return listed, asking.cells, view
+        return listed, asking, view
 
-    listed, heard, view = ask_bus(bus, work, operates=False)
+    listed, asked, view = ask_bus(bus, work, operates=False)
     if view is not None:
         print_live(view, "no instances", as_json=as_json)
     elif as_json:
-        print_json([with_cell(each, heard) for each in listed.found])
+        print_json([as_document(each, asked.cells, asked.details) for each in listed.found])
     else:
-        print_all(listed.found, INSTANCES, "no instances", as_json=False)
-        print_last_heard(listed.found, heard)
+        columns = wide(asked.details) if is_wide else INSTANCES
+        print_all(listed.found, columns, "no instances", as_json=False)
+        print_last_heard(listed.found, asked.cells)
     if listed.until is not None:
         err.print(f"there are more than {limit} instances: a higher --limit shows them", style="yellow")
 

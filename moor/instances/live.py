@@ -7,7 +7,7 @@ from contextlib import aclosing
 from msgspec import Struct
 
 from bus.errors import Unavailable
-from bus.messages.build import CellHeard, InstanceId, InstanceState
+from bus.messages.build import CellHeard, InstanceDetails, InstanceId, InstanceState
 from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
 from bus.topology import CELL0
 from moor.client import FOUND_AT_ONCE_MAX, Client, answer_of, batches_of, pages_of
@@ -63,6 +63,7 @@ class LiveView(Struct, frozen=True):
     only_in_cells: tuple[InstanceState, ...]
     answers: tuple[CellAnswer, ...]
     heard: Mapping[str, CellHeard]
+    details: Mapping[InstanceId, InstanceDetails] = {}
 
     @property
     def silent(self) -> tuple[CellAnswer, ...]:
@@ -98,7 +99,8 @@ async def live_view(asking: Client, listed: Listed, wanted: Mapping[str, str], w
     # Some may have been accepted since the list was read.
     above = {each.id for each in await asking.instances([each.id for each in unknown], wanted["project"])}
     only = sorted((each for each in unknown if each.id not in above), key=lambda each: each.id)
-    return LiveView(_all_compared(listed.found, answers), tuple(only), answers, asking.cells)
+    compared = _all_compared(listed.found, answers)
+    return LiveView(compared, tuple(only), answers, asking.cells, asking.details)
 
 
 async def live_view_of(
@@ -113,7 +115,7 @@ async def live_view_of(
             states = {**before.states, **answer.states}
             answers[answer.cell] = CellAnswer(answer.cell, states, before.silent or answer.silent)
     all_answers = tuple(answers[cell] for cell in sorted(answers))
-    return LiveView(_all_compared(told, all_answers), (), all_answers, asking.cells)
+    return LiveView(_all_compared(told, all_answers), (), all_answers, asking.cells, asking.details)
 
 
 def _cells_of(states: Iterable[InstanceState]) -> set[str]:

@@ -5,18 +5,24 @@ from typing import Any
 
 from rich.markup import escape
 
-from bus.messages.build import CellHeard, InstanceState
+from bus.messages.build import CellHeard, InstanceDetails, InstanceId, InstanceState
 from moor.instances.live import MISSING, Compared, LiveView
 from moor.options import NOT_IN_TIME, fail, out
 from moor.showing import instance_state, moment, plain, print_json, shortened
 from moor.tables import Columns, print_table, styled
 
 
-def with_cell(state: InstanceState, heard: Mapping[str, CellHeard]) -> dict[str, Any]:
-    """The instance as JSON, with what is known of its cell."""
+def as_document(
+    state: InstanceState,
+    heard: Mapping[str, CellHeard],
+    details: Mapping[InstanceId, InstanceDetails],
+) -> dict[str, Any]:
+    """The instance as JSON, with what its row and its cell say beyond its state."""
     cell = heard.get(state.cell)
+    known = details.get(state.id) or InstanceDetails(id=state.id)
     return {
         **plain(state),
+        **{field: plain(getattr(known, field)) for field in _OF_ROW},
         "cell_life": cell.life if cell else "",
         "cell_heard_at": plain(cell.heard_at) if cell else None,
     }
@@ -39,6 +45,10 @@ def _last_heard(cell: CellHeard) -> str:
         return f"cell {cell.cell}: no conductor was heard yet"
     down = " [red]and is down[/red]" if cell.life == "down" else ""
     return f"cell {cell.cell} was last heard {moment(cell.heard_at)}{down}"
+
+
+# What a row says of an instance for programs; the rest is for audits.
+_OF_ROW = ("size", "accepted_at", "placed_at", "move_placed_at")
 
 
 def print_live(view: LiveView, nothing: str = "", *, as_json: bool) -> None:
@@ -96,7 +106,11 @@ def _in_cell(each: Compared, *, has_answered: bool) -> str:
 def _document(view: LiveView) -> dict[str, Any]:
     return {
         "instances": [
-            {**with_cell(each.told, view.heard), "live": plain(each.live), "differs": list(each.differs)}
+            {
+                **as_document(each.told, view.heard, view.details),
+                "live": plain(each.live),
+                "differs": list(each.differs),
+            }
             for each in view.instances
         ],
         "only_in_cells": [plain(each) for each in view.only_in_cells],

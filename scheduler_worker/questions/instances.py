@@ -16,6 +16,7 @@ from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, Received, Said, answering
 from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.core.instances.details import details_of
 from scheduler_worker.requests.answering import rejected
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
@@ -37,11 +38,13 @@ async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskIn
             limit=question.limit + 1,
         )
     )
-    page = page_that_fits([row.told for row in found[: question.limit]])
+    fit = page_that_fits([(row.told, details_of(row)) for row in found[: question.limit]])
+    page = tuple([told for told, _ in fit])
     return InstancesFound(
         instances=page,
         next=page[-1].id if len(found) > len(page) else None,
         cells=tuple([cells.heard(cell) for cell in sorted({each.cell for each in page} - {"", CELL0})]),
+        details=tuple([details for _, details in fit]),
     )
 
 

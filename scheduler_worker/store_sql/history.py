@@ -3,25 +3,28 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection, Row
 
-from bus.messages.build import InstanceId, RequestId
+from bus.messages.build import InstanceId, RequestId, Size
 from bus.messages.hosts import cell_and_name
 from bus.messages.moves import Change
 from bus.sql import insert
 from scheduler_worker.store import ChangeQuery
 from scheduler_worker.tables import changes as table
 
+_encode = msgspec.msgpack.Encoder().encode
+_size = msgspec.msgpack.Decoder(Size).decode
 _NOT_MOVES = ("rebuild", "delete")
 # Two arbitrary numbers: "moor", and the purpose. Orders about aggregates have another purpose.
 _LOCK = sa.text("SELECT pg_advisory_xact_lock(1836019570, 3)")
 
 
 def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
-    """Insert these changes into the history, or complete those that are there. The sender and the time of an order stay
-    as they were written.
+    """Insert these changes into the history, or complete those that are there. The sender, the time and the size of an
+    order stay as they were written.
     """
     statement = insert(connection, table)
     new = statement.excluded
@@ -33,7 +36,7 @@ def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
     rows = sorted(changes, key=lambda change: (change.instance.int, change.number))
     connection.execute(
         statement.on_conflict_do_update(index_elements=[*table.primary_key], set_=renewed),
-        [structs.asdict(change) for change in rows],
+        [_values(change) for change in rows],
     )
 
 
@@ -66,6 +69,10 @@ def lock_moves(connection: Connection) -> list[Change]:
     return [_change(row) for row in connection.execute(going)]
 
 
+def _values(change: Change) -> dict[str, Any]:
+    return {**structs.asdict(change), "size": None if change.size is None else _encode(change.size)}
+
+
 def _change(row: Row[Any]) -> Change:
     values = row._asdict()
     request = values.pop("request_id")
@@ -74,5 +81,6 @@ def _change(row: Row[Any]) -> Change:
             **values,
             "instance": InstanceId(row.instance),
             "request_id": None if request is None else RequestId(request),
+            "size": None if row.size is None else _size(row.size),
         }
     )

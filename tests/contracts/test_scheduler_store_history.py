@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.build import DeleteInstance
+from bus.messages.build import DeleteInstance, Size
 from bus.messages.moves import Change, MovePlace
 from scheduler_worker.core.instances.lifecycle import after_delete
 from scheduler_worker.store import ChangeQuery, SchedulerStore
@@ -56,6 +56,17 @@ async def test_a_change_is_renewed_by_what_came_of_it_and_who_asked_stays(store:
     (found,) = await store.changes(ChangeQuery(instance=instance(1), ended=True))
 
     assert found == a_move(5, destination="h2", ended_by="moor-app-shop", outcome="reverted", ended_at=LATER)
+
+
+async def test_the_size_of_a_resize_is_kept_as_it_was_ordered(store: SchedulerStore) -> None:
+    size = Size(flavor="large", amounts={"VCPU": 4, "MEMORY_MB": 8192})
+    await write(store, a_move(5, what="resize", size=size), a_move(6, of=2))
+    await write(store, a_move(5, what="resize", by="", outcome="confirmed", ended_at=LATER))
+
+    (resize,) = await store.changes(ChangeQuery(instance=instance(1), ended=True))
+    (migrate,) = await store.changes(ChangeQuery(instance=instance(2), ended=True))
+
+    assert (resize.size, resize.outcome, migrate.size) == (size, "confirmed", None)
 
 
 async def test_changes_of_an_instance_come_in_their_order_a_page_at_a_time(store: SchedulerStore) -> None:

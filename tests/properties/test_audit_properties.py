@@ -11,7 +11,7 @@ from msgspec import structs
 
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, MendConsumer, MendInstance
-from bus.messages.build import InstanceState, RequestId
+from bus.messages.build import InstanceDetails, InstanceState, RequestId, Size
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.placement import NO_OWNER, ProviderState, ResourceAmount, ServerGroup, Share
 from moor.books import judging
@@ -44,6 +44,7 @@ SIGHT = Sight(
     asked=frozenset(HOSTS),
 )
 
+AMOUNTS = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 5}
 Damage = Callable[[View], View]
 
 
@@ -106,6 +107,7 @@ def a_view(
             held=share.amounts if holds else (),
         ),
         on_hosts=(OnHost("c1", there),) if holds else (),
+        details=InstanceDetails(id=ID, size=Size(amounts=AMOUNTS)),
     )
 
 

@@ -12,7 +12,7 @@ from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.option_structs import with_options
 from moor.options import AsJson, BusUrl, Project, fail, read_uuid
-from moor.showing import check_known, moment, print_all
+from moor.showing import check_known, moment, print_all, size_in_words
 from moor.tables import Columns
 
 PAGE = 200
@@ -108,9 +108,10 @@ HISTORY = Columns[Change](
         "by": lambda each: each.by,
         "from": lambda each: each.source,
         "to": lambda each: each.destination,
+        "size": lambda each: size_in_words(each.size) if each.size else "",
         "how it ended": _end,
     },
-    prose=("how it ended",),
+    prose=("size", "how it ended"),
 )
 MOVES = Columns[Change](
     {

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from bus.messages.build import InstanceState, Move, Rebuild
 from bus.messages.moves import Change
+from scheduler_worker.core.instances.details import booted_size, size_in
 from scheduler_worker.core.instances.rows import ACTIVE, DELETED, DELETING, ERROR, REBUILDING, InstanceRow
 
 
@@ -47,7 +48,9 @@ def _change_between(was: InstanceState | None, after: InstanceRow, by: str) -> C
         if is_new:
             # Until placement has granted a share there, the host that was chosen first counts.
             chosen = after.choices[0].name if after.choices else ""
-            return structs.replace(change, destination=is_.move.destination or chosen)
+            return structs.replace(
+                change, destination=is_.move.destination or chosen, size=size_in(after.next_spec)
+            )
         return structs.replace(change, ended_by=by if is_.move.asked else "")
     if is_.rebuild is not None and was is not None:
         if was.rebuild is None or was.rebuild.number != is_.rebuild.number:
@@ -103,6 +106,7 @@ def boot_of(row: InstanceRow) -> Change:
         destination="" if decision is None else decision.host,
         outcome="" if row.is_open else "placed" if row.is_in_cell or decision is not None else told.state,
         failure="" if row.is_in_cell else told.reason,
+        size=booted_size(row),
     )
 
 

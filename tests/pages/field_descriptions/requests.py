@@ -189,6 +189,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "ended_by": "the broker's user that confirmed, reverted or aborted a move",
         "outcome": "how it ended; empty while it goes on",
         "failure": "why it failed",
+        "size": "what a boot or a resize asks for; null of anything else",
     },
     "AskInstances": {
         **PAGE,
@@ -221,6 +222,19 @@ REQUESTS: dict[str, dict[str, str]] = {
         **PAGE,
         "instances": "the instances, each as its cell told it last",
         "cells": "the cells of these instances, and when each was last heard",
+        "details": "what the rows of these instances say beyond their states, in the same order; none in the answer to an order",
+    },
+    "InstanceDetails": {
+        "id": "the instance's id",
+        "size": "what it holds; null if no row says it",
+        "accepted_at": "when its request was accepted",
+        "placed_at": "when a host was chosen for its boot",
+        "move_placed_at": "when a host was chosen for its last move",
+        "dropped": "amounts that a resize of an earlier release dropped though its order did not say so",
+    },
+    "Size": {
+        "flavor": "the flavor's name; empty if it has none",
+        "amounts": "by resource class, over all providers",
     },
     "CellHeard": CELL_HEARD,
     "InstanceState": {

@@ -147,6 +147,8 @@ OF_MOVES: dict[str, PlantedBug] = {
     "the flavor of a resize forgotten": move_bugs.new_flavor_forgotten,
     "a silent destination gives its share back": move_bugs.silent_destination_released,
     "a return forgets the attempt of its host": move_bugs.attempt_of_host_forgotten,
+    "a resize drops memory": move_bugs.memory_of_resize_dropped,
+    "a row keeps the size of before a confirmed resize": move_bugs.confirmed_size_not_kept,
     "the way back judged like any swap": rule_bugs.way_back_judged,
 }
 BUGS |= OF_MOVES

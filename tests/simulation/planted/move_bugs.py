@@ -5,12 +5,15 @@ from typing import Any
 
 from msgspec import structs
 
+from bus.messages.build import BuildRejected
 from bus.messages.cell import RespawnInstance
 from cell_conductor.core import decide, move_answers, move_steps, moving, swapping
 from cell_conductor.core.instance import HeldClaim
 from cell_conductor.core.transition import Transition
 from compute_sim.core import attempts
 from placement_worker.core import swaps
+from scheduler_worker.core.instances import lifecycle
+from scheduler_worker.requests import moving as requested_moves
 from tests.simulation.replacing import replaced, replaced_in
 
 
@@ -203,3 +206,24 @@ def unshelved_without_claim() -> AbstractContextManager[None]:
         return unshelve
 
     return replaced(moving, "unshelve", planted)
+
+
+def memory_of_resize_dropped() -> AbstractContextManager[None]:
+    """The share of a resize has no memory, though its flavor asks for some."""
+
+    def planted(real: Any) -> Any:
+        def needs(self: Any, order: Any, *others: Any) -> Any:
+            wanted = real(self, order, *others)
+            if order.kind != "resize" or isinstance(wanted, BuildRejected):
+                return wanted
+            amounts = tuple(each for each in wanted.spec.amounts if each[0] != "MEMORY_MB")
+            return structs.replace(wanted, spec=structs.replace(wanted.spec, amounts=amounts))
+
+        return needs
+
+    return replaced(requested_moves.Mover, "_needs", planted)
+
+
+def confirmed_size_not_kept() -> AbstractContextManager[None]:
+    """After a confirmed resize the row at API level still asks for the size of before."""
+    return replaced(lifecycle, "resized_spec_after", lambda _real: lambda row, _said: row.resized_spec)

@@ -44,9 +44,21 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
         late = await moor("confirm", id_, **environment)
         assert (late.code, "rejected: how is 'confirm': the move is reverted" in late.err) == (1, True)
 
+        (before,) = await moor_json("show", id_, **environment)
+        assert before["size"] == {"flavor": "", "amounts": {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}}
         larger = ("resize", id_, "--vcpus", "2", "--to", FIRST)
         assert (await moor_json(*larger, **environment))["host"] == FIRST
         assert (await moor_json("confirm", id_, **environment))["move"]["outcome"] == "confirmed"
+        (listed,) = await moor_json("list", **environment)
+        assert listed["size"]["amounts"] == {"VCPU": 2, "MEMORY_MB": 64, "DISK_GB": 1}
+        assert (
+            listed["accepted_at"] <= listed["placed_at"] <= listed["move_placed_at"] <= listed["changed_at"]
+        )
+        wide = (await moor("list", "--wide", **environment)).out
+        shown = (await moor("show", id_, **environment)).out
+        assert "2 VCPU, 64 MEMORY_MB, 1 DISK_GB" in wide
+        assert "2 VCPU, 64 MEMORY_MB, 1 DISK_GB" in shown
+        assert all(word in shown for word in ("accepted", "placed", "last moved", "since"))
         (holder,) = await moor_json("provider", "holders", FIRST, **environment)
         held = {each["resource"]: each["amount"] for each in holder["held"]}
         assert held == {"VCPU": 2, "MEMORY_MB": 64, "DISK_GB": 1}
@@ -80,6 +92,8 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
             ("offload", "done"),
             ("unshelve", "done"),
         ]
+        sizes = [each["size"] and each["size"]["amounts"]["VCPU"] for each in history]
+        assert sizes == [1, None, 2, *[None] * 6]
         assert "reverted" in (await moor("migration", "show", id_, **environment)).out
         assert "no moves" in (await moor("migration", "list", **environment)).out
         audited = await moor("audit", "--settle", "0", **environment)

@@ -15,6 +15,7 @@ from bus.messages.build import (
     FlavorChange,
     InstanceActive,
     InstanceDeleted,
+    InstanceDetails,
     InstanceFailed,
     InstanceMoved,
     InstancePlaced,
@@ -23,6 +24,7 @@ from bus.messages.build import (
     JoinedGroup,
     PortRequest,
     RebuildInstance,
+    Size,
     VolumeRequest,
     Wait,
     Waiting,
@@ -139,5 +141,15 @@ REQUESTS: tuple[Message, ...] = (
         instances=(STATE,),
         next=CONSUMER,
         cells=(CellHeard(cell="c1", life="down", heard_at=WHEN, reason="no conductor"),),
+        details=(
+            InstanceDetails(
+                id=CONSUMER,
+                size=Size(flavor="small", amounts={"VCPU": 2}),
+                accepted_at=WHEN,
+                placed_at=WHEN,
+                move_placed_at=WHEN,
+                dropped={"MEMORY_MB": 4096},
+            ),
+        ),
     ),
 )

@@ -27,6 +27,7 @@ from bus.messages.build import (
     NoValidHost,
     Rebuild,
     RequestId,
+    Size,
 )
 from bus.messages.cell import (
     Choice,
@@ -168,6 +169,7 @@ CHANGE = Change(
     ended_by="moor-operator",
     outcome="reverted",
     failure="host-2: no disk",
+    size=Size(flavor="large", amounts={"VCPU": 4, "MEMORY_MB": 8192}),
 )
 
 NO_VALID_HOST = NoValidHost(

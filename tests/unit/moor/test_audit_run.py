@@ -20,7 +20,7 @@ from bus.messages.books import (
     HostBooksFound,
     MendConsumer,
 )
-from bus.messages.build import AskInstances, InstancesFound
+from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, Size
 from bus.messages.placement import (
     AskSnapshot,
     DoesNotFit,
@@ -36,7 +36,7 @@ from moor.books import judging
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.reading import BooksReader
 from moor.books.views import View
-from tests.properties.test_audit_properties import HOSTS, NOW, PLACES, a_view
+from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio
 
@@ -73,7 +73,10 @@ class Everyone:
             case AskBooks():
                 return BooksFound(consumers=(view.consumer,) if view.consumer else ())
             case AskInstances():
-                return InstancesFound(instances=(view.at_api,) if view.at_api else ())
+                return InstancesFound(
+                    instances=(view.at_api,) if view.at_api else (),
+                    details=(view.details,) if view.details else (),
+                )
             case AskCellBooks():
                 return CellBooksFound(
                     entries=tuple(each for each in view.in_cells if each.instance.cell == question.cell)
@@ -231,3 +234,49 @@ async def test_an_audit_names_capacity_that_both_looks_found_and_does_not_mend_i
     assert (await audit(one, heals=False)).findings == ()
     tree = (a_provider(1, {}, VCPU=128), a_provider(2, None, VCPU=128))
     assert (await audit(one, cell="c2")).findings == ()
+
+
+def of_size(**details: object) -> View:
+    view = a_view()
+    assert view.details is not None
+    return structs.replace(view, details=structs.replace(view.details, **details))
+
+
+@pytest.mark.parametrize("state", ["active", "moved"])
+async def test_a_claim_for_another_size_than_the_row_asks_for_is_named_and_left_alone(state: str) -> None:
+    larger = InstanceDetails(
+        id=HARMED.id, size=Size(flavor="web", amounts={**AMOUNTS, "MEMORY_MB": 4096, "VGPU": 1})
+    )
+    everyone = Everyone(structs.replace(a_view(state), details=larger))
+
+    found = await audit(everyone, heals=True)
+
+    (finding,) = found.findings
+    assert (finding.fault.kind, finding.outcome) == (judging.SIZE, "not mended")
+    assert (
+        "is for 5 DISK_GB, 512 MEMORY_MB, 2 VCPU, and its flavor web asks for 5 DISK_GB, 4096 MEMORY_MB, 2 VCPU, 1 VGPU"
+    ) in finding.fault.text
+    assert everyone.given == []
+
+
+async def test_what_a_resize_of_an_earlier_release_dropped_is_named() -> None:
+    (finding,) = (await audit(Everyone(of_size(dropped={"PCPU": 2})))).findings
+
+    assert finding.fault.kind == judging.SIZE
+    assert (
+        "its boot asked for 2 PCPU, and a resize of an earlier release left it without any"
+        in finding.fault.text
+    )
+
+
+@pytest.mark.parametrize("state", ["building", "broken", "error", "deleted"])
+async def test_the_size_of_an_instance_that_is_not_at_rest_is_not_judged(state: str) -> None:
+    other = InstanceDetails(id=HARMED.id, size=Size(amounts={"VCPU": 9}), dropped={"MEMORY_MB": 1})
+
+    assert (await audit(Everyone(structs.replace(a_view(state), details=other)))).findings == ()
+
+
+async def test_no_size_is_judged_that_no_row_tells() -> None:
+    views = (of_size(size=None), structs.replace(a_view(), details=None))
+
+    assert [(await audit(Everyone(view))).findings for view in views] == [(), ()]

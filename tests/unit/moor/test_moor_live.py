@@ -10,7 +10,7 @@ import typer
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import CellHeard, InstanceId, InstanceState, RequestId
+from bus.messages.build import CellHeard, InstanceDetails, InstanceId, InstanceState, RequestId
 from bus.messages.cells import AskCells, AskLive, CellsFound, CellState, LiveFound
 from moor.instances.live import Listed, LiveView, live_view, live_view_of
 from moor.instances.live_showing import print_live
@@ -42,6 +42,7 @@ class Asking:
         self._above = above
         self.asked: list[AskLive] = []
         self.cells = {"c1": CellHeard(cell="c1", life="down", heard_at=NOON)}
+        self.details: dict[InstanceId, InstanceDetails] = {}
 
     async def ask(self, question: Message) -> Message:
         if isinstance(question, AskCells):

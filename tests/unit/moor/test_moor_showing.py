@@ -7,7 +7,16 @@ from uuid import UUID
 import pytest
 
 from bus.message import ProviderId
-from bus.messages.build import AttemptFailed, InstanceId, InstanceState, Move, NoValidHost, RequestId
+from bus.messages.build import (
+    AttemptFailed,
+    InstanceDetails,
+    InstanceId,
+    InstanceState,
+    Move,
+    NoValidHost,
+    RequestId,
+    Size,
+)
 from bus.messages.hosts import HostSetting, HostState
 from bus.messages.moves import Change
 from bus.messages.placement import ProviderState
@@ -17,7 +26,15 @@ from moor.instances.moves.emptying import STAYED, Stayed
 from moor.instances.moves.history_command import HISTORY, MOVES
 from moor.options import out
 from moor.placement.providers_showing import PROVIDERS
-from moor.showing import HOSTS, INSTANCES, print_host, print_instance, print_no_valid_host
+from moor.showing import (
+    HOSTS,
+    INSTANCES,
+    print_host,
+    print_instance,
+    print_no_valid_host,
+    size_in_words,
+    wide,
+)
 from moor.tables import Columns, print_table
 from tests.unit.conductor.test_conductor import NOON
 
@@ -64,6 +81,11 @@ HOST = HostState(
     availability_zone=STRANGE,
     setting=HostSetting(reason=STRANGE, by=STRANGE),
 )
+DETAILS = InstanceDetails(
+    id=INSTANCE.id,
+    size=Size(flavor=STRANGE, amounts={"CUSTOM_FPGA": 1, "DISK_GB": 2, "VCPU": 4}),
+    accepted_at=NOON,
+)
 CHANGE = Change(
     instance=InstanceId(ID),
     number=1,
@@ -75,6 +97,7 @@ CHANGE = Change(
     destination=STRANGE,
     outcome="failed",
     failure=STRANGE,
+    size=DETAILS.size,
 )
 PROVIDER = ProviderState(
     internal=1, id=ProviderId(ID), parent=ProviderId(ID), root=ProviderId(ID), name=STRANGE
@@ -96,7 +119,8 @@ NODE = NodeShown(
     [
         (INSTANCES, INSTANCE, 3),
         (HOSTS, HOST, 3),
-        (HISTORY, CHANGE, 4),
+        (wide({INSTANCE.id: DETAILS}), INSTANCE, 4),
+        (HISTORY, CHANGE, 5),
         (MOVES, CHANGE, 3),
         (STAYED, Stayed(InstanceId(ID), STRANGE, STRANGE), 2),
         (PROVIDERS, PROVIDER, 1),
@@ -113,6 +137,7 @@ def test_a_table_has_the_texts_of_others_as_they_are(
     ("show", "times"),
     [
         (partial(print_instance, INSTANCE), 8),
+        (partial(print_instance, INSTANCE, "", DETAILS), 9),
         (partial(print_host, HOST), 4),
         (partial(print_no_valid_host, STRANGE, NoValidHost(hosts=1, steps=())), 1),
     ],
@@ -121,3 +146,16 @@ def test_one_thing_is_shown_with_the_texts_of_others_as_they_are(
     show: Callable[[], None], times: int
 ) -> None:
     assert printed(show).count(STRANGE) == times
+
+
+def test_a_size_begins_with_what_each_instance_has() -> None:
+    assert DETAILS.size is not None
+
+    assert size_in_words(DETAILS.size) == f"{STRANGE}: 4 VCPU, 2 DISK_GB, 1 CUSTOM_FPGA"
+
+
+def test_an_instance_of_a_scheduler_that_tells_no_details_is_shown_without_them() -> None:
+    older = printed(partial(print_table, (INSTANCE,), wide({})))
+
+    assert "size" not in older
+    assert str(ID) in older

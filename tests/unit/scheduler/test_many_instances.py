@@ -23,8 +23,9 @@ from bus.messages.build import (
 from bus.workers.handling import Answer, Reading, Weighed
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import read_request
+from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.questions.instances import instance_questions
 from scheduler_worker.store import NewRequest
 from tests.contracts.placement_orders import VOCABULARY
@@ -37,6 +38,8 @@ FUNNEL = NoValidHost(
     hosts=10_000,
     steps=tuple(FunnelStep(step=f"step {n}", removed=n, example="because " * 20) for n in range(15)),
 )
+# Most of an answer about such instances are the details of their rows.
+HUGE = InstanceSpec(amounts=tuple((f"CUSTOM_{'X' * 200}_{n}", 1) for n in range(15)))
 
 
 def instance(number: int) -> InstanceId:
@@ -68,7 +71,10 @@ def test_an_instance_that_is_given_twice_is_named() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_answer_about_many_instances_fits_into_a_message_and_the_next_one_goes_on() -> None:
+@pytest.mark.parametrize("spec", [b"", encoded(HUGE)])
+async def test_the_answer_about_many_instances_fits_into_a_message_and_the_next_one_goes_on(
+    spec: bytes,
+) -> None:
     rows = tuple(
         InstanceRow(
             told=InstanceState(
@@ -76,6 +82,7 @@ async def test_the_answer_about_many_instances_fits_into_a_message_and_the_next_
             ),
             issued_at=NOON,
             ends_by=NOON,
+            spec=spec,
         )
         for number in range(1, 201)
     )

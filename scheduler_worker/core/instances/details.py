@@ -1,0 +1,71 @@
+"""What the API level's row says of an instance beyond its state: its size, and when its hosts were chosen.
+
+This is read from the row when somebody asks: nothing of it is written for it.
+"""
+
+from bus.messages.build import InstanceDetails, Size
+from scheduler_worker.core.instances.rows import MOVED, MOVING, InstanceRow
+from scheduler_worker.core.instances.specs import alternatives_in, decoded, flavor_of
+from scheduler_worker.core.requests import InstanceSpec
+
+# Releases before the first resize that keeps what it does not name forgot these. Disks and devices may be meant to go.
+_NEEDED = (("VCPU", "PCPU"), ("MEMORY_MB",))
+
+
+def details_of(row: InstanceRow) -> InstanceDetails:
+    return InstanceDetails(
+        id=row.id,
+        size=size_in(_spec_that_counts(row)),
+        accepted_at=row.issued_at,
+        placed_at=None if row.decision is None else row.decision.at,
+        move_placed_at=None if row.move_decision is None else row.move_decision.at,
+        dropped=_dropped(row),
+    )
+
+
+def size_in(kept: bytes) -> Size | None:
+    """The size that these bytes of a row ask for; None if there are none, or if they cannot be read."""
+    spec, known = decoded(kept), flavor_of(kept)
+    return None if spec is None or known is None else _size(known.flavor.name, spec)
+
+
+def booted_size(row: InstanceRow) -> Size | None:
+    """The size that the instance was built with. Of several flavors it is the one that it got."""
+    alternatives = alternatives_in(row.spec)
+    if not alternatives:
+        return size_in(row.spec)
+    passed = len(row.told.passed_over)
+    if passed >= len(alternatives):
+        # It got none of them.
+        return None
+    chosen = alternatives[passed]
+    return _size(chosen.flavor.name, chosen.spec)
+
+
+def _size(flavor: str, spec: InstanceSpec) -> Size:
+    return Size(flavor=flavor, amounts={resource: amount for resource, amount in spec.amounts if amount})
+
+
+def _spec_that_counts(row: InstanceRow) -> bytes:
+    """After a resize has arrived, the instance holds its new size, and while it is being confirmed, too."""
+    told = row.told
+    is_confirmed = told.state == MOVING and told.move is not None and told.move.asked == "confirm"
+    return (row.next_spec if told.state == MOVED or is_confirmed else b"") or row.current_spec
+
+
+def _dropped(row: InstanceRow) -> dict[str, int]:
+    """Memory and processors that the boot asked for, and the spec of a resize does not, if an earlier release wrote that."""
+    after = flavor_of(row.resized_spec)
+    if after is None or after.is_exact:
+        return {}
+    before, left = decoded(row.spec), decoded(row.resized_spec)
+    if before is None or left is None:
+        return {}
+    had, has = dict(before.amounts), dict(left.amounts)
+    return {
+        resource: had[resource]
+        for classes in _NEEDED
+        if not any(has.get(each) for each in classes)
+        for resource in classes
+        if had.get(resource)
+    }

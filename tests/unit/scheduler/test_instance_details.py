@@ -1,0 +1,109 @@
+"""What a row says of an instance beyond its state: which size counts, when its hosts were chosen, and what was lost."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, Flavor, FlavorChange, FlavorPassedOver, InstancesFound, Size
+from scheduler_worker.core.instances.details import booted_size, details_of
+from scheduler_worker.core.instances.moves import move_ended
+from scheduler_worker.core.instances.rows import Decision, InstanceRow
+from scheduler_worker.core.instances.specs import encoded
+from scheduler_worker.core.requests import Alternative, InstanceSpec
+from tests.unit.scheduler.test_moves_at_api_level import NOON, a_row, an_end, arrived, is_up
+from tests.unit.scheduler.test_resizes import WEB_AMOUNTS, Cloud
+
+SMALL = InstanceSpec(amounts=(("MEMORY_MB", 64), ("VCPU", 1)))
+NOTHING_SAID: tuple[Size | None, dict[str, int]] = (None, {})
+
+
+def by_earlier_release(spec: InstanceSpec) -> bytes:
+    """The spec as a release kept it that did not keep flavors."""
+    needs, request, *_ = msgspec.msgpack.decode(encoded(spec))
+    return msgspec.msgpack.encode([needs, request])
+
+
+@pytest.mark.asyncio
+async def test_a_new_size_counts_from_the_arrival_on_until_the_way_back_begins() -> None:
+    here = await Cloud.with_instance()
+    assert details_of(await here.row()).size == Size(flavor="web", amounts=WEB_AMOUNTS)
+    assert isinstance(await here.resize(FlavorChange(vcpus=4)), InstancesFound)
+    moving = await here.row()
+    there = arrived(moving)
+    larger = Size(flavor="web", amounts={**WEB_AMOUNTS, "VCPU": 4})
+    assert there.told.move is not None
+
+    def ended(how: str) -> InstanceRow:
+        assert there.told.move is not None
+        row = move_ended(
+            there, structs.replace(an_end(how), request_id=there.told.move.request_id), NOON, is_up
+        )
+        assert isinstance(row, InstanceRow)
+        return row
+
+    sizes = {
+        "on its way": details_of(moving).size,
+        "arrived": details_of(there).size,
+        "being confirmed": details_of(ended("confirm")).size,
+        "on its way back": details_of(ended("revert")).size,
+        "confirmed": details_of(arrived(ended("confirm"), "confirmed")).size,
+        "back": details_of(arrived(ended("revert"), "reverted", "h1")).size,
+    }
+    assert {name for name, size in sizes.items() if size == larger} == {
+        "arrived",
+        "being confirmed",
+        "confirmed",
+    }
+    assert None not in sizes.values()
+
+
+def test_of_several_flavors_the_one_that_was_built_counts() -> None:
+    gold, vm = (
+        Alternative("gold", Flavor(name="gold"), InstanceSpec(amounts=(("CUSTOM_GOLD", 1),))),
+        Alternative("vm", Flavor(name="vm"), SMALL),
+    )
+    kept = encoded(gold.spec, alternatives=(gold, vm))
+    first = structs.replace(a_row(), spec=kept)
+    passed = (FlavorPassedOver(flavor="gold", reason="none is free"),)
+    second = structs.replace(a_row(passed_over=passed), spec=kept, resized_spec=encoded(SMALL))
+    none = structs.replace(a_row("error", passed_over=(*passed, *passed)), spec=kept)
+
+    assert details_of(first).size == booted_size(first) == Size(flavor="gold", amounts={"CUSTOM_GOLD": 1})
+    assert booted_size(second) == Size(flavor="vm", amounts={"MEMORY_MB": 64, "VCPU": 1})
+    assert booted_size(none) is None
+
+
+def test_the_times_are_those_of_the_row() -> None:
+    booted, moved = NOON + timedelta(seconds=2), NOON + timedelta(hours=3)
+    row = structs.replace(
+        a_row(),
+        decision=Decision(booted, 4, 3, "h1", ("h2",)),
+        move_decision=Decision(moved, 4, 2, "h2", (), what="migrate"),
+    )
+
+    details = details_of(row)
+
+    assert (details.accepted_at, details.placed_at, details.move_placed_at) == (NOON, booted, moved)
+
+
+@pytest.mark.parametrize("kept", [b"", b"of another release"])
+def test_of_a_row_without_a_readable_spec_no_size_is_told(kept: bytes) -> None:
+    details = details_of(structs.replace(a_row(), spec=kept))
+
+    assert (details.size, details.dropped) == NOTHING_SAID
+
+
+def test_memory_that_a_resize_of_an_earlier_release_dropped_is_named() -> None:
+    """Such a resize took `--vcpus 4` for the whole flavor."""
+    whole, rest = InstanceSpec(amounts=(*SMALL.amounts, ("DISK_GB", 1))), InstanceSpec(amounts=(("VCPU", 4),))
+    emptied = structs.replace(a_row(), spec=by_earlier_release(whole), resized_spec=by_earlier_release(rest))
+    pinned = InstanceSpec(amounts=(("MEMORY_MB", 64), ("PCPU", 1)))
+
+    assert details_of(emptied).dropped == {"MEMORY_MB": 64}
+    # It asks for processors still, of another kind.
+    assert details_of(structs.replace(emptied, resized_spec=by_earlier_release(pinned))).dropped == {}
+    # This release drops memory only if the order says so.
+    meant = encoded(rest, BuildInstance(flavor=Flavor(vcpus=4)))
+    assert details_of(structs.replace(emptied, resized_spec=meant)).dropped == {}
