@@ -42,10 +42,10 @@ async def test_a_version_that_is_not_served_is_a_406_with_the_range_and_no_code(
         ("", "application/json"),
         ("*/*", "application/json"),
         ("text/html,*/*;q=0.1", "application/json"),
-        ("text/html", "text/html; charset=utf-8"),
-        ("text/plain", "text/plain; charset=utf-8"),
-        ("application/xml", "text/plain; charset=utf-8"),
-        ("application/json;q=0, text/*", "text/html; charset=utf-8"),
+        ("text/html", "text/html; charset=UTF-8"),
+        ("text/plain", "text/plain; charset=UTF-8"),
+        ("application/xml", "text/plain; charset=UTF-8"),
+        ("application/json;q=0, text/*", "text/html; charset=UTF-8"),
     ],
 )
 async def test_an_error_is_told_in_a_form_that_the_client_takes(accept: str, media: str) -> None:

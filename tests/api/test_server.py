@@ -120,6 +120,18 @@ async def test_what_is_no_request_or_too_long_is_refused_as_errors_are(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("method", [b"BREW", b"get", b"Get"])
+async def test_a_method_that_http_does_not_know_is_refused_and_ends_the_connection(method: bytes) -> None:
+    request = b"GET /things HTTP/1.1\r\nhost: here\r\n\r\n"
+    async with serving(app_with()) as server:
+        # Reads to the end: the second request has no answer.
+        status, error = await said_to(server, method + request.removeprefix(b"GET") + request)
+
+    assert (status, error["status"]) == (400, 400)
+    assert "Invalid method" in str(error["detail"])
+
+
+@pytest.mark.asyncio
 async def test_a_body_that_grows_too_long_while_it_is_sent_is_cut_off() -> None:
     limits = ApiSettings(body_bytes_max=1_000)
 

@@ -14,5 +14,5 @@ class Told(Struct, frozen=True):
     status: int
     media: str = ""
     body: str = ""
-    # The allowed methods in an answer 405.
-    allow: str = ""
+    # By names in lower case.
+    headers: dict[str, str] = {}

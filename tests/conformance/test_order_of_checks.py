@@ -152,6 +152,7 @@ async def our_answer(server: Server, asked: Asked) -> Told:
         status=answer.status_code,
         media=answer.headers.get("content-type", "").partition(";")[0],
         body=answer.text,
+        headers={name.lower(): value for name, value in answer.headers.items()},
     )
 
 

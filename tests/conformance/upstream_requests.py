@@ -44,7 +44,7 @@ class Upstream:
             status=response.status_int,
             media=response.content_type or "",
             body=response.text,
-            allow=response.headers.get("allow", ""),
+            headers={name.lower(): value for name, value in response.headers.items()},
         )
 
     def wipe(self) -> None:

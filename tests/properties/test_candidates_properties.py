@@ -129,9 +129,33 @@ def test_what_is_preferred_decides_about_the_order_and_about_nothing_else(
         query, groups=tuple(structs.replace(group, preferred=preferred) for group in query.groups)
     )
 
-    found = told_of(index, find_candidates(index, choosy))
+    answer = find_candidates(index, choosy)
+    found = told_of(index, answer)
 
     assert Counter(found) == Counter(told_of(index, find_candidates(index, query)))
+    worth = [block.preference for block in answer.blocks]
+    assert worth == sorted(worth, reverse=True)
+
+
+@FEWER
+@given(random_forests(), queries(), st.integers(1, 4))
+def test_by_preference_a_limit_begins_with_the_best_first_candidate_of_any_tree(
+    states: list[ProviderState], query: CandidatesQuery, limit: int
+) -> None:
+    index = index_of(states)
+    preferred = (Preferred(TRAITS[0], 2.0), Preferred(TRAITS[1], -1.0))
+    choosy = structs.replace(
+        query, groups=tuple(structs.replace(group, preferred=preferred) for group in query.groups)
+    )
+    every = find_candidates(index, choosy)
+
+    some = find_candidates(index, structs.replace(choosy, limit=limit))
+
+    assert len(some) == min(limit, len(every))
+    assert set(told_of(index, some)) <= set(told_of(index, every))
+    if len(some):
+        one = find_candidates(index, structs.replace(choosy, limit=1))
+        assert some.blocks[0].preference == one.blocks[0].preference
 
 
 def without_sharing(state: ProviderState) -> ProviderState:

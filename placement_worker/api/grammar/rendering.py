@@ -114,8 +114,8 @@ def _told(call: Call, problem: ApiError) -> tuple[str, bytes]:
         page = (
             f"<html><head><title>{title}</title></head><body><h1>{title}</h1>{escape(detail)}</body></html>"
         )
-        return f"{HTML}; charset=utf-8", page.encode()
-    return f"{TEXT}; charset=utf-8", f"{problem.status.value} {title}\n\n{detail}\n".encode()
+        return f"{HTML}; charset=UTF-8", page.encode()
+    return f"{TEXT}; charset=UTF-8", f"{problem.status.value} {title}\n\n{detail}\n".encode()
 
 
 def _headers(call: Call) -> dict[str, str]:

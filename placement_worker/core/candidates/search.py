@@ -4,6 +4,10 @@ The search groups equal trees into classes, and solves the query once for each c
 of each class, then the second of each class that has one, and so on. So each tree has one candidate before any has two. A
 tree with many solutions hides no other tree, and with a limit little more is computed than is returned.
 
+By preferred traits, each round is put in order: the classes with the better solutions first. So a limit keeps the best trees,
+and cuts off none of them for a second candidate of another. What is kept is then put in order as a whole. Within one tree
+the search takes the best place of each slot in turn, so its first solution need not be its best one.
+
 A candidate that takes from pools alone is the same candidate under each root that these pools share with. The first class of
 trees in which certain pools fit the parts of the query finds these candidates. A later class with the same pools looks
 only for candidates that take something from its trees.
@@ -46,7 +50,17 @@ def find_candidates(index: ProviderIndex, query: CandidatesQuery, budget: Budget
             blocks.append(Block(block.pattern, rows, block.preference))
         if left == 0:
             break
+    if _prefers(query):
+        blocks.sort(key=_best_first)
     return Candidates(_joined(blocks))
+
+
+def _prefers(query: CandidatesQuery) -> bool:
+    return any(group.preferred for group in query.groups)
+
+
+def _best_first(block: Block) -> float:
+    return -block.preference
 
 
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -72,11 +86,10 @@ def _all_blocks(index: ProviderIndex, query: CandidatesQuery, budget: Budget) ->
     fitting, builder, problems = found
     # Each class with a certain choice of pools counts, in this order.
     class_problem: Iterable[ClassProblem] = map(builder.without_repeated, problems)
-    if any(group.preferred for group in query.groups):
-        class_problem = sorted(class_problem, key=lambda each: -each.worth_at_most)
     making = BlockMaker(index, fitting.slots, budget)
-    for each, solution in _rounds(class_problem, budget):
-        yield making.new_candidates(each, solution)
+    for found_now in _rounds(class_problem, budget):
+        made = (making.new_candidates(each, solution) for each, solution in found_now)
+        yield from sorted(made, key=_best_first) if _prefers(query) else made
 
 
 class Problems(NamedTuple):
@@ -104,21 +117,28 @@ def problems_of(
 
 def _rounds(
     class_problem: Iterable[ClassProblem], budget: Budget
-) -> Iterator[tuple[ClassProblem, tuple[int, ...]]]:
+) -> Iterator[Iterator[tuple[ClassProblem, tuple[int, ...]]]]:
     """The first solution of each problem, then the second of each problem that has one, and so on. Each is computed when it
-    is needed.
+    is needed. A round must be read before the next one.
     """
     waiting: Iterator[_Waiting] = ((each, solutions(each.problem, budget)) for each in class_problem)
     while True:
-        stayed = []
-        for each, found in waiting:
-            solution = next(found, None)
-            if solution is not None:
-                budget.progress()
-                yield each, solution
-                stayed.append((each, found))
-            else:
-                budget.let_go(each.size)
+        stayed: list[_Waiting] = []
+        yield _round(waiting, stayed, budget)
         if not stayed:
             return
         waiting = iter(stayed)
+
+
+def _round(
+    waiting: Iterator[_Waiting], stayed: list[_Waiting], budget: Budget
+) -> Iterator[tuple[ClassProblem, tuple[int, ...]]]:
+    """The next solution of each problem that has one; these are added to `stayed`."""
+    for each, found in waiting:
+        solution = next(found, None)
+        if solution is not None:
+            budget.progress()
+            yield each, solution
+            stayed.append((each, found))
+        else:
+            budget.let_go(each.size)

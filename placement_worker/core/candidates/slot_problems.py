@@ -19,13 +19,12 @@ from placement_worker.core.candidates.tree_classes import TreeClass
 
 
 class ClassProblem(Struct, frozen=True):
-    """A class of equal trees, and the problem to solve for it. By preferred traits no solution is worth more than
-    `worth_at_most`. `size` is the memory of all this in bytes, as charged to the budget.
+    """A class of equal trees, and the problem to solve for it. `size` is the memory of all this in bytes, as charged to the
+    budget.
     """
 
     tree_class: TreeClass
     problem: SlotProblem
-    worth_at_most: float
     size: int
 
 
@@ -62,8 +61,7 @@ class ProblemBuilder:
         # All trees of a class are alike, so the first one stands for them.
         own, pools = tree_class.rows[0].tolist(), tree_class.pools
         size = self._charge(tree_class, len(own) + len(pools), budget)
-        problem = self.of_tree(tree_class.layout, own, pools)
-        return ClassProblem(tree_class, problem, self._worth_at_most(problem.domains, problem.worth), size)
+        return ClassProblem(tree_class, self.of_tree(tree_class.layout, own, pools), size)
 
     def of_tree(
         self, layout: TreeLayout, own: Sequence[int], pools: Sequence[int], *, needs_own: bool = False
@@ -166,12 +164,4 @@ class ProblemBuilder:
         return tuple(
             tuple(0.0 if slot.worth is None else float(slot.worth[row]) for row in rows)
             for slot in self._slots
-        )
-
-    def _worth_at_most(self, domains: Sequence[int], worth: tuple[tuple[float, ...], ...]) -> float:
-        if not worth:
-            return 0.0
-        return sum(
-            max((of_slot[place] for place in places_in(domain)), default=0.0)
-            for domain, of_slot in zip(domains, worth, strict=True)
         )

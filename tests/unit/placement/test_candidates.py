@@ -324,6 +324,30 @@ def test_preferred_candidates_come_first_and_avoided_ones_last() -> None:
     assert world.ask(choosy, limit=1) == ["VCPU:1@fast"]
 
 
+def test_a_limit_keeps_the_best_trees_and_no_second_candidate_before_them() -> None:
+    """`crowded` would be best, if its only fast device could serve both groups."""
+    world = World()
+    for host, devices in (
+        ("crowded", {"c1": ("CUSTOM_FAST", "CUSTOM_NEW"), "c2": ("CUSTOM_OLD",)}),
+        ("even", {"e1": ("CUSTOM_FAST",), "e2": ("CUSTOM_FAST",)}),
+        ("plain", {"p1": (), "p2": ()}),
+    ):
+        world.has(host)
+        for name, traits in devices.items():
+            world.has(name, under=host, PGPU=1, traits=traits)
+    wanted = (Preferred("CUSTOM_FAST", 2.0), Preferred("CUSTOM_NEW"), Preferred("CUSTOM_OLD", -5.0))
+    groups = [structs.replace(asking(suffix, PGPU=1), preferred=wanted) for suffix in ("1", "2")]
+
+    def hosts(limit: int | None = None) -> list[str]:
+        found = world.ask(*groups, group_policy="isolate", limit=limit)
+        return [told.partition("@")[2][0] for told in found]
+
+    assert hosts() == [*"eeppcc"]
+    assert [hosts(limit) for limit in (1, 2, 3)] == [["e"], ["e", "p"], ["e", "p", "c"]]
+    # A fourth one is the second candidate of the best tree.
+    assert hosts(4) == [*"eepc"]
+
+
 def test_in_one_tree_the_preferred_provider_comes_first() -> None:
     world = World()
     world.has("host")

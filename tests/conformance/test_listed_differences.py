@@ -1,0 +1,303 @@
+"""Each difference that docs/placement-api.md lists is there: the real openstack-placement and ours are asked the same, and answer as
+the line says. A line that no test shows fails, and so does a difference that has gone.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from msgspec import Struct
+
+from tests.conformance.requests_asked import Asked, Told
+from tests.conformance.test_order_of_checks import FIXTURES, Upstream, our_answer, ours, upstream
+from tests.conformance.wrong_requests import HOST, NEW, NIC, UNKNOWN
+
+__all__ = ("upstream",)
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "placement-api.md"
+SECTION: Final = "## Where it differs from upstream"
+RACK: Final = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0005"
+JSON: Final = ("content-type", "application/json")
+ADMIN: Final = ("x-auth-token", "admin")
+Headers = tuple[tuple[str, str], ...]
+
+
+def ask(
+    method: str,
+    target: str,
+    body: object = None,
+    *more: tuple[str, str],
+    version: str = "1.39",
+    who: Headers = (ADMIN,),
+) -> Asked:
+    text = body if isinstance(body, str) or body is None else json.dumps(body)
+    media = () if body is None or any(name == "content-type" for name, _ in more) else (JSON,)
+    return Asked(
+        method, target, (*who, ("openstack-api-version", f"placement {version}"), *media, *more), text
+    )
+
+
+def status(told: Told) -> object:
+    return told.status
+
+
+def has(header: str) -> Callable[[Told], object]:
+    return lambda told: (told.status, header in told.headers)
+
+
+def of(header: str) -> Callable[[Told], object]:
+    return lambda told: (told.status, told.headers.get(header))
+
+
+def media(told: Told) -> object:
+    return told.status, told.media
+
+
+def says(*words: str) -> Callable[[Told], object]:
+    return lambda told: (told.status, all(word in told.body for word in words))
+
+
+class Shown(Struct, frozen=True):
+    """Of these requests the last one is answered as `theirs` and as `ours`, looked at in one way. `line` is how the line of the
+    page begins.
+    """
+
+    line: str
+    asked: tuple[Asked, ...]
+    theirs: object
+    ours: object
+    look: Callable[[Told], object] = status
+
+
+def claim(provider: str, **changes: object) -> dict[str, object]:
+    body: dict[str, object] = {
+        "allocations": {provider: {"resources": {"VCPU": 1}}},
+        "project_id": "shop",
+        "user_id": "ann",
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+    }
+    return body | changes
+
+
+def inventory(**fields: object) -> Asked:
+    body = {"resource_provider_generation": 3, "total": 8, **fields}
+    return ask("PUT", f"/resource_providers/{HOST}/inventories/VCPU", body)
+
+
+RESHAPED: Final = {
+    "inventories": {
+        NIC: {
+            "resource_provider_generation": 0,
+            "inventories": {"VCPU": {"total": 2, "reserved": 3, "allocation_ratio": 2.0}},
+        }
+    },
+    "allocations": {},
+}
+TWICE: Final = {"resource_provider_generation": 3, "aggregates": [RACK, RACK.upper()]}
+NEW_CLASS: Final = "/resource_classes/CUSTOM_RARE"
+PUT_ALL: Final = f"/resource_providers/{NIC}/inventories"
+DIFFERENCES: Final = (
+    # Both refuse
+    Shown("A 401 has", (ask("GET", "/traits", who=()),), (401, False), (401, True), says('"errors"')),
+    Shown("A 401 has", (ask("GET", "/traits", who=()),), (401, False), (401, True), has("www-authenticate")),
+    Shown(
+        "A 405 always has",
+        (ask("DELETE", f"/resource_providers/{NIC}/inventories", version="1.4"),),
+        (405, None),
+        (405, "GET, POST, PUT"),
+        of("allow"),
+    ),
+    Shown(
+        "A 405 always has",
+        (ask("PATCH", "/traits/CUSTOM_FAST"),),
+        (405, "GET, PUT, DELETE"),
+        (405, "DELETE, GET, PUT"),
+        of("allow"),
+    ),
+    Shown(
+        "A 405 to a `HEAD`", (ask("HEAD", "/traits"),), (405, "text/html"), (405, "application/json"), media
+    ),
+    Shown("`vary:", (ask("GET", "/nothing"),), (404, False), (404, True), has("vary")),
+    Shown(
+        "Where the `Accept` header",
+        (ask("GET", f"/resource_providers/{UNKNOWN}/usages", None, ("accept", "bogus")),),
+        (404, "text/html"),
+        (404, "application/json"),
+        media,
+    ),
+    Shown(
+        "A refused claim",
+        (
+            ask(
+                "PUT",
+                f"/allocations/{NEW}",
+                claim(HOST, allocations={HOST: {"resources": {"VCPU": 7, "DISK_GB": 10}}}),
+            ),
+        ),
+        (409, False),
+        (409, True),
+        says("asked 7, free 6", "asked 10, free 9"),
+    ),
+    # Only upstream refuses
+    Shown(
+        "The type of a body",
+        (ask("POST", "/resource_providers", {"name": "other case"}, ("content-type", "Application/JSON")),),
+        415,
+        200,
+    ),
+    Shown(
+        "A media type in `Accept`",
+        (ask("GET", "/traits", None, ("accept", "application/json;charset=utf-8")),),
+        406,
+        200,
+    ),
+    Shown("The id of a provider", (ask("GET", f"/resource_providers/{HOST.upper()}"),), 404, 200),
+    Shown(
+        "The id of a provider", (ask("GET", f"/resource_providers/{HOST.replace('-', '')}/traits"),), 404, 200
+    ),
+    Shown("The id of a provider", (ask("PUT", f"/allocations/{NEW}", claim(HOST.upper())),), 400, 204),
+    Shown(
+        "A write that is refused",
+        (ask("PUT", f"/allocations/{NEW}", claim(UNKNOWN)), ask("PUT", f"/allocations/{NEW}", claim(HOST))),
+        409,
+        204,
+    ),
+    Shown(
+        "An answer to a write",
+        (
+            ask(
+                "PUT",
+                PUT_ALL,
+                {"resource_provider_generation": 0, "inventories": {}},
+                ("accept", "text/plain"),
+            ),
+        ),
+        (200, False),
+        (200, True),
+        has("last-modified"),
+    ),
+    # Only ours refuses
+    Shown("A version with more", (ask("GET", "/traits", version="1.00039"),), 200, 400),
+    Shown("A version with more", (ask("GET", "/traits", version="1. 39"),), 200, 400),
+    Shown(
+        "The bounds below",
+        (
+            ask(
+                "PUT",
+                f"/allocations/{NEW}",
+                claim(HOST, allocations={HOST: {"resources": {"VCPU": 2**31}}}, consumer_generation=7),
+            ),
+        ),
+        409,
+        400,
+    ),
+    Shown(
+        "A class that does not exist",
+        (ask("GET", f"/resource_providers?resources=NONE:1&member_of={RACK}"),),
+        200,
+        400,
+    ),
+    Shown(
+        "`PUT` of aggregates",
+        (
+            ask(
+                "PUT",
+                f"/resource_providers/{HOST}/aggregates",
+                "[]",
+                ("content-type", "text/plain"),
+                version="1.0",
+            ),
+        ),
+        415,
+        404,
+    ),
+    Shown("Inventories that reserve", (ask("POST", "/reshaper", RESHAPED),), 204, 400),
+    Shown("`consumer_type=allx`", (ask("GET", "/usages?project_id=shop&consumer_type=allx"),), 200, 400),
+    Shown("Of `limit`", (ask("GET", "/allocation_candidates?resources=VCPU:1&limit=x&limit=1"),), 500, 400),
+    Shown("Bounds where upstream", (inventory(allocation_ratio=2_000_000.0),), 200, 400),
+    Shown("Bounds where upstream", (inventory(allocation_ratio=0),), 200, 400),
+    Shown("What fails upstream", (ask("POST", "/resource_providers", {"name": "a\0b"}),), 200, 400),
+    Shown("What fails upstream", (ask("GET", "/traits?name=like:CUSTOM"),), 200, 400),
+    Shown("What fails upstream", (ask("PUT", f"/resource_providers/{HOST}", {"name": ""}),), 200, 400),
+    Shown("What fails upstream", (ask("PUT", "/traits/CUSTOM_A%0A"),), 201, 400),
+    Shown(
+        "What fails upstream", (ask("GET", "/usages?project_id=shop&consumer_type=INSTANCE%0A"),), 200, 400
+    ),
+    Shown(
+        "`PUT /resource_classes/{name}`",
+        (
+            ask(
+                "PUT",
+                PUT_ALL,
+                {"resource_provider_generation": 0, "inventories": {"CUSTOM_RARE": {"total": 1}}},
+            ),
+            ask("PUT", NEW_CLASS, {"name": "CUSTOM_RARER"}, version="1.6"),
+        ),
+        200,
+        409,
+    ),
+    # Both answer
+    Shown(
+        "An aggregate under two",
+        (ask("PUT", f"/resource_providers/{HOST}/aggregates", TWICE),),
+        (200, True),
+        (200, False),
+        says(RACK, RACK.upper()),
+    ),
+    Shown("Version 1.1039", (ask("GET", "/traits", version="1.1039"),), 406, 200),
+)
+# Lines that a comparison of two answers cannot show, and the tests that show them.
+SHOWN_ELSEWHERE: Final = {
+    "A method that HTTP": "tests/api/test_server.py::test_a_method_that_http_does_not_know_is_refused_and_ends_the_connection",
+    "`GET /usages` from 1.38": "tests/conformance/test_gabbi.py::test_every_step_passes",
+    "Candidates whose unsuffixed": "tests/conformance/test_candidates_upstream.py::test_the_real_placement_finds_the_same_candidates",
+    "A search or an answer": "tests/api/test_costly_questions.py::test_what_a_search_holds_is_bounded_too",
+    "`limit` bounds": "tests/properties/test_candidates_properties.py::"
+    "test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more",
+}
+
+
+def listed() -> list[str]:
+    """The lines of the page's list, without their marks."""
+    section = PAGE.read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    return [line.removeprefix("- ") for line in section.splitlines() if line.startswith("- ")]
+
+
+def both(upstream: Upstream, asked: Sequence[Asked]) -> tuple[Told, Told]:
+    """The answers to the last request, each by a server with the same rows."""
+    upstream.wipe()
+    upstream.ask(*FIXTURES)
+
+    async def ask_ours() -> Told:
+        async with ours() as server:
+            for one in FIXTURES:
+                await our_answer(server, one)
+            told = [await our_answer(server, one) for one in asked]
+        return told[-1]
+
+    return upstream.ask(*asked)[-1], asyncio.run(ask_ours())
+
+
+@pytest.mark.parametrize("shown", DIFFERENCES, ids=lambda shown: f"{shown.line}: {shown.asked[-1].target}")
+def test_a_listed_difference_is_there(upstream: Upstream, shown: Shown) -> None:
+    theirs, ours_ = both(upstream, shown.asked)
+
+    assert (shown.look(theirs), shown.look(ours_)) == (shown.theirs, shown.ours), (theirs, ours_)
+    assert shown.theirs != shown.ours
+
+
+def test_each_line_of_the_list_is_shown_by_some_test_and_each_test_has_its_line() -> None:
+    lines = listed()
+    beginnings = {*(each.line for each in DIFFERENCES), *SHOWN_ELSEWHERE}
+
+    assert len(lines) >= len(beginnings)
+    assert [line for line in lines if sum(line.startswith(each) for each in beginnings) != 1] == []
+    assert [each for each in beginnings if sum(line.startswith(each) for line in lines) != 1] == []
+    for test in SHOWN_ELSEWHERE.values():
+        path, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text(), test
