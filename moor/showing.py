@@ -177,10 +177,14 @@ def amounts_in_words(flavor: Flavor) -> str:
 
 
 def _waits(state: InstanceState) -> str:
-    if state.waiting is None:
+    waiting = state.waiting
+    if waiting is None:
         return ""
-    priority = f", with priority {state.waiting.priority}" if state.waiting.priority else ""
-    return f"for room, until {moment(state.waiting.until)}{priority}"
+    priority = f", with priority {waiting.priority}" if waiting.priority else ""
+    if waiting.since is None or state.move is None:
+        return f"for room, until {moment(waiting.until)}{priority}"
+    times = f"since {moment(waiting.since)}, until {moment(waiting.until)}{priority}"
+    return escape(f"for room to {state.move.kind}, {times}: {waiting.reason}")
 
 
 def _rebuild(state: InstanceState) -> str:
@@ -196,7 +200,10 @@ def _move(state: InstanceState) -> str:
     move = state.move
     if move is None:
         return ""
-    way = escape(f"{move.kind} from {move.source}" + (f" to {move.destination}" if move.destination else ""))
+    source = f" from {move.source}" if move.source else ""
+    way = escape(f"{move.kind}{source}" + (f" to {move.destination}" if move.destination else ""))
+    if state.waiting is not None:
+        return f"{way}: [yellow]waits for room[/yellow]"
     if move.failure:
         return f"[yellow]{way}: {move.outcome}: {escape(move.failure)}[/yellow]"
     if move.confirm_by is not None and not move.outcome:
@@ -317,6 +324,8 @@ def instance_state(state: InstanceState) -> str:
 
 
 def _in_short(state: InstanceState) -> str:
+    if state.waiting is not None and state.move is not None:
+        return f"waits for room to {state.move.kind}: {state.waiting.reason}"
     tries = f"{len(state.failures)} failed before" if state.failures and state.state == "active" else ""
     return state.reason or tries
 

@@ -47,6 +47,8 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
     # The deadline of a move that names none, and after how long a move that arrived confirms itself.
     move_timeout_s: int = 3600
     move_confirm_s: int = 24 * 3600
+    # How long an evacuation waits for room that does not say it; 0: not at all. It ends if its host is up again before.
+    evacuation_wait_s: int = 24 * 3600
     # How many moves may go on at once from or to one host, and in one cell; a further one is refused. 0: any number.
     # Evacuations, and what stays on its host, count in the cell alone. Schedulers that take orders at the same moment may exceed both.
     moves_per_host_max: int = 0

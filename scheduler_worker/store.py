@@ -184,7 +184,7 @@ class SchedulerTransaction(Protocol):
         """
 
     async def lock_moves(self) -> Sequence[Change]:
-        """The moves that go on, in no order. Until this transaction commits, other transactions that call this wait."""
+        """The moves that go on, in no order, without those that wait for room. Until this transaction commits, other transactions that call this wait."""
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         """The hosts with these ids or names that exist, locked and up to date."""

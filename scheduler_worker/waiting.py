@@ -8,6 +8,9 @@ the row. After that, only hosts that changed are checked.
 A request that accepts several flavors has a spec for each of them, and waits for a host for any. They are learned, judged
 and forgotten together.
 
+A move waits in the same list, with the spec of what it needs of its next host. It is tried, too, when its source is not as it
+must be any more: a host that is evacuated is up again, or another one is down. Then the try ends the move.
+
 No host is chosen here. A spec keeps its possible hosts until a search for it succeeds or fails, so no change is lost by
 a worker that may not search just now. The digest of a spec stands for it.
 """
@@ -28,10 +31,24 @@ from scheduler_worker.core.requests import InstanceSpec
 # After a search that failed although a host seemed to have room, the next one waits: at first so long, then longer.
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 10.0
 HEARD_MAX = 10_000
+# How many moves end at once that are not possible any more.
+ENDED_AT_ONCE = 100
+
+
+class MoveSource(Struct, frozen=True):
+    """The host that instances leave whose moves wait; without a name if they are offloaded. `may_stay`: a resize that may get
+    room on this host, which then counts what the instance has there as free.
+    """
+
+    cell: str
+    host: str
+    is_evacuated: bool = False
+    may_stay: bool = False
 
 
 class _Waiting(Struct):
     specs: Sequence[InstanceSpec]
+    source: MoveSource | None = None
     # The hosts that may have room for any of them.
     rows: set[int] = set()
     # It is to be judged by all hosts.
@@ -88,12 +105,19 @@ class WaitingSpecs:
         self.unread = None
         self._tell()
 
-    def learn(self, digest: bytes, specs: Sequence[InstanceSpec]) -> None:
+    def wrote_moves(self, waits: Iterable[tuple[InstanceId, bytes, InstanceSpec, MoveSource]]) -> None:
+        """Learn what moves need that this worker has committed as waiting, each with its instance and its digest."""
+        for instance, digest, spec, source in waits:
+            self._own.add(instance)
+            self.learn(digest, (spec,), source)
+            self._tell()
+
+    def learn(self, digest: bytes, specs: Sequence[InstanceSpec], source: MoveSource | None = None) -> None:
         if not self._specs:
             self._picture.touched.watch(watches=True)
         known = self._specs.get(digest)
         if known is None:
-            self._specs[digest] = _Waiting(specs)
+            self._specs[digest] = _Waiting(specs, source)
         else:
             known.is_unjudged = True
             known.learned += 1
@@ -126,12 +150,15 @@ class WaitingSpecs:
         return {
             digest: count
             for digest, known in self._specs.items()
-            if known.rows and known.not_before_s <= now_s and (count := self._room_for(known))
+            if known.not_before_s <= now_s
+            and (count := ENDED_AT_ONCE if self._may_not_leave(known) else self._room_for(known))
         }
 
     def rest_s(self) -> float:
         """The seconds until the next spec with possible hosts has ended its pause after a failed search."""
-        waiting = [known.not_before_s for known in self._specs.values() if known.rows]
+        waiting = [
+            known.not_before_s for known in self._specs.values() if known.rows or self._may_not_leave(known)
+        ]
         return max(min(waiting) - _now_s(), 0.0) if waiting else PAUSE_S_MAX
 
     def succeeded(self, digest: bytes) -> None:
@@ -165,16 +192,36 @@ class WaitingSpecs:
                 found = hosts_with_room(self._picture, specs, self._plugins, among)
                 for (known, _), rows in zip(asked, found, strict=True):
                     known.rows |= rows
+                for known in judged:
+                    own = self._own_rows(known)
+                    known.rows |= own if among is None else own & among
         for known in self._specs.values():
             known.is_unjudged = False
 
     def _room_for(self, known: _Waiting) -> int:
         # Hosts for one flavor may be hosts for another, too: the sum would count them twice.
+        if not known.rows:
+            return 0
         count = max(room_for(self._picture, spec, self._plugins, known.rows) for spec in known.specs)
+        if not count and self._own_rows(known) & known.rows:
+            count = 1
         if not count:
             known.rows.clear()
             known.failures = 0
         return count
+
+    def _own_rows(self, known: _Waiting) -> set[int]:
+        """The rows of the host on which an instance may stay that waits to be resized."""
+        source = known.source
+        if source is None or not source.may_stay:
+            return set()
+        return {*self._picture.rows_in(source.cell, source.host.lower())}
+
+    def _may_not_leave(self, known: _Waiting) -> bool:
+        source = known.source
+        if source is None or not source.host:
+            return False
+        return self._picture.is_up(source.cell, source.host) is source.is_evacuated
 
 
 def _now_s() -> float:

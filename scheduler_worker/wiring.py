@@ -53,6 +53,7 @@ from scheduler_worker.requests.deadlines import Deadlines
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.waiting_moves import WaitingMoves
 from scheduler_worker.requests.waking import Waker
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -184,6 +185,7 @@ def scheduler_parts(
         settings=settings,
         make_sure=make_sure,
         know_hosts=watch.look_again,
+        waiting=waiting,
         chance=chance,
     )
     more_alternates = AlternatesFinder(
@@ -262,6 +264,7 @@ def scheduler_parts(
             station.publisher,
             claimer,
             waiting,
+            moves=WaitingMoves(mover, store, outbox, station.publisher, specs=waiting, clock=clock),
             settings=settings,
             clock=clock,
             chance=chance,

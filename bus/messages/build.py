@@ -327,6 +327,9 @@ class Move(Value, frozen=True):
 
     `together` are the instances that move to the same host at the same time, this one among them, in the order of their
     ids. All of them arrive, or none does.
+
+    A move that waits for room (`InstanceState.waiting`) has not begun. When it begins, it gets a new number and a new `ends_by`.
+    If others get the room before its cell has claimed it, the move fails, and before `waits_until` it waits again.
     """
 
     request_id: RequestId
@@ -342,13 +345,20 @@ class Move(Value, frozen=True):
     outcome: Literal["", "confirmed", "reverted", "aborted", "failed", "done"] = ""
     failure: str = ""
     together: Annotated[tuple[InstanceId, ...], Meta(max_length=100)] = ()
+    waits_until: Moment | None = None
 
 
 class Waiting(Value, frozen=True):
-    """The time until which an instance waits for room, and its priority. If it still waits then, it ends in error."""
+    """The time until which an instance waits for room, and its priority. If it still waits then, it ends in error.
+
+    Or its move waits (`InstanceState.move`): then `since` and `reason` are given, too, and if it still waits at the end, the move
+    fails, and the instance stays as it is.
+    """
 
     until: Moment
     priority: Natural = 0
+    since: Moment | None = None
+    reason: str = ""
 
 
 class InstanceState(Value, frozen=True):
@@ -378,7 +388,7 @@ class InstanceState(Value, frozen=True):
     changed_at: Moment | None = None
     keeps_share: bool = False
     rebuild: Rebuild | None = None
-    # Only while it waits.
+    # Only while it waits, or its move does. A move that waits leaves the state as it is.
     waiting: Waiting | None = None
     move: Move | None = None
     # The flavor that the instance got, if its request accepts several.
@@ -394,8 +404,9 @@ class InstanceEvent(CellMessage, frozen=True):
 
 
 class InstanceWaiting(InstanceEvent, frozen=True, tag="instance.waiting"):
-    """No host has room for the instance now, and its request asked to wait; `no_valid_host` says why. It is tried again
-    when a host changes. `cell` is `cell0`.
+    """No host has room for the instance now, or for its move, and its request asked to wait; `no_valid_host` says why. It is
+    tried again when a host changes. `cell` is `cell0`; of a move, that of its instance. The same event says that a move has ended
+    which only waited: then `waiting` is null.
     """
 
 

@@ -17,12 +17,26 @@ from bus.messages.build import (
 )
 from bus.messages.placement import Counter, Label, Moment, Value
 
+# The outcome in the history of a move that waits for room.
+WAITS = "waiting"
 # An order to move that is refused because of one of these settings of schedulers names it as `field`. It may be repeated later.
 MOVES_PER_HOST, MOVES_PER_CELL = MOVE_LIMITS = ("moves_per_host_max", "moves_per_cell_max")
 
 
 # How many instances move together at most.
 TOGETHER_MAX = 100
+
+
+class MoveWait(Value, frozen=True):
+    """How a move waits while no host has room for it: at most `for_s` seconds; 0: not at all. Room that becomes free goes to the
+    highest `priority` first, among builds, too, and then to what has waited longest.
+
+    An evacuation waits unless it says otherwise: for the time that the schedulers' settings name, and with a priority above all
+    that builds can have.
+    """
+
+    for_s: Integer | None = None
+    priority: Integer | None = None
 
 
 class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
@@ -43,6 +57,10 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     their states, too. Only `migrate` and `evacuate` do so. The members of an affinity group leave a host in no other way.
     `with_group`: together with the members of its server group that are on its host. In a soft-affinity group these are
     moved, too, and each gets a host of its own, preferably the same one.
+
+    With `wait`, the move waits if no host has room for it: until then the instance stays as it is, and can be deleted; to abort
+    the move ends the wait. The move fails if it finds no room in time. An evacuation always waits, unless its `wait` says 0
+    seconds, and ends if the host is up again before.
     """
 
     request_id: RequestId
@@ -51,16 +69,19 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     flavor: Flavor | None = None
     change: FlavorChange | None = None
     hosts: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
-    # The limit from acceptance to arrival. None: the scheduler's default.
+    # The limit from acceptance to arrival; for a move that waits, from the choice of a host. None: the scheduler's default.
     deadline_s: Integer | None = None
     # When a move that arrived confirms itself; 0: at once. None: the scheduler's default. Only `migrate` and `resize` wait.
     confirm_s: Integer | None = None
     together: Annotated[tuple[InstanceId, ...], Meta(max_length=TOGETHER_MAX)] = ()
     with_group: bool = False
+    wait: MoveWait | None = None
 
 
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):
-    """End the move with this `request_id`: `confirm` or `revert` it after the instance has arrived, or `abort` it before.
+    """End the move with this `request_id`: `confirm` or `revert` it after the instance has arrived, or `abort` it before, also
+    while it waits for room.
+
     To abort the move of one instance aborts that of all that move together with it.
 
     A move is not reverted while its source host is down. The answer is the same as to a `move.request`.
@@ -75,7 +96,8 @@ class Change(Value, frozen=True):
     """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move.
 
     `by` is the user that sent the order, as the broker verified it; empty on a broker without users. `ended_by` is the
-    user that sent an order to end it. `destination` is the host on which placement has granted the share; before that,
+    user that sent an order to end it. The `outcome` of a move is `waiting` as long as it waits for room, and `failure` says
+    why. `destination` is the host on which placement has granted the share; before that,
     the host that the scheduler chose first. `size` is the one that a boot or a resize asks for.
     """
 

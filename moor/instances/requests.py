@@ -8,6 +8,7 @@ import typer
 
 from bus.messages.build import CONFIG_DRIVE_MAX, Wait
 from bus.messages.config_drive import ConfigDriveParts, text_of
+from bus.messages.moves import MoveWait
 
 GZIP = b"\x1f\x8b"
 KEY_NAME = "moor"
@@ -34,6 +35,11 @@ def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
             f"--priority is {priority}, and nothing waits: it orders requests with --wait-for-room"
         )
     return None
+
+
+def move_wait_of(for_s: int | None, priority: int | None) -> MoveWait | None:
+    wait = wait_of(for_s, priority)
+    return None if wait is None else MoveWait(for_s=wait.for_s, priority=priority)
 
 
 def drive_of(

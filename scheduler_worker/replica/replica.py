@@ -87,7 +87,8 @@ class Replica(PartGroup):
             elif isinstance(each.message, AggregateChanged):
                 self._hear_aggregate(each.message)
             elif isinstance(each.message, InstanceWaiting):
-                self._waiting.heard(each.message.instance.id)
+                if each.message.instance.waiting is not None:
+                    self._waiting.heard(each.message.instance.id)
             else:
                 self._hear((each,))
 

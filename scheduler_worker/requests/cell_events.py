@@ -61,6 +61,11 @@ def cell_event_handlers(
             return []
         rows = await _write([ask.message for ask in ours], transaction, clock, repeater)
         said: list[Said] = []
+        # Of moves that wait again, since others got the room before their cell.
+        causes = {ask.message.instance.id: ask for ask in ours}
+        for id_, again in rows.items():
+            if again.kept is not None:
+                said += await transaction.say([again], causes[id_])
         for ask in ours:
             event, row = ask.message, rows.get(ask.message.instance.id)
             if row is None:

@@ -5,7 +5,7 @@ the whole group. They move to one host (core/choosing/together.py). Members of a
 one batch, they follow each other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
@@ -50,15 +50,19 @@ class Unit(Struct, frozen=True):
 
 
 async def units_of(
-    orders: Sequence[MoveInstance], store: SchedulerStore, picture: Picture
+    orders: Sequence[MoveInstance],
+    store: SchedulerStore,
+    picture: Picture,
+    as_seen: Callable[[InstanceRow], InstanceRow],
 ) -> tuple[list[Unit], Rows]:
-    """What each order asks for, and the rows of all instances that it names or means."""
-    rows = await _rows_of(store, [id_ for order in orders for id_ in (order.instance, *order.together)])
+    """What each order asks for, and the rows of all instances that it names or means, each as `as_seen` makes it."""
+    ids = [id_ for order in orders for id_ in (order.instance, *order.together)]
+    rows = {id_: as_seen(row) for id_, row in (await _rows_of(store, ids)).items()}
     members = [
         _members_beside(rows.get(order.instance.int), picture) if order.with_group else [] for order in orders
     ]
     new = [id_ for of_order in members for id_ in of_order if id_.int not in rows]
-    rows |= await _rows_of(store, new)
+    rows |= {id_: as_seen(row) for id_, row in (await _rows_of(store, new)).items()}
     return [_unit(order, rows, beside) for order, beside in zip(orders, members, strict=True)], rows
 
 

@@ -1,11 +1,14 @@
-"""The deadlines of requests: an accepted request that is not placed in time ends in error."""
+"""The deadlines of requests: an accepted request that is not placed in time ends in error, and a move that waits for room fails."""
 
 import random
 from collections.abc import Callable
 from datetime import datetime
 
+from msgspec import structs
+
 from bus.parts import Periodic
 from bus.workers.publisher import Publisher
+from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import overdue
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import SchedulerStore
@@ -45,7 +48,11 @@ class Deadlines(Periodic):
         async with self._outbox.transaction() as transaction:
             store = await transaction.begun()
             rows = await store.lock(sorted(due, key=lambda id_: id_.int))
-            ended = [row for each in rows.values() if (row := overdue(each, self._clock())) is not None]
+            ended = [
+                structs.replace(row, history=changes_between(each, row, ""))
+                for each in rows.values()
+                if (row := overdue(each, self._clock())) is not None
+            ]
             await store.save(ended)
             told = await transaction.say(ended)
         await self._outbox.publish(told, self._publisher)

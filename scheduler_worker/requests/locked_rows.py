@@ -63,7 +63,7 @@ async def tell_all(
 
 
 async def follow_several(
-    asks: Sequence[Received[MoveInstance]],
+    asks: Sequence[Received[Order]],
     steps_of: Sequence[Sequence[tuple[InstanceId, OrderStep]]],
     transaction: OutboxTransaction,
     *,

@@ -1,22 +1,33 @@
 """Orders to move instances: check them, choose hosts in the picture, lock the rows, write, answer.
 
+A move for which no host has room waits, if its order says so: waiting_moves.py tries it again.
+
 Nothing is claimed here. The instance's cell asks placement to swap the claim, since only the cell knows the last
 attempt. Until then the picture holds the chosen share for a while, so that the next choices count it as used.
 """
 
 import asyncio
+import hashlib
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 
+import msgspec
 from msgspec import Struct, structs
 
 from bus.errors import WrongAnswer
 from bus.message import Message
 from bus.messages.administration import AskConsumer, ConsumerFound
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstanceState, NoValidHost
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    InstanceId,
+    InstanceState,
+    MoveKind,
+    NoValidHost,
+)
 from bus.messages.hosts import cell_and_name, host_in_cell
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.placement import GroupMember, ResourceAmount
@@ -37,23 +48,33 @@ from scheduler_worker.core.instances.moves import (
 from scheduler_worker.core.instances.old_flavors import has_needs
 from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, problem_with_size
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
 from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of, request_of
+from scheduler_worker.core.instances.waiting_moves import move_waits, wait_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.companions import Unit, group_of, units_of, why_others_stay
-from scheduler_worker.requests.locked_rows import follow, follow_several
+from scheduler_worker.requests.locked_rows import follow_several
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
+from scheduler_worker.waiting import MoveSource, WaitingSpecs
 
 # How long the picture holds a choice for which no swap is seen.
 HELD_S = 30.0
+# The reason of a refusal because the instance changed while its host was chosen.
+JUST_CHANGED = "it has just changed: ask again"
+
+_encoded = msgspec.msgpack.Encoder().encode
 
 
-class _Wanted(Struct, frozen=True):
+# The host that was chosen, or why there is none; None if none is to be chosen.
+Found = Chosen | NoValidHost | BuildRejected | None
+
+
+class Wanted(Struct, frozen=True):
     """What an order to move an instance needs of a host.
 
     `row` is the row that this was read from. `next_spec` is for a resize: what the instance will need, encoded. `leaving`
@@ -66,8 +87,31 @@ class _Wanted(Struct, frozen=True):
     leaving: Leaving | None = None
 
 
-def _as_wanted(needs: _Wanted | BuildRejected | None) -> _Wanted | None:
-    return needs if isinstance(needs, _Wanted) else None
+def kept_order(
+    unit: Unit, asked: MoveInstance, needs: Sequence[Wanted | BuildRejected | None], order: MoveInstance
+) -> KeptRequest:
+    """What is kept of the order for one instance of a unit while it waits. Orders with one digest need the same hosts: those of
+    instances that move together have one of their own, since one try counts for all of them.
+    """
+    if unit.is_whole:
+        others = tuple(each for each in unit.together if each != order.instance)
+        order = structs.replace(order, together=others, with_group=asked.with_group)
+    same = [order.kind, order.request_id.hex if unit.is_whole else ""]
+    # Of an order for several members of a soft group, each instance waits by itself.
+    mine = needs if unit.is_whole else [needs[unit.orders.index(order)]]
+    for each in mine:
+        if isinstance(each, Wanted):
+            source = source_of(each.row.told, each, order.kind)
+            same += [encoded(each.spec).hex(), source.cell, source.host, str(source.may_stay)]
+    return KeptRequest(hashlib.sha256("\n".join(same).encode()).digest(), _encoded(order))
+
+
+def source_of(told: InstanceState, needs: Wanted, kind: MoveKind) -> MoveSource:
+    return MoveSource(told.cell, told.host, kind == "evacuate", needs.leaving is not None)
+
+
+def _as_wanted(needs: Wanted | BuildRejected | None) -> Wanted | None:
+    return needs if isinstance(needs, Wanted) else None
 
 
 class Mover:
@@ -83,8 +127,10 @@ class Mover:
         settings: SchedulerSettings,
         make_sure: Callable[[], Awaitable[None]],
         know_hosts: Callable[[], Awaitable[None]],
+        waiting: WaitingSpecs,
         chance: random.Random,
     ) -> None:
+        self._waiting = waiting
         self._store = store
         self._picture = picture
         self._ask_all = ask_all
@@ -112,43 +158,69 @@ class Mover:
         self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         await self._know_hosts()
-        units, wanted = await self._needed([ask.message for ask in asks])
-        chosen = await self._hosts_for(wanted, [unit.is_whole for unit in units])
-        room = await self._room(await transaction.begun())
+        units, wanted = await self.needed([ask.message for ask in asks])
+        chosen = await self.hosts_for(wanted, [unit.is_whole for unit in units])
+        room = await self.room(await transaction.begun())
         begun: dict[InstanceId, InstanceRow] = {}
         steps_of = []
-        for unit, needs, found in zip(units, wanted, chosen, strict=True):
+        for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True):
             # Instances that move together count as one move.
             rooms = [room, *(None if unit.is_whole else room for _ in unit.orders[1:])]
+            kept = partial(kept_order, unit, ask.message, needs)
             steps_of.append(
                 [
                     (
                         order.instance,
-                        partial(self._moved, unit, order, (there, _as_wanted(each)), room=at, begun=begun),
+                        partial(
+                            self._moved, unit, order, (there, _as_wanted(each)), kept, room=at, begun=begun
+                        ),
                     )
                     for order, each, there, at in zip(unit.orders, needs, found, rooms, strict=True)
                 ]
             )
         said = await follow_several(asks, steps_of, transaction, are_whole=[unit.is_whole for unit in units])
         self.hold([row for row in begun.values() if row.choices])
+        by_id = {
+            order.instance: needs_of_one
+            for unit, needs in zip(units, wanted, strict=True)
+            for order, needs_of_one in zip(unit.orders, needs, strict=True)
+        }
+        waits = [
+            (
+                row.id,
+                row.kept.digest,
+                needs_of_one.spec,
+                source_of(row.told, needs_of_one, row.told.move.kind),
+            )
+            for row in begun.values()
+            if row.kept is not None
+            and row.told.move is not None
+            and isinstance(needs_of_one := by_id[row.id], Wanted)
+        ]
+        if waits:
+            transaction.when_committed(lambda: self._waiting.wrote_moves(waits))
         return said
 
     def _moved(
         self,
         unit: Unit,
         order: MoveInstance,
-        found: tuple[Chosen | NoValidHost | BuildRejected | None, _Wanted | None],
+        found: tuple[Found, Wanted | None],
+        kept: Callable[[MoveInstance], KeptRequest],
         row: InstanceRow | None,
         *,
         room: MoveRoom | None,
         begun: dict[InstanceId, InstanceRow],
     ) -> InstanceRow | BuildRejected:
-        """The row after the order to move it, or the refusal. A row whose move begins by this order is added to `begun`;
-        but if one of those that move together does not, none does.
+        """The row after the order to move it, or the refusal. A row whose move begins by this order, or waits, is added to
+        `begun`; but if one of those that move together does not, none does.
         """
-        verdict = unit.refusal or self._verdict(row, order, *found, together=unit.together)
+        verdict = unit.refusal or self.verdict(row, order, *found, together=unit.together)
+        if isinstance(verdict, NoValidHost):
+            assert row is not None, "a row that is not there is refused"
+            verdict = self._without_host(row, order, verdict, kept, unit.together)
         if not isinstance(verdict, BuildRejected) and verdict is not row:
-            refusal = None if room is None else room.take(verdict, order)
+            refusal = None if room is None or verdict.move_waits else room.take(verdict, order)
             if refusal is None:
                 begun[verdict.id] = verdict
                 return verdict
@@ -158,15 +230,43 @@ class Mover:
                 begun.pop(each.instance, None)
         return verdict
 
-    def _verdict(
+    def _without_host(
+        self,
+        row: InstanceRow,
+        order: MoveInstance,
+        found: NoValidHost,
+        kept: Callable[[MoveInstance], KeptRequest],
+        together: tuple[InstanceId, ...],
+    ) -> InstanceRow | BuildRejected:
+        """The row of a move that begins to wait, since no host has room; or the refusal of one that does not wait, or that names
+        no host to which it may ever go.
+        """
+        why_none = self._why_none_named(order, row.told)
+        why = in_words(found)
+        wait = wait_of(order, evacuation_wait_s=self._settings.evacuation_wait_s)
+        if why_none or wait is None:
+            return refused(order, "instance", order.instance, f"no valid host: {why_none or why}")
+        return move_waits(
+            row,
+            order,
+            wait,
+            self._clock(),
+            kept=kept(order),
+            reason=why,
+            no_valid_host=found,
+            together=together,
+        )
+
+    def verdict(
         self,
         row: InstanceRow | None,
         order: MoveInstance,
-        chosen: Chosen | NoValidHost | BuildRejected | None,
-        wanted: _Wanted | None,
+        chosen: Found,
+        wanted: Wanted | None,
         *,
         together: tuple[InstanceId, ...] = (),
-    ) -> InstanceRow | BuildRejected:
+    ) -> InstanceRow | BuildRejected | NoValidHost:
+        """The row with the move to the chosen host, or why there is none: the order is refused, or no host has room."""
         problem = problem_with(row, order)
         if problem is not None:
             return problem
@@ -183,10 +283,9 @@ class Mover:
             case None if stays_on_host(row, order.kind):
                 choices = ()
             case NoValidHost():
-                why = self._why_none_named(order, row.told) or in_words(chosen)
-                return refused(order, "instance", order.instance, f"no valid host: {why}")
+                return chosen
             case _:
-                return refused(order, "instance", order.instance, "it has just changed: ask again")
+                return refused(order, "instance", order.instance, JUST_CHANGED)
         return moved(
             row,
             order,
@@ -216,7 +315,7 @@ class Mover:
             )
         return "; ".join(reasons)
 
-    async def _room(self, store: SchedulerTransaction) -> MoveRoom:
+    async def room(self, store: SchedulerTransaction) -> MoveRoom:
         """How many more moves the settings allow for each host and cell. With such a limit, the moves that go on are
         locked, so schedulers count one after the other.
         """
@@ -227,31 +326,55 @@ class Mover:
     async def _on_ends(self, asks: Sequence[Received[EndMove]], transaction: OutboxTransaction) -> list[Said]:
         await self._know_hosts()
         decide = partial(move_ended, now=self._clock(), is_up=self._picture.is_up)
-        return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
+        together = await self._waiting_together([ask.message for ask in asks])
+        steps_of = [
+            [
+                (id_, partial(decide, order=structs.replace(ask.message, instance=id_)))
+                for id_ in (ask.message.instance, *others)
+            ]
+            for ask, others in zip(asks, together, strict=True)
+        ]
+        return await follow_several(asks, steps_of, transaction, are_whole=[False] * len(asks))
+
+    async def _waiting_together(self, orders: Sequence[EndMove]) -> list[tuple[InstanceId, ...]]:
+        """For each order, the other instances whose moves wait together with that of its instance. Once a move has begun, its
+        cell ends the moves of the others.
+        """
+        ids = tuple(dict.fromkeys(order.instance for order in orders))
+        rows = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
+        moves = {row.id: row.told.move for row in rows if row.move_waits}
+        return [
+            tuple(each for each in move.together if each != order.instance)
+            if (move := moves.get(order.instance)) is not None and move.request_id == order.request_id
+            else ()
+            for order in orders
+        ]
 
     # Needs
 
-    async def _needed(
-        self, orders: Sequence[MoveInstance]
-    ) -> tuple[list[Unit], list[list[_Wanted | BuildRejected | None]]]:
+    async def needed(
+        self,
+        orders: Sequence[MoveInstance],
+        as_seen: Callable[[InstanceRow], InstanceRow] = lambda row: row,
+    ) -> tuple[list[Unit], list[list[Wanted | BuildRejected | None]]]:
         """What each order asks for, and what each of its instances needs of a host, or why it is refused. None if no host
         is to be chosen: the order was carried out before, or the instance stays where it is.
 
         The picture learns of members of groups with a delay. So it catches up before an order is refused because others of
         a group would stay.
         """
-        units, wanted = await self._needed_now(orders)
+        units, wanted = await self._needed_now(orders, as_seen)
         if any(
             isinstance(each, BuildRejected) and each.field == "together" for needs in wanted for each in needs
         ):
             await self._make_sure()
-            units, wanted = await self._needed_now(orders)
+            units, wanted = await self._needed_now(orders, as_seen)
         return units, wanted
 
     async def _needed_now(
-        self, orders: Sequence[MoveInstance]
-    ) -> tuple[list[Unit], list[list[_Wanted | BuildRejected | None]]]:
-        units, rows = await units_of(orders, self._store, self._picture)
+        self, orders: Sequence[MoveInstance], as_seen: Callable[[InstanceRow], InstanceRow]
+    ) -> tuple[list[Unit], list[list[Wanted | BuildRejected | None]]]:
+        units, rows = await units_of(orders, self._store, self._picture, as_seen)
         held = await self._held_by(
             [
                 order.instance
@@ -293,7 +416,7 @@ class Mover:
         row: InstanceRow | None,
         held: tuple[ResourceAmount, ...],
         leaving: AbstractSet[int],
-    ) -> _Wanted | BuildRejected | None:
+    ) -> Wanted | BuildRejected | None:
         problem = problem_with(row, order)
         if problem is not None:
             return problem
@@ -310,7 +433,7 @@ class Mover:
         row: InstanceRow,
         held: tuple[ResourceAmount, ...],
         leaving: AbstractSet[int],
-    ) -> _Wanted | BuildRejected:
+    ) -> Wanted | BuildRejected:
         """What the instance needs of a host. `leaving` are the instances that move together with it, and itself."""
         told = row.told
         spec, build = decoded(row.current_spec), request_of(row.current_spec)
@@ -340,7 +463,7 @@ class Mover:
             }
             if stay := [InstanceId(each.consumer) for each in others if each.host in here]:
                 return why_others_stay(order, group, stay, told.host)
-        return _Wanted(
+        return Wanted(
             structs.replace(
                 spec, hosts=named, ignore_hosts=ignored, cell=told.cell, server_group=group, count=1
             ),
@@ -404,9 +527,9 @@ class Mover:
 
     # Choosing
 
-    async def _hosts_for(
-        self, wanted: Sequence[Sequence[_Wanted | BuildRejected | None]], are_whole: Sequence[bool]
-    ) -> list[list[Chosen | NoValidHost | BuildRejected | None]]:
+    async def hosts_for(
+        self, wanted: Sequence[Sequence[Wanted | BuildRejected | None]], are_whole: Sequence[bool]
+    ) -> list[list[Found]]:
         """The chosen host of each instance of each order, or why there is none."""
         found = self._choose(wanted, are_whole)
         if any(isinstance(each, NoValidHost) for of_order in found for each in of_order):
@@ -415,8 +538,8 @@ class Mover:
         return found
 
     def _choose(
-        self, wanted: Sequence[Sequence[_Wanted | BuildRejected | None]], are_whole: Sequence[bool]
-    ) -> list[list[Chosen | NoValidHost | BuildRejected | None]]:
+        self, wanted: Sequence[Sequence[Wanted | BuildRejected | None]], are_whole: Sequence[bool]
+    ) -> list[list[Found]]:
         """Choose a host for each move. A resize that may stay on its host is chosen by itself: otherwise another move
         of the batch could be given the room that its instance gives back. So are instances that move together.
         """
@@ -424,10 +547,10 @@ class Mover:
             each.spec
             for needs, is_whole in zip(wanted, are_whole, strict=True)
             for each in needs
-            if isinstance(each, _Wanted) and each.leaving is None and not is_whole
+            if isinstance(each, Wanted) and each.leaving is None and not is_whole
         ]
         others = iter(self._chosen(batch))
-        found: list[list[Chosen | NoValidHost | BuildRejected | None]] = []
+        found: list[list[Found]] = []
         for needs, is_whole in zip(wanted, are_whole, strict=True):
             if is_whole:
                 found.append(self._choose_whole(needs))
@@ -435,7 +558,7 @@ class Mover:
             found.append(
                 [
                     each
-                    if not isinstance(each, _Wanted)
+                    if not isinstance(each, Wanted)
                     else next(others)
                     if each.leaving is None
                     else self._chosen([each.spec], each.leaving)[0]
@@ -444,14 +567,12 @@ class Mover:
             )
         return found
 
-    def _choose_whole(
-        self, needs: Sequence[_Wanted | BuildRejected | None]
-    ) -> list[Chosen | NoValidHost | BuildRejected | None]:
+    def _choose_whole(self, needs: Sequence[Wanted | BuildRejected | None]) -> list[Found]:
         """Choose one host for instances that move together; none if one of them does not move."""
         refusal = next((each for each in needs if isinstance(each, BuildRejected)), None)
         if refusal is not None:
             return [refusal] * len(needs)
-        specs = [each.spec for each in needs if isinstance(each, _Wanted)]
+        specs = [each.spec for each in needs if isinstance(each, Wanted)]
         if len(specs) < len(needs):
             return [None] * len(needs)
         found = choose_together(

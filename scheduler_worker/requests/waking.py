@@ -1,4 +1,4 @@
-"""Tries waiting instances again when a host may have room for them: by priority first, then the oldest.
+"""Tries waiting instances, and waiting moves, again when a host may have room for them: by priority first, then the oldest.
 
 One scheduler at a time does so, by a lease. Another one that sees room waits for the lease to end, and looks again. So
 when an instance is deleted somewhere, one search follows, however many schedulers hear of it.
@@ -8,6 +8,7 @@ when an instance is deleted somewhere, one search follows, however many schedule
     wake                        mark them, before anything is claimed for them.
     Claimer.find_hosts          the search, as for a new request.
     after_search                its outcome, over rows that still wait.
+    WaitingMoves.try_again      for moves, in place of the last two (waiting_moves.py).
 
 A worker that dies in between leaves marked rows, some of which may hold a claim already. The next holder of the lease
 tries these first, even if no host seems to have room for them: the claim itself may have taken that room.
@@ -16,11 +17,13 @@ tries these first, even if no host seems to have room for them: the claim itself
 import random
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import takewhile
 from uuid import uuid4
 
 import msgspec
 
 from bus.messages.build import BuildInstance, InstanceId, NoValidHost
+from bus.messages.moves import MoveInstance
 from bus.parts import Periodic
 from bus.workers.publisher import Publisher
 from scheduler_worker.claiming.claimer import Claimer
@@ -30,6 +33,7 @@ from scheduler_worker.core.instances.outcomes import Refused, Timeouts, after_fa
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded, specs_in
 from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.requests.waiting_moves import WaitingMoves
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import WaitingSpecs
@@ -39,7 +43,7 @@ AT_ONCE = 100
 QUIET_S = 24 * 3600.0
 REST_S_MIN = 0.01
 
-_build = msgspec.msgpack.Decoder(BuildInstance).decode
+_kept = msgspec.msgpack.Decoder(BuildInstance | MoveInstance).decode
 
 
 class Waker(Periodic):
@@ -51,6 +55,7 @@ class Waker(Periodic):
         claimer: Claimer,
         specs: WaitingSpecs,
         *,
+        moves: WaitingMoves,
         settings: SchedulerSettings,
         clock: Callable[[], datetime],
         chance: random.Random,
@@ -61,6 +66,7 @@ class Waker(Periodic):
         self._publisher = publisher
         self._claimer = claimer
         self._specs = specs
+        self._moves = moves
         self._row_wait = timedelta(seconds=settings.host_row_wait_s)
         self._lease = timedelta(seconds=settings.wake_lease_s)
         self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
@@ -105,7 +111,10 @@ class Waker(Periodic):
                 one = await self._store.one_waiting(digest)
                 found = [] if one is None else await self._rows([one])
                 for row in found:
-                    if specs := specs_in(row.spec):
+                    if one is not None and isinstance(order := _kept(one.build), MoveInstance):
+                        if (needs := await self._moves.needs_of(order, row)) is not None:
+                            self._specs.learn(digest, (needs[0],), needs[1])
+                    elif specs := specs_in(row.spec):
                         self._specs.learn(digest, specs)
         except BaseException:
             # What was heard meanwhile is read with the next try, and so are all rows, if some may be missing by now.
@@ -138,8 +147,22 @@ class Waker(Periodic):
             await self._try(batch)
         return bool(batch)
 
-    async def _try(self, batch: Sequence[WaitingInstance]) -> None:
-        builds = {each.id: (each.digest, _build(each.build)) for each in batch}
+    async def _try(self, woken: Sequence[WaitingInstance]) -> None:
+        """Try the first of these, and those after it up to a move among builds, or a build among moves. The others stay woken, so
+        that their turn is next.
+        """
+        kept = [(each, _kept(each.build)) for each in woken]
+        are_moves = isinstance(kept[0][1], MoveInstance)
+        first = [*takewhile(lambda each: isinstance(each[1], MoveInstance) is are_moves, kept)]
+        if are_moves:
+            moves = [(each, order) for each, order in first if isinstance(order, MoveInstance)]
+            await self._moves.try_again(moves)
+        else:
+            await self._build([(each, order) for each, order in first if isinstance(order, BuildInstance)])
+
+    async def _build(self, kept: Sequence[tuple[WaitingInstance, BuildInstance]]) -> None:
+        batch = [each for each, _ in kept]
+        builds = {each.id: (each.digest, build) for each, build in kept}
         searches = []
         for row in await self._rows(batch):
             digest, build = builds[row.id]

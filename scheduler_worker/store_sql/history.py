@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from bus.messages.build import InstanceId, RequestId, Size
 from bus.messages.hosts import cell_and_name
-from bus.messages.moves import Change
+from bus.messages.moves import WAITS, Change
 from bus.sql import insert
 from scheduler_worker.store import ChangeQuery
 from scheduler_worker.tables import changes as table
@@ -32,6 +32,11 @@ def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
         name: sa.func.coalesce(sa.func.nullif(new[name], ""), table.c[name])
         for name in ("destination", "ended_by", "outcome", "failure")
     }
+    for name in ("outcome", "failure"):
+        # What is said of a move that waits is not true any more when it begins.
+        renewed[name] = sa.case((table.c.outcome == WAITS, new[name]), else_=renewed[name])
+    # A resize that waits gets its size when it begins.
+    renewed["size"] = sa.func.coalesce(table.c.size, new.size)
     renewed["ended_at"] = sa.func.coalesce(new.ended_at, table.c.ended_at)
     rows = sorted(changes, key=lambda change: (change.instance.int, change.number))
     connection.execute(
@@ -65,7 +70,8 @@ def lock_moves(connection: Connection) -> list[Change]:
     if connection.dialect.name == "postgresql":
         # SQLite has one writer at a time.
         connection.execute(_LOCK)
-    going = sa.select(table).where(table.c.ended_at.is_(None), table.c.what.not_in(_NOT_MOVES))
+    goes_on = (table.c.ended_at.is_(None), table.c.what.not_in(_NOT_MOVES), table.c.outcome != WAITS)
+    going = sa.select(table).where(*goes_on)
     return [_change(row) for row in connection.execute(going)]
 
 

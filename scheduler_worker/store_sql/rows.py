@@ -29,7 +29,7 @@ from bus.messages.build import (
 )
 from bus.messages.cell import Choice, PlaceInCell
 from scheduler_worker.core.instances.lifecycle import CellEvent
-from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, Decision, InstanceRow
+from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, Decision, InstanceRow, KeptMove
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
@@ -77,6 +77,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     flavor: Flavor | None = None
     passed_over: tuple[FlavorPassedOver, ...] = ()
     move_decision: Decision | None = None
+    kept_move: KeptMove | None = None
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -132,7 +133,7 @@ def _changing_values(row: InstanceRow) -> Values:
         told.host,
         told.attempt,
         changed_at,
-        row.ends_by if row.is_open else None,
+        row.due_at,
         changed_at if told.state == DELETED else None,
         told.sequence if row.unsaid else None,
         None if row.order is None else _encode(row.order),
@@ -155,6 +156,7 @@ def _changing_values(row: InstanceRow) -> Values:
                 told.flavor,
                 told.passed_over,
                 row.move_decision,
+                row.kept_move,
             )
         )
         if has_troubles
@@ -209,6 +211,7 @@ def row_of(read: Values) -> InstanceRow:
         next_spec=had.next_spec,
         decision=had.decision,
         move_decision=had.move_decision,
+        kept_move=had.kept_move,
     )
 
 

@@ -27,7 +27,7 @@ def list_waiting(connection: Connection, rows: Sequence[InstanceRow]) -> None:
             {
                 "id": row.id,
                 "precedence": -row.told.waiting.priority,
-                "since": row.issued_at,
+                "since": row.told.waiting.since or row.issued_at,
                 "digest": row.kept.digest,
                 "build": row.kept.build,
             }

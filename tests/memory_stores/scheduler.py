@@ -194,7 +194,8 @@ class MemorySchedulerTransaction:
 
     async def lock_moves(self) -> Sequence[Change]:
         known = self._rows.changes.values()
-        return [each for each in known if each.ended_at is None and each.what not in ("rebuild", "delete")]
+        going = [each for each in known if each.ended_at is None and each.outcome != "waiting"]
+        return [each for each in going if each.what not in ("rebuild", "delete")]
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return [host for host, _ in self._rows.hosts.values() if host.id in ids or host.name in names]
@@ -270,9 +271,8 @@ class MemorySchedulerTransaction:
 
     def _put(self, row: InstanceRow) -> None:
         if row.kept is not None and row.told.waiting is not None:
-            listed = _Listed(
-                -row.told.waiting.priority, row.issued_at, row.id, row.kept.digest, row.kept.build
-            )
+            since = row.told.waiting.since or row.issued_at
+            listed = _Listed(-row.told.waiting.priority, since, row.id, row.kept.digest, row.kept.build)
             self._rows.waiting.setdefault(row.id, listed)
         if row.has_waited:
             self._rows.waiting.pop(row.id, None)
@@ -284,7 +284,7 @@ class MemorySchedulerTransaction:
             row = structs.replace(row, kept=None, has_waited=False, history=())
         self._rows.instances[row.id] = row
         self._rows.open.pop(row.id, None)
-        if row.is_open:
+        if row.due_at is not None:
             self._rows.open[row.id] = None
 
 
@@ -330,7 +330,7 @@ class MemorySchedulerStore:
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
         async with self._lock:
             rows = self._rows
-            due = [instance for instance in rows.open if rows.instances[instance].ends_by <= now]
+            due = [instance for instance in rows.open if _is_due(rows.instances[instance], now)]
             return due[:limit]
 
     async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
@@ -484,6 +484,8 @@ def _in_order(instance: InstanceId) -> int:
 
 def _renewed(known: Change, news: Change) -> Change:
     """A stored change, completed with what a later step says."""
+    if known.outcome == "waiting":
+        known = structs.replace(known, outcome="", failure="")
     return structs.replace(
         known,
         destination=news.destination or known.destination,
@@ -491,7 +493,12 @@ def _renewed(known: Change, news: Change) -> Change:
         ended_by=news.ended_by or known.ended_by,
         outcome=news.outcome or known.outcome,
         failure=news.failure or known.failure,
+        size=known.size or news.size,
     )
+
+
+def _is_due(row: InstanceRow, now: datetime) -> bool:
+    return row.due_at is not None and row.due_at <= now
 
 
 def _confirmed(row: InstanceRow, sequence: int) -> InstanceRow:

@@ -17,7 +17,7 @@ from bus.messages.build import (
     MoveEnd,
     RequestId,
 )
-from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound
+from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound, MoveWait
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
@@ -73,6 +73,7 @@ class Movers:
                     project=PROJECT,
                     deadline_s=DEADLINE_S,
                     with_group=True,
+                    wait=MoveWait(for_s=0),
                 )
                 if await self._is_taken(ask, order):
                     self._findings.log("client", "evacuates {} from {}", told.id, planned.host)

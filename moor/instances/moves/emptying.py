@@ -18,13 +18,13 @@ from bus.messages.build import (
     InstanceState,
     MoveKind,
 )
-from bus.messages.moves import MOVE_LIMITS, MoveInstance
+from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait
 from bus.process import stopped_by_signals
 from moor.client import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollower, during, items_of
 from moor.instances.moves.move_commands import rests
 from moor.instances.request_ids import new_request_ids
 from moor.options import NOT_DONE, err, fail, out
-from moor.showing import print_json
+from moor.showing import moment, print_json
 from moor.tables import Columns, print_table
 
 EmptyingTimeout = Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
@@ -59,6 +59,7 @@ async def empty(
     kinds: Sequence[MoveKind],
     *,
     hosts: Sequence[str] = (),
+    wait: MoveWait | None = None,
     at_once: int,
     timeout_s: float,
     quiet: bool,
@@ -67,7 +68,7 @@ async def empty(
     or a signal comes, nothing more is ordered: what moves then goes on.
     """
     begun = time.monotonic()
-    moves = _Moves(asking, await instances_on(asking, host), kinds, hosts, quiet=quiet)
+    moves = _Moves(asking, await instances_on(asking, host), kinds, hosts, wait=wait, quiet=quiet)
     with stopped_by_signals() as told:
         working = asyncio.create_task(moves.make(at_once))
         stopping = asyncio.create_task(told.wait())
@@ -79,7 +80,7 @@ async def empty(
             working.cancel()
             stopping.cancel()
             await asyncio.wait((working, stopping))
-    return Emptied(host, tuple(moves.moved), tuple(moves.stayed.values()), time.monotonic() - begun)
+    return Emptied(host, tuple(moves.moved), moves.still_there(), time.monotonic() - begun)
 
 
 class _Moves:
@@ -92,12 +93,14 @@ class _Moves:
         kinds: Sequence[MoveKind],
         hosts: Sequence[str],
         *,
+        wait: MoveWait | None,
         quiet: bool,
     ) -> None:
         self.moved: list[InstanceState] = []
         self.stayed = {each.id: Stayed(each.id, each.name, "its turn did not come") for each in states}
         self._asking = asking
         self._hosts = tuple(hosts)
+        self._wait = wait
         self._quiet = quiet
         # Each with the kinds of moves that are left for it.
         self._waiting = deque((each, tuple(kinds)) for each in states)
@@ -106,15 +109,17 @@ class _Moves:
         self._changed = asyncio.Event()
 
     async def make(self, at_once: int) -> None:
-        """Keep `at_once` moves under way, or as many as the schedulers' limits allow, until all are over."""
+        """Keep `at_once` moves under way, or as many as the schedulers' limits allow, until all are over. Moves that wait for
+        room do not count.
+        """
         await during(self._make(at_once), self._following.follow(lambda _: self._changed.set()))
 
     async def _make(self, at_once: int) -> None:
         allowed = at_once
         while self._waiting or self._under_way:
-            if self._waiting and len(self._under_way) < allowed:
-                if await self._order(allowed - len(self._under_way)):
-                    allowed = len(self._under_way)
+            if self._waiting and self._going < allowed:
+                if await self._order(allowed - self._going):
+                    allowed = self._going
             elif self._under_way:
                 await self._changed.wait()
                 self._changed.clear()
@@ -124,6 +129,17 @@ class _Moves:
                 allowed = 1
             # One more for each that is over: the limit may be further away by now.
             allowed = min(at_once, allowed + self._take_ends())
+
+    @property
+    def _going(self) -> int:
+        """How many moves are under way, without those that wait for room."""
+        return sum(self._why_waits(id_) == "" for id_ in self._under_way)
+
+    def _why_waits(self, instance: InstanceId) -> str:
+        state = self._following.states.get(instance)
+        if state is None or state.waiting is None:
+            return ""
+        return f"its move waits for room until {moment(state.waiting.until)}: {state.waiting.reason}"
 
     async def _order(self, count: int) -> int:
         """Order the next moves. Those that the cloud's limits of moves refuse wait again; returns their number."""
@@ -136,6 +152,7 @@ class _Moves:
                 hosts=self._hosts,
                 confirm_s=0,
                 with_group=True,
+                wait=self._wait,
             )
             for id_, (state, kinds) in zip(new_request_ids(len(some)), some, strict=True)
         ]
@@ -200,6 +217,15 @@ class _Moves:
         if over and not self._quiet:
             err.print(f"{len(self.moved)} moved, {len(self.stayed)} not yet", style="dim", highlight=False)
         return len(over)
+
+    def still_there(self) -> tuple[Stayed, ...]:
+        """The instances that did not move, each with the reason."""
+        return tuple(
+            structs.replace(each, reason=self._why_waits(each.instance) or each.reason)
+            if each.instance in self._under_way
+            else each
+            for each in self.stayed.values()
+        )
 
     def _did_not(self, state: InstanceState, kinds: tuple[MoveKind, ...], why: str) -> None:
         self._stays(state, why)

@@ -16,7 +16,8 @@ from moor.instances.moves.emptying import (
     instances_on,
     show_emptied,
 )
-from moor.instances.moves.move_commands import To
+from moor.instances.moves.move_commands import To, WaitForRoom
+from moor.instances.requests import move_wait_of
 from moor.options import NOT_DONE, AsJson, BusUrl, fail
 from moor.showing import check_known, check_one_cell
 
@@ -29,6 +30,7 @@ def drain(
     *,
     to: To = None,
     reason: Annotated[str, typer.Option(help="Why: `moor host` and refused builds show it.")] = "",
+    wait_for_room: WaitForRoom = None,
     at_once: AtOnce = 10,
     timeout: EmptyingTimeout = 3600.0,
     as_json: AsJson = False,
@@ -46,6 +48,7 @@ def drain(
             host_in_cell(answer.host.cell, answer.host.name),
             ("live-migrate", "migrate"),
             hosts=to or (),
+            wait=move_wait_of(wait_for_room, None),
             at_once=at_once,
             timeout_s=timeout,
             quiet=as_json,
@@ -67,13 +70,23 @@ def evacuate(
             "its last argument. If it fails, nothing is evacuated.",
         ),
     ] = "",
+    wait_for_room: Annotated[
+        int | None,
+        typer.Option(
+            metavar="S",
+            show_default=False,
+            help="Seconds that instances wait for room, if no host has it; 0: they stay. Default: 86400. They go before builds that "
+            "wait, and stay if the host is up again before.",
+        ),
+    ] = None,
     at_once: AtOnce = 50,
     timeout: EmptyingTimeout = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Build all instances of a lost host anew on other hosts of its cell. They keep their ids.
 
-    Their shares on the lost host stay held until it returns and cleans up, or is set dead.
+    Their shares on the lost host stay held until it returns and cleans up, or is set dead. Instances for which no host has room
+    wait for it, and are still evacuated when the command has ended.
     """
     there = ask_bus(bus, lambda asking: _check_down(asking, host), operates=False)
     if fence:
@@ -85,6 +98,7 @@ def evacuate(
             there,
             ("evacuate",),
             hosts=to or (),
+            wait=move_wait_of(wait_for_room, None),
             at_once=at_once,
             timeout_s=timeout,
             quiet=as_json,

@@ -6,6 +6,7 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
+from bus.clock import now
 from bus.messages.build import (
     FlavorChange,
     InstanceId,
@@ -18,8 +19,10 @@ from bus.messages.moves import EndMove, MoveInstance
 from moor.client import Client
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
+from moor.instances.requests import move_wait_of
 from moor.option_structs import with_options
 from moor.options import Project, fail, read_uuid
+from scheduler_worker.core.instances.waiting_moves import is_to_wait_again
 
 InstanceArgument = Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An active instance.")]
 MovedArgument = Annotated[
@@ -47,6 +50,16 @@ WithGroup = Annotated[
 ]
 
 
+WaitForRoom = Annotated[
+    int | None,
+    typer.Option(
+        metavar="S",
+        show_default=False,
+        help="If no host has room, wait for it, at most so many seconds (2592000). Without it, the move is refused at once.",
+    ),
+]
+
+
 class MoveOptions(Struct, frozen=True):
     to: To = None
     project: Project = ""
@@ -55,14 +68,27 @@ class MoveOptions(Struct, frozen=True):
         typer.Option(
             metavar="S",
             show_default=False,
-            help="Seconds until a move that has not arrived fails. Default: 3600.",
+            help="Seconds until a move that has not arrived fails; with --wait-for-room, from the choice of a host. Default: 3600.",
+        ),
+    ] = None
+    wait_for_room: WaitForRoom = None
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            show_default=False,
+            help="With --wait-for-room: room that becomes free goes to the highest priority first (0 to 100; 0 if not given).",
         ),
     ] = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields that these options set in the order."""
-        return {"hosts": tuple(self.to or ()), "project": self.project, "deadline_s": self.deadline}
+        return {
+            "hosts": tuple(self.to or ()),
+            "project": self.project,
+            "deadline_s": self.deadline,
+            "wait": move_wait_of(self.wait_for_room, self.priority),
+        }
 
 
 @with_options
@@ -211,6 +237,8 @@ def rests(state: InstanceState, move_id: RequestId) -> bool:
     """True if the move has arrived or ended, or if the instance is deleted or has another move by now."""
     if state.state in ("deleting", "deleted") or state.move is None or state.move.request_id != move_id:
         return True
+    if is_to_wait_again(state, now()):
+        return False
     return state.state == "moved" or bool(state.move.outcome)
 
 

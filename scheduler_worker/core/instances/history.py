@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from bus.messages.build import InstanceState, Move, Rebuild
-from bus.messages.moves import Change
+from bus.messages.moves import WAITS, Change
 from scheduler_worker.core.instances.details import booted_size, size_in
 from scheduler_worker.core.instances.rows import ACTIVE, DELETED, DELETING, ERROR, REBUILDING, InstanceRow
 
@@ -40,18 +40,8 @@ def _cut_short(was: InstanceState | None, after: InstanceRow, by: str) -> Iterat
 
 def _change_between(was: InstanceState | None, after: InstanceRow, by: str) -> Change | None:
     is_ = after.told
-    if is_.move is not None and (was is None or is_.move != was.move):
-        is_new = was is None or was.move is None or was.move.number != is_.move.number
-        change = _of_move(after, is_.move, by if is_new else "")
-        if is_.move.outcome:
-            return structs.replace(change, ended_at=is_.changed_at)
-        if is_new:
-            # Until placement has granted a share there, the host that was chosen first counts.
-            chosen = after.choices[0].name if after.choices else ""
-            return structs.replace(
-                change, destination=is_.move.destination or chosen, size=size_in(after.next_spec)
-            )
-        return structs.replace(change, ended_by=by if is_.move.asked else "")
+    if is_.move is not None and (was is None or (is_.move, is_.waiting) != (was.move, was.waiting)):
+        return _change_of_move(was, after, is_.move, by)
     if is_.rebuild is not None and was is not None:
         if was.rebuild is None or was.rebuild.number != is_.rebuild.number:
             return _of_rebuild(after, is_.rebuild, by)
@@ -66,9 +56,27 @@ def _change_between(was: InstanceState | None, after: InstanceRow, by: str) -> C
     return None
 
 
+def _change_of_move(was: InstanceState | None, after: InstanceRow, move: Move, by: str) -> Change:
+    waiting = after.told.waiting
+    is_new = was is None or was.move is None or was.move.number != move.number
+    change = _of_move(after, move, by if is_new else "")
+    if waiting is not None:
+        why = f"waits for room until {waiting.until}: {waiting.reason}"
+        return structs.replace(change, outcome=WAITS, failure=why)
+    if move.outcome:
+        return structs.replace(change, ended_at=after.told.changed_at)
+    if is_new:
+        # Until placement has granted a share there, the host that was chosen first counts.
+        chosen = after.choices[0].name if after.choices else ""
+        return structs.replace(change, destination=move.destination or chosen, size=size_in(after.next_spec))
+    return structs.replace(change, ended_by=by if move.asked else "")
+
+
 def _of_move(row: InstanceRow, move: Move, by: str) -> Change:
+    # A move that waited keeps the number that it had then.
+    number = move.number if row.waited is None else row.waited.number
     return structs.replace(
-        _change(row, move.kind, move.number, by),
+        _change(row, move.kind, number, by),
         request_id=move.request_id,
         source=move.source,
         destination=move.destination,

@@ -59,6 +59,7 @@ from scheduler_worker.core.instances.rows import (
     KeptRequest,
     is_of,
 )
+from scheduler_worker.core.instances.waiting_moves import cut_short, overdue_wait, waits_again, waits_through
 
 _DELETED_FIRST = "deleted before its request was seen"
 _STATES: Mapping[type[Message], str] = {
@@ -209,7 +210,11 @@ def failed(
 
 
 def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
-    """The row in error, if the instance was not placed before its deadline; otherwise None."""
+    """The row in error, if the instance was not placed before its deadline; or the row whose move has waited too long. Otherwise
+    None.
+    """
+    if row.move_waits:
+        return overdue_wait(row, now)
     if not row.is_open or now < row.ends_by:
         return None
     waited_s = (row.ends_by - row.issued_at).total_seconds()
@@ -257,7 +262,10 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
     if told.state in (DELETING, DELETED):
         return None
     if row.is_in_cell:
-        return structs.replace(row, told=_next(row, now, state=DELETING), order=None, unsaid=True)
+        told = _next(row, now, state=DELETING)
+        if row.move_waits:
+            told = cut_short(told)
+        return structs.replace(row, told=told, order=None, unsaid=True, has_waited=row.move_waits)
     now_told = _next(row, now, state=DELETED, cell=CELL0, reason=reason or told.reason)
     return structs.replace(row, told=now_told, unsaid=True, has_waited=told.state == WAITING)
 
@@ -285,9 +293,10 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         passed_over=after_other_flavor(row, said)[1],
         changed_at=said.changed_at or now,
     )
-    still_to_say = row.unsaid and now_told.state == DELETING
+    now_told = waits_through(row, now_told)
+    still_to_say = row.unsaid and (now_told.state == DELETING or now_told.waiting is not None)
     # A cell that reports the instance has received the order.
-    return structs.replace(
+    after = structs.replace(
         row,
         told=now_told,
         order=None,
@@ -296,7 +305,9 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         next_spec=row.next_spec if state == MOVED else b"",
         heard=said.sequence,
         unsaid=still_to_say,
+        has_waited=row.move_waits and now_told.waiting is None,
     )
+    return waits_again(after, now) if told.state == MOVING else after
 
 
 def awaits_alternates(row: InstanceRow, event: AlternatesSpent) -> bool:

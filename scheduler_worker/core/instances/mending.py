@@ -6,7 +6,7 @@ from bus.messages.books import MendInstance
 from bus.messages.build import SEQUENCE_FROM_CELL_MAX
 from scheduler_worker.core.instances.lifecycle import resized_spec_after
 from scheduler_worker.core.instances.other_flavors import after_other_flavor
-from scheduler_worker.core.instances.rows import MOVED, NO_REQUEST, WAITING, InstanceRow
+from scheduler_worker.core.instances.rows import MOVED, NO_REQUEST, InstanceRow
 
 
 def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
@@ -38,7 +38,7 @@ def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
         # Later events of that cell count again.
         heard=of_cell.sequence,
         unsaid=False,
-        has_waited=told.state == WAITING,
+        has_waited=told.waiting is not None,
     )
 
 

@@ -8,7 +8,18 @@ from bus.messages.build import InstanceDeleted, InstanceFailed, InstanceId, Inst
 from bus.messages.cell import EndMoveInCell, MoreAlternates, MoveInCell, RebuildInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
-from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, InstanceRow
+from scheduler_worker.core.instances.rows import (
+    ACTIVE,
+    ERROR,
+    FIRST_ATTEMPT,
+    OFFLOADED,
+    SHELVED,
+    WAITING,
+    InstanceRow,
+)
+
+# Of an instance in one of these states, the API level only tells that its move waits, or waits no more.
+_TOLD_BY_CELL = (ACTIVE, SHELVED, OFFLOADED, ERROR)
 
 
 def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one for each state
@@ -17,8 +28,8 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
         return ()
     told, order = row.told, row.order
     match told.state:
-        case "waiting":
-            return (InstanceWaiting(cell=CELL0, instance=told),)
+        case _ if told.state == WAITING or (told.state in _TOLD_BY_CELL and row.is_in_cell):
+            return (InstanceWaiting(cell=told.cell or CELL0, instance=told),)
         case "placed" if order is not None:
             return (order, InstancePlaced(cell=order.cell, instance=told))
         case "building":

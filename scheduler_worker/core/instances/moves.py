@@ -38,6 +38,7 @@ from scheduler_worker.core.instances.rows import (
     is_of,
 )
 from scheduler_worker.core.instances.specs import flavor_of
+from scheduler_worker.core.instances.waiting_moves import problem_with_wait, wait_ended
 from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
 # These do not count as moves of their hosts.
@@ -64,9 +65,10 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
         return problem_with_repeat(row, order)
     if (problem := _problem_with_values(row, order)) is not None:
         return problem
-    if told.state in _BEGIN_IN.get(order.kind, (ACTIVE,)) or (
+    may_begin = told.state in _BEGIN_IN.get(order.kind, (ACTIVE,)) or (
         order.kind == "evacuate" and told.state == ERROR and told.keeps_share and told.host
-    ):
+    )
+    if may_begin and not row.move_waits:
         return None
     return refused(order, "instance", order.instance, _why_not_now(row, order))
 
@@ -87,7 +89,7 @@ def _problem_with_values(row: InstanceRow, order: MoveInstance) -> BuildRejected
     if order.confirm_s is not None and not 0 <= order.confirm_s <= CONFIRM_S_MAX:
         reason = f"a move is confirmed by itself after 0 to {CONFIRM_S_MAX} seconds"
         return refused(order, "confirm_s", order.confirm_s, reason)
-    if (problem := problem_with_resize(order)) is not None:
+    if (problem := problem_with_resize(order) or problem_with_wait(order)) is not None:
         return problem
     if order.hosts and stays_on_host(row, order.kind):
         reason = f"it stays on its host, or leaves it for none: to {order.kind} it, name none"
@@ -148,6 +150,7 @@ def moved(
         choices=tuple(choices),
         move_decision=_decision(order, choices, now, of) if choices else row.move_decision,
         next_spec=next_spec,
+        kept_move=None,
         unsaid=True,
     )
 
@@ -210,11 +213,13 @@ def move_ended(
         return refused(order, "request_id", order.request_id, f"the instance has no such move{last}")
     if order.how == move.asked or move.outcome == _ENDS[order.how]:
         return row
-    reason = _why_not_end(told.state, move, order)
+    reason = _why_not_end(row, move, order)
     if not reason and order.how == "revert" and not is_up(told.cell, move.source):
         reason = f"its first host {move.source} is down, and the instance would be destroyed where it runs now: confirm the move"
     if reason:
         return refused(order, "how", order.how, reason)
+    if row.move_waits:
+        return wait_ended(row, "aborted", "", now)
     told = structs.replace(
         told,
         sequence=told.sequence + 1,
@@ -225,7 +230,13 @@ def move_ended(
     return structs.replace(row, told=told, order=None, unsaid=True)
 
 
-def _why_not_end(state: str, move: Move, order: EndMove) -> str:
+def _why_not_end(row: InstanceRow, move: Move, order: EndMove) -> str:
+    if row.move_waits:
+        return "" if order.how == "abort" else "the move waits for room, and has not begun: abort it, or wait"
+    return _why_not_end_in_cell(row.told.state, move, order)
+
+
+def _why_not_end_in_cell(state: str, move: Move, order: EndMove) -> str:
     if move.outcome:
         return f"the move is {move.outcome}"
     if move.asked:

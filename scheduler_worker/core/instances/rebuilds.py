@@ -111,6 +111,8 @@ def _digest(order: RebuildInstance | MoveInstance) -> bytes:
 
 def what_goes_on(told: InstanceState) -> str:
     """The rebuild or the move that must end before the next one; empty if there is none."""
+    if told.waiting is not None and told.move is not None:
+        return f"it waits for room to {told.move.kind}, by request {told.move.request_id}: abort that first"
     if told.state == REBUILDING and told.rebuild is not None:
         return f"it is rebuilt already, by request {told.rebuild.request_id}"
     if told.state == MOVING and told.move is not None:
@@ -121,7 +123,8 @@ def what_goes_on(told: InstanceState) -> str:
 
 
 def _why_not(told: InstanceState) -> str:
-    if told.state == ACTIVE or (told.state == ERROR and told.keeps_share and told.host):
+    is_alive = told.state == ACTIVE or (told.state == ERROR and told.keeps_share and told.host)
+    if is_alive and told.waiting is None:
         return ""
     return (
         what_goes_on(told)

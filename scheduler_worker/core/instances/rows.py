@@ -58,6 +58,22 @@ class KeptRequest(Struct, frozen=True):
     build: bytes
 
 
+class KeptMove(Struct, frozen=True, array_like=True):
+    """The order of a move that waits for room, or has waited before its cell got it: a worker tries it again with this.
+
+    Orders of one `digest` are for the same hosts. `number` is that of its entry in the instance's history: the move itself gets
+    a new number when its cell gets it, since other messages may have been numbered meanwhile. `order` is encoded.
+    """
+
+    request_id: RequestId
+    order: bytes
+    digest: bytes
+    number: int
+    since: datetime
+    until: datetime
+    priority: int
+
+
 class InstanceRow(Struct, frozen=True):
     """One instance as the scheduler's database keeps it.
 
@@ -77,7 +93,8 @@ class InstanceRow(Struct, frozen=True):
     counts, too, if the instance got another flavor than the first one that its request accepts.
 
     Written, but not read back: a row that begins to wait has `kept`, and a row that ends its wait has `has_waited`; by
-    these two, the store writes its list of waiting instances. `history` has entries that the store adds to the
+    these two, the store writes its list of waiting instances, in which moves that wait are, too. `kept_move` is read back: it is
+    that of the last move, if this has waited. `history` has entries that the store adds to the
     instance's history, or completes there.
     """
 
@@ -98,6 +115,7 @@ class InstanceRow(Struct, frozen=True):
     move_decision: Decision | None = None
     kept: KeptRequest | None = None
     has_waited: bool = False
+    kept_move: KeptMove | None = None
     history: tuple[Change, ...] = ()
     by: str = ""
 
@@ -113,6 +131,24 @@ class InstanceRow(Struct, frozen=True):
     def is_open(self) -> bool:
         """Is the request accepted or waiting, and nothing decided yet?"""
         return self.told.state in (ACCEPTED, WAITING)
+
+    @property
+    def move_waits(self) -> bool:
+        """Is there an order to move it, which waits for room? Its state is the one from before."""
+        return self.told.waiting is not None and self.told.state != WAITING
+
+    @property
+    def waited(self) -> KeptMove | None:
+        """How its last move waits or has waited; None if it did not."""
+        kept, move = self.kept_move, self.told.move
+        return kept if kept is not None and move is not None and kept.request_id == move.request_id else None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The moment at which this row is overdue, if nothing is decided until then."""
+        if self.move_waits and self.told.waiting is not None:
+            return self.told.waiting.until
+        return self.ends_by if self.is_open else None
 
     @property
     def has_to_say(self) -> bool:

@@ -139,13 +139,21 @@ REQUESTS: dict[str, dict[str, str]] = {
         "change": "for a resize: what changes of the size; all else stays. A resize has this or `flavor`",
         "hosts": "names of hosts: it moves to one of these. Empty: to any suitable host of its cell",
         "project": "move it only if it belongs to this project. The routing key names the same project, or `-`",
-        "deadline_s": "seconds until a move that has not arrived fails. Left out: 3600",
+        "deadline_s": "seconds until a move that has not arrived fails; with `wait`, from the choice of a host. Left out: 3600",
         "confirm_s": "seconds after its arrival until the move is confirmed without a client; 0: at once. Left out: 86400. A live "
         "migration and an evacuation need no confirmation, nor do instances that move together",
         "together": "ids of others that move to the same host at the same time, all or none. Only by `migrate` and `evacuate`; at most "
         "99",
         "with_group": "together with the members of its affinity group on its host; members of a soft-affinity group get a host "
         "each",
+        "wait": "wait while no host has room. Left out: an evacuation waits, any other move is refused at once. See "
+        "[scheduling.md](scheduling.md#waiting-for-room)",
+    },
+    "MoveWait": {
+        "for_s": "at most so many seconds, 0 to 2592000; 0: not at all. A move that still waits then fails. Left out, for an "
+        "evacuation alone: 86400",
+        "priority": "0 to 100: room that becomes free goes to the highest first. Left out: 0. An evacuation: up to 101, which it has "
+        "if it is left out",
     },
     "EndMove": {
         "request_id": "the id of the move's request",
@@ -258,11 +266,13 @@ REQUESTS: dict[str, dict[str, str]] = {
         "move": "its last move",
         "flavor": "the flavor that it got, if its request accepts several",
         "passed_over": "the better flavors that it did not get",
-        "waiting": "until when it waits, and its priority; only while it waits",
+        "waiting": "until when it waits for room, or its move does, and its priority; null if nothing waits",
     },
     "Waiting": {
-        "until": "it ends in error if it still waits then",
+        "until": "it ends in error if it still waits then; a move fails",
         "priority": "as in the request",
+        "since": "of a move: when it was ordered",
+        "reason": "of a move: why it waits still",
     },
     "Rebuild": {
         "request_id": "the id that the client gave the rebuild",
@@ -282,8 +292,9 @@ REQUESTS: dict[str, dict[str, str]] = {
         "destination": "the name of the host that holds its share now, or held it last; empty before",
         "confirm_by": "when it is confirmed without a client",
         "asked": "the end that a client asked for: `confirm`, `revert` or `abort`",
-        "outcome": "`confirmed`, `reverted`, `aborted`, `failed` or `done`; empty while it goes on",
+        "outcome": "`confirmed`, `reverted`, `aborted`, `failed` or `done`; empty while it goes on, or waits",
         "failure": "why it failed",
+        "waits_until": "if its order waits for room: until when it waits again, should others get the room before its cell",
         "together": "the ids of all instances that move together, this one among them; empty if it moves alone",
     },
     "AttemptFailed": {

@@ -37,6 +37,7 @@ from bus.messages.moves import (
     MoveInstance,
     MovePlace,
     MovesFound,
+    MoveWait,
 )
 from tests.unit.examples.values import (
     AGGREGATE,
@@ -117,6 +118,7 @@ REQUESTS: tuple[Message, ...] = (
         confirm_s=600,
         together=(CLEANUP,),
         with_group=True,
+        wait=MoveWait(for_s=3600, priority=7),
     ),
     EndMove(request_id=REQUEST, instance=CONSUMER, how="revert", project="p"),
     AskHistory(instance=CONSUMER, after=4, limit=50, project="p"),

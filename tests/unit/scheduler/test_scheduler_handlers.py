@@ -61,6 +61,7 @@ from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
+from scheduler_worker.waiting import WaitingSpecs
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
@@ -131,6 +132,20 @@ class Worker:
             hold=lambda _: None,
             chance=random.Random(1),
         )
+        self.waiting = WaitingSpecs(self.picture, standard_plugins())
+        self.mover = Mover(
+            self.store,
+            self.picture,
+            standard_plugins(),
+            reader,
+            lambda: NOON,
+            ask_all=asks_nothing,
+            settings=settings,
+            make_sure=finds_nothing,
+            know_hosts=self.look_at_hosts,
+            waiting=self.waiting,
+            chance=random.Random(1),
+        )
         self.handlers: Handlers = {
             **event_handlers(self.registry, self.applications, lambda: NOON, (), self.more_alternates),
             **request_handlers(
@@ -141,18 +156,7 @@ class Worker:
                 settings,
                 picture=self.picture,
                 aggregates=aggregates,
-                mover=Mover(
-                    self.store,
-                    self.picture,
-                    standard_plugins(),
-                    reader,
-                    lambda: NOON,
-                    ask_all=asks_nothing,
-                    settings=settings,
-                    make_sure=finds_nothing,
-                    know_hosts=self.look_at_hosts,
-                    chance=random.Random(1),
-                ),
+                mover=self.mover,
                 know_hosts=self.look_at_hosts,
             ),
         }

@@ -55,6 +55,7 @@ async def readings(meanwhile: str) -> list[Collection[InstanceId] | None]:
         station.publisher,
         None,  # type: ignore[arg-type] # nothing waits in the store, so no host is searched
         specs,
+        moves=None,  # type: ignore[arg-type] # nor is a move tried
         settings=SchedulerSettings(),
         clock=lambda: NOON,
         chance=random.Random(1),

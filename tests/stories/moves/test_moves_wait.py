@@ -1,0 +1,240 @@
+"""Moves that wait for room: every worker is real. A host has room for one instance of this size."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import (
+    BuildRejected,
+    DeleteInstance,
+    Flavor,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    RequestId,
+    Wait,
+)
+from bus.messages.hosts import SetHost
+from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovesFound, MoveWait
+from compute_sim.simulated.hosts import HostSize
+from tests.stories.cloud import a_build, instance_of, wait_until
+from tests.stories.layouts import STAGES
+from tests.stories.moves.test_moves import Movers, movers
+from tests.stories.moves.test_moves_fail import EMBEDDED, down
+
+pytestmark = pytest.mark.asyncio
+
+MOVE = RequestId(UUID(int=1000))
+OTHER = RequestId(UUID(int=2000))
+WHOLE = Flavor(name="whole", vcpus=1, ram_mb=HostSize().ram_mb * 6 // 10, root_gb=1)
+LONG = MoveWait(for_s=3600)
+
+
+async def booted(here: Movers, number: int, host: str) -> InstanceId:
+    build = a_build(number, flavor=WHOLE, hosts=(host,))
+    await here.setup.send(build)
+    assert (await here.setup.until_state(instance_of(build), "active")).host == host
+    return instance_of(build)
+
+
+async def deleted(here: Movers, instance: InstanceId) -> None:
+    await here.setup.client.ask(DeleteInstance(instance=instance))
+    await here.setup.until_state(instance, "deleted")
+
+
+@asynccontextmanager
+async def offloaded(bus: str, books: str) -> AsyncIterator[tuple[Movers, InstanceId, InstanceId]]:
+    """An offloaded instance, and one that has taken its host, which is the only one."""
+    async with movers(bus, books, "h1") as here:
+        saved = await booted(here, 1, "h1")
+        await here.move(saved, "offload", request_id=RequestId(UUID(int=999)))
+        await here.until(saved, "offloaded", "done")
+        await here.until_used(h1=0)
+        yield here, saved, await booted(here, 2, "h1")
+
+
+async def waits(here: Movers, instance: InstanceId) -> InstanceState:
+    told = await here.setup.instance(instance)
+    assert told is not None
+    assert told.waiting is not None, told
+    return told
+
+
+async def ends(here: Movers, instance: InstanceId, outcome: str) -> InstanceState:
+    seen: list[InstanceState | None] = []
+
+    async def is_over() -> bool:
+        seen[:] = [await here.setup.instance(instance)]
+        return seen[0] is not None and seen[0].move is not None and seen[0].move.outcome == outcome
+
+    await wait_until(is_over, f"the move of {instance} is {outcome}", seen)
+    assert seen[0] is not None
+    assert seen[0].waiting is None
+    return seen[0]
+
+
+@STAGES
+async def test_an_unshelve_into_a_full_cloud_waits_and_gets_the_room(bus: str, books: str) -> None:
+    async with offloaded(bus, books) as (here, saved, full):
+        answer = await here.move(saved, "unshelve", wait=structs.replace(LONG, priority=7))
+
+        assert isinstance(answer, InstancesFound), answer
+        (told,) = answer.instances
+        assert told.state == "offloaded"
+        assert told.waiting is not None
+        assert (told.waiting.priority, told.waiting.since) == (7, told.changed_at)
+        assert told.waiting.reason.startswith("no host among 1: 1 removed by capacity")
+        assert told.no_valid_host is not None
+        again = await here.move(saved, "unshelve", wait=structs.replace(LONG, priority=7))
+        assert isinstance(again, InstancesFound), again
+
+        await deleted(here, full)
+
+        there = await here.until(saved, "active", "done")
+        assert (there.host, there.waiting, there.no_valid_host) == ("h1", None, None)
+        await here.until_used(h1=1)
+
+
+@STAGES
+async def test_the_history_has_one_entry_of_a_move_that_waited(bus: str, books: str) -> None:
+    async with offloaded(bus, books) as (here, saved, full):
+        await here.move(saved, "unshelve", wait=LONG)
+        going = await here.setup.client.ask(AskMoves())
+        assert isinstance(going, MovesFound)
+        assert [(each.what, each.outcome) for each in going.moves] == [("unshelve", "waiting")]
+        assert going.moves[0].failure.startswith("waits for room until ")
+        await deleted(here, full)
+        await here.until(saved, "active", "done")
+
+        found = await here.setup.client.ask(AskHistory(instance=saved))
+
+        assert isinstance(found, HistoryFound)
+        assert [(each.what, each.outcome, each.failure) for each in found.changes] == [
+            ("boot", "placed", ""),
+            ("offload", "done", ""),
+            ("unshelve", "done", ""),
+        ]
+        assert found.changes[2].asked_at == going.moves[0].asked_at
+        assert await here.setup.client.ask(AskMoves()) == MovesFound(moves=())
+
+
+@EMBEDDED
+async def test_an_aborted_wait_ends_at_once_and_takes_no_room_later(bus: str, books: str) -> None:
+    async with offloaded(bus, books) as (here, saved, full):
+        await here.move(saved, "unshelve", wait=LONG)
+        refused = await here.end(saved, "confirm")
+        assert isinstance(refused, BuildRejected)
+        assert refused.reason == "the move waits for room, and has not begun: abort it, or wait"
+
+        assert isinstance(await here.end(saved, "abort"), InstancesFound)
+
+        told = await ends(here, saved, "aborted")
+        assert told.state == "offloaded"
+        await deleted(here, full)
+        # The room goes to the next one that asks.
+        await here.move(saved, "unshelve", request_id=OTHER)
+        await here.until(saved, "active", "done")
+        await here.until_used(h1=1)
+
+
+@EMBEDDED
+async def test_a_delete_ends_the_wait_and_the_room_goes_to_the_next(bus: str, books: str) -> None:
+    async with offloaded(bus, books) as (here, saved, full):
+        build = a_build(3, flavor=WHOLE, wait=Wait(for_s=3600))
+        await here.setup.send(build)
+        await here.setup.until_state(instance_of(build), "waiting")
+        await here.move(saved, "unshelve", wait=structs.replace(LONG, priority=9))
+
+        await deleted(here, saved)
+        await deleted(here, full)
+
+        await here.setup.until_state(instance_of(build), "active")
+        found = await here.setup.client.ask(AskHistory(instance=saved))
+        assert isinstance(found, HistoryFound)
+        assert [(each.what, each.outcome) for each in found.changes] == [
+            ("boot", "placed"),
+            ("offload", "done"),
+            ("unshelve", "deleted"),
+            ("delete", "deleted"),
+        ]
+
+
+@EMBEDDED
+async def test_what_waits_too_long_fails_and_says_why(bus: str, books: str) -> None:
+    async with offloaded(bus, books) as (here, saved, _):
+        await here.move(saved, "unshelve", wait=MoveWait(for_s=1))
+        told = await ends(here, saved, "failed")
+        assert told.state == "offloaded"
+        assert told.move is not None
+        assert told.move.failure.startswith("no valid host: it waited 1 s for room, until ")
+        assert "1 removed by capacity" in told.move.failure
+
+
+@EMBEDDED
+async def test_nothing_else_is_ordered_for_it_while_its_move_waits(bus: str, books: str) -> None:
+    async with offloaded(bus, books) as (here, saved, _):
+        await here.move(saved, "unshelve", wait=LONG)
+        refused = await here.move(saved, "unshelve", request_id=OTHER)
+        assert isinstance(refused, BuildRejected)
+        assert refused.reason == f"it waits for room to unshelve, by request {MOVE}: abort that first"
+
+
+@STAGES
+async def test_an_evacuation_waits_by_default_and_goes_before_builds(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        lost, full = await booted(here, 1, "h1"), await booted(here, 2, "h2")
+        await down(here, "h1")
+        build = a_build(3, flavor=WHOLE, wait=Wait(for_s=3600, priority=100))
+        await here.setup.send(build)
+        await here.setup.until_state(instance_of(build), "waiting")
+
+        answer = await here.move(lost, "evacuate")
+
+        assert isinstance(answer, InstancesFound), answer
+        told = await waits(here, lost)
+        assert told.waiting is not None
+        assert (told.state, told.host, told.waiting.priority) == ("active", "h1", 101)
+        await deleted(here, full)
+        assert (await here.until(lost, "active", "confirmed")).host == "h2"
+        assert (await here.setup.until_state(instance_of(build), "waiting")).host == ""
+
+
+@EMBEDDED
+async def test_an_evacuation_that_shall_not_wait_is_refused(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1") as here:
+        lost = await booted(here, 1, "h1")
+        await down(here, "h1")
+        refused = await here.move(lost, "evacuate", wait=MoveWait(for_s=0))
+        assert isinstance(refused, BuildRejected)
+        assert refused.reason.startswith("no valid host: ")
+
+
+@STAGES
+async def test_a_waiting_evacuation_ends_when_its_host_is_up_again(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1") as here:
+        lost = await booted(here, 1, "h1")
+        await down(here, "h1")
+        await here.move(lost, "evacuate")
+        await waits(here, lost)
+
+        await here.setup.client.ask(SetHost(host="h1", mode="up"))
+
+        told = await ends(here, lost, "failed")
+        assert (told.state, told.host) == ("active", "h1")
+        assert told.move is not None
+        assert told.move.failure.startswith("its host h1 is up")
+
+
+@EMBEDDED
+async def test_a_waiting_migration_ends_when_its_host_is_down(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        one, _ = await booted(here, 1, "h1"), await booted(here, 2, "h2")
+        await here.move(one, "migrate", wait=LONG)
+        await waits(here, one)
+        await down(here, "h1")
+        told = await ends(here, one, "failed")
+        assert told.move is not None
+        assert told.move.failure == "its host h1 is down: evacuate it"
