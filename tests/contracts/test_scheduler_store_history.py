@@ -103,6 +103,25 @@ async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_o
         assert sorted(each.number for each in await transaction.lock_moves()) == [5, 7]
 
 
+async def test_what_waits_does_not_count_and_what_is_said_of_it_ends_when_it_begins(
+    store: SchedulerStore,
+) -> None:
+    await write(store, a_move(5, outcome="waiting", failure="no host among 3"), a_move(6, of=2))
+    async with store.transaction() as transaction:
+        assert [each.number for each in await transaction.lock_moves()] == [6]
+    assert [each.number for each in await store.changes(ChangeQuery())] == [6, 5]
+
+    await write(store, a_move(5, outcome="waiting", failure="others got the room"))
+    (waits,) = await store.changes(ChangeQuery(instance=instance(1)))
+    assert (waits.outcome, waits.failure) == ("waiting", "others got the room")
+    await write(store, a_move(5, by="", destination="h2"))
+
+    (begun,) = await store.changes(ChangeQuery(instance=instance(1)))
+    assert (begun.outcome, begun.failure, begun.destination) == ("", "", "h2")
+    async with store.transaction() as transaction:
+        assert sorted(each.number for each in await transaction.lock_moves()) == [5, 6]
+
+
 async def test_who_counts_the_moves_waits_for_another_who_adds_one(store: SchedulerStore) -> None:
     counted = asyncio.Event()
 

@@ -9,9 +9,11 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, InstanceId, RequestId, Waiting
+from bus.messages.build import BuildInstance, InstanceId, NoValidHost, RequestId, Waiting
+from bus.messages.moves import MoveInstance
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, overdue, waits
 from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest
+from scheduler_worker.core.instances.waiting_moves import MoveWaits, move_waits
 from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingInstance
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 
@@ -171,3 +173,78 @@ async def test_what_another_worker_has_locked_is_passed_over() -> None:
             assert await next_of(store, b"s") == [2]
             # It may be there still, if that worker fails.
             assert await store.one_waiting(b"s") is not None
+
+
+async def a_move_that_waits(
+    store: SchedulerStore, number: int, *, after_s: int = 0, priority: int = 0
+) -> InstanceRow:
+    """An offloaded instance is to be unshelved, and finds no host."""
+    at = NOON + after_s * S
+    build = BuildInstance(request_id=RequestId(UUID(int=1000 + number)))
+    (row,) = accepted(build, [instance(number)], NOON, ENDS, b"a spec")
+    told = structs.replace(row.told, state="offloaded", cell="c1", sequence=9)
+    assert build.request_id is not None
+    async with store.transaction() as transaction:
+        await transaction.accept(
+            [NewRequest(build.request_id, b"same", (structs.replace(row, told=told, heard=9),))]
+        )
+        (known,) = (await transaction.lock([instance(number)])).values()
+        order = MoveInstance(request_id=RequestId(UUID(int=2000)), instance=instance(number), kind="unshelve")
+        row = move_waits(
+            known,
+            order,
+            MoveWaits(for_s=60, priority=priority),
+            at,
+            kept=KeptRequest(b"s", b"the order"),
+            reason="no host among 1",
+            no_valid_host=NoValidHost(hosts=1, steps=()),
+        )
+        await transaction.save([row])
+    return row
+
+
+async def test_moves_and_builds_wait_in_one_order(store: SchedulerStore) -> None:
+    await begin(store, 1, priority=5)
+    await a_move_that_waits(store, 2, after_s=20)
+    await begin(store, 3, after_s=10)
+    await a_move_that_waits(store, 4, priority=101, after_s=30)
+    assert await next_of(store, b"s") == [4, 1, 3, 2]
+
+
+async def test_a_move_that_waits_is_read_as_it_was_written_and_is_due_when_its_time_is_up(
+    store: SchedulerStore,
+) -> None:
+    row = await a_move_that_waits(store, 1)
+    (read,) = await store.instances(InstanceQuery(instances=(row.id,)))
+    assert (read.told, read.kept_move, read.move_waits) == (row.told, row.kept_move, True)
+    assert read.kept_move is not None
+    assert read.kept_move.order == b"the order"
+    assert await store.overdue(NOON + 59 * S, 10) == []
+    assert await store.overdue(NOON + 60 * S, 10) == [row.id]
+
+    async with store.transaction() as transaction:
+        (locked,) = (await transaction.lock([row.id])).values()
+        ended = overdue(locked, NOON + 60 * S)
+        assert ended is not None
+        await transaction.save([ended])
+
+    assert await next_of(store, b"s") == []
+    assert await store.overdue(NOON + 60 * S, 10) == []
+    (over,) = await store.instances(InstanceQuery(instances=(row.id,)))
+    assert (over.told.state, over.told.waiting, over.told.no_valid_host) == ("offloaded", None, None)
+    assert over.told.move is not None
+    assert (over.told.move.outcome, over.told.move.failure.partition(", until")[0]) == (
+        "failed",
+        "no valid host: it waited 60 s for room",
+    )
+
+
+async def test_a_delete_takes_a_move_that_waits_from_the_list(store: SchedulerStore) -> None:
+    row = await a_move_that_waits(store, 1)
+    async with store.transaction() as transaction:
+        (locked,) = (await transaction.lock([row.id])).values()
+        gone = deleted(locked, NOON)
+        assert gone is not None
+        await transaction.save([gone])
+    assert await next_of(store, b"s") == []
+    assert await store.overdue(NOON + 60 * S, 10) == []

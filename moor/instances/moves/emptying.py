@@ -120,7 +120,7 @@ class _Moves:
             if self._waiting and self._going < allowed:
                 if await self._order(allowed - self._going):
                     allowed = self._going
-            elif self._under_way:
+            elif self._going or not self._waiting:
                 await self._changed.wait()
                 self._changed.clear()
             else:

@@ -28,10 +28,10 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
         return ()
     told, order = row.told, row.order
     match told.state:
-        case _ if told.state == WAITING or (told.state in _TOLD_BY_CELL and row.is_in_cell):
-            return (InstanceWaiting(cell=told.cell or CELL0, instance=told),)
         case "placed" if order is not None:
             return (order, InstancePlaced(cell=order.cell, instance=told))
+        case _ if told.state == WAITING or (told.state in _TOLD_BY_CELL and row.is_in_cell):
+            return (InstanceWaiting(cell=told.cell or CELL0, instance=told),)
         case "building":
             more = MoreAlternates(
                 cell=told.cell,

@@ -146,8 +146,9 @@ class InstanceRow(Struct, frozen=True):
     @property
     def due_at(self) -> datetime | None:
         """The moment at which this row is overdue, if nothing is decided until then."""
-        if self.move_waits and self.told.waiting is not None:
-            return self.told.waiting.until
+        waiting = self.told.waiting
+        if waiting is not None and self.told.state != WAITING:
+            return waiting.until
         return self.ends_by if self.is_open else None
 
     @property

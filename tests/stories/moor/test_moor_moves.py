@@ -1,5 +1,6 @@
 """A person moves instances, drains a host, and evacuates one that is lost, by command."""
 
+import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compute_sim.simulated.hosts import HostSize
 from tests.stories.moor.moor_process import moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
@@ -143,3 +145,81 @@ async def test_a_person_evacuates_a_host_of_which_only_its_instances_still_tell(
         evacuated = await moor_json("evacuate", THIRD, "--fence", "true", **environment)
         assert (evacuated["stayed"], {each["id"] for each in evacuated["moved"]}) == ([], {*ids})
         assert {each["host"] for each in evacuated["moved"]} <= {FIRST, SECOND}
+
+
+async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    whole = ("boot", "--vcpus", "1", "--ram", str(HostSize().ram_mb * 6 // 10), "--disk", "1", "--host")
+
+    async def whole_on(host: str) -> str:
+        (state,) = (await moor_json(*whole, host, **environment))["instances"]
+        assert state["state"] == "active", state
+        return str(state["id"])
+
+    async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
+        await up.until_printed("ready")
+        saved = await whole_on(FIRST)
+        await moor_json("shelve", saved, "--offload", **environment)
+        full, lost = await whole_on(FIRST), await whole_on(SECOND)
+
+        unwise = await moor("unshelve", saved, "--priority", "5", **environment)
+        assert (unwise.code, "nothing waits" in unwise.err) == (2, True)
+        refused = await moor("unshelve", saved, **environment)
+        assert (refused.code, "no valid host" in refused.err) == (1, True)
+        order = ("unshelve", saved, "--wait-for-room", "600", "--priority", "5")
+        told = await moor_json(*order, "--no-wait", **environment)
+        assert (told["state"], told["waiting"]["priority"]) == ("offloaded", 5)
+        printed = " ".join((await moor("show", saved, **environment)).out.split())
+        assert "for room to unshelve, since " in printed
+        assert "with priority 5: no host among 2" in printed
+        assert "unshelve: waits for room" in printed
+        assert "waits for room to unshelve" in (await moor("list", **environment)).out
+        (going,) = await moor_json("migration", "list", **environment)
+        assert (going["outcome"], going["failure"].partition(" until ")[0]) == ("waiting", "waits for room")
+        explained = " ".join((await moor("explain", saved, **environment)).out.split())
+        assert "waits for room to unshelve" in explained
+
+        # Its evacuation waits by itself, goes before the other, and is still done when the command has ended.
+        await moor_json("host", "set", SECOND, "down", **environment)
+        ordered = await moor("evacuate", SECOND, "--timeout", "3", **environment)
+        assert ordered.code == 1
+        assert "its move waits for room until" in " ".join(ordered.out.split())
+        not_again = await moor("evacuate", SECOND, "--wait-for-room", "0", **environment)
+        assert "abort that first" in " ".join(not_again.out.split())
+        await moor_json("delete", full, "--wait", **environment)
+        await until_on(FIRST, lost, **environment)
+        assert (await shown(saved, **environment))["state"] == "offloaded"
+
+        aborted = await moor_json("migration", "abort", saved, **environment)
+        assert (aborted["state"], aborted["move"]["outcome"], aborted["waiting"]) == (
+            "offloaded",
+            "aborted",
+            None,
+        )
+        history = await moor_json("history", saved, **environment)
+        assert [(each["what"], each["outcome"]) for each in history] == [
+            ("boot", "placed"),
+            ("offload", "done"),
+            ("unshelve", "aborted"),
+        ]
+        async with started("unshelve", saved, "--wait-for-room", "600", **environment) as waiting:
+            async with asyncio.timeout(60):
+                while (await shown(saved, **environment))["waiting"] is None:
+                    pass
+            await moor_json("delete", lost, "--wait", **environment)
+            done = await waiting.ended()
+        assert (done.code, FIRST in done.out) == (0, True)
+
+
+async def shown(instance: str, **environment: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = await moor_json("show", instance, **environment)
+    (state,) = found
+    return state
+
+
+async def until_on(host: str, instance: str, **environment: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            state = await shown(instance, **environment)
+            if (state["host"], state["state"]) == (host, "active"):
+                return

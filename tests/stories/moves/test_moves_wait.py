@@ -14,16 +14,21 @@ from bus.messages.build import (
     InstanceId,
     InstancesFound,
     InstanceState,
+    JoinedGroup,
     RequestId,
     Wait,
 )
+from bus.messages.groups import CreateGroup
 from bus.messages.hosts import SetHost
-from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovesFound, MoveWait
-from compute_sim.simulated.hosts import HostSize
-from tests.stories.cloud import a_build, instance_of, wait_until
+from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MovesFound, MoveWait
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from tests.contracts.conductor_stores import open_conductor_store
+from tests.stories.cloud import QUICK, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import STAGES
-from tests.stories.moves.test_moves import Movers, movers
+from tests.stories.moves.test_groups_move import GROUP
+from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
 from tests.stories.moves.test_moves_fail import EMBEDDED, down
+from tests.stories.scheduling.test_scheduler_host_facts import a_cell
 
 pytestmark = pytest.mark.asyncio
 
@@ -238,3 +243,150 @@ async def test_a_waiting_migration_ends_when_its_host_is_down(bus: str, books: s
         told = await ends(here, one, "failed")
         assert told.move is not None
         assert told.move.failure == "its host h1 is down: evacuate it"
+
+
+@EMBEDDED
+async def test_a_migration_waits_and_is_confirmed_as_any_other(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        one, full = await booted(here, 1, "h1"), await booted(here, 2, "h2")
+        await here.move(one, "migrate", wait=LONG, confirm_s=600)
+        assert (await waits(here, one)).host == "h1"
+        await deleted(here, full)
+        assert (await here.until(one, "moved")).host == "h2"
+        await here.end(one, "confirm")
+        await here.until(one, "active", "confirmed")
+        await here.until_used(h1=0, h2=1)
+
+
+@EMBEDDED
+async def test_a_live_migration_waits_for_the_host_that_it_names(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2", "h3") as here:
+        one, full = await booted(here, 1, "h1"), await booted(here, 2, "h2")
+        nowhere = await here.move(one, "live-migrate", wait=LONG, hosts=("h1",))
+        assert isinstance(nowhere, BuildRejected)
+        assert nowhere.reason == "no valid host: it is on host h1 already"
+        await here.move(one, "live-migrate", wait=LONG, hosts=("h2",))
+        assert (await waits(here, one)).host == "h1"
+        await deleted(here, full)
+        assert (await here.until(one, "active", "confirmed")).host == "h2"
+
+
+@EMBEDDED
+async def test_a_resize_waits_for_room_on_its_own_host(bus: str, books: str) -> None:
+    ram_mb = HostSize().ram_mb
+    async with movers(bus, books, "h1") as here:
+        ids = []
+        for number in (1, 2):
+            build = a_build(number, flavor=Flavor(vcpus=1, ram_mb=ram_mb * 4 // 10, root_gb=1))
+            await here.setup.send(build)
+            await here.setup.until_state(instance_of(build), "active")
+            ids.append(instance_of(build))
+        # Without its own share there would be no room even then.
+        larger = Flavor(vcpus=1, ram_mb=ram_mb * 8 // 10, root_gb=1)
+        await here.move(ids[0], "resize", flavor=larger, hosts=("h1",), wait=LONG, confirm_s=0)
+        assert (await waits(here, ids[0])).host == "h1"
+        await deleted(here, ids[1])
+        assert (await here.until(ids[0], "active", "confirmed")).host == "h1"
+
+
+@STAGES
+async def test_members_of_an_affinity_group_wait_together_for_one_host(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2", "h3") as here:
+        await here.setup.client.ask(CreateGroup(id=GROUP, policy="affinity", name="pair"))
+        third = Flavor(vcpus=1, ram_mb=HostSize().ram_mb * 3 // 10, root_gb=1)
+        pair = []
+        for number in (1, 2, 3):
+            build = a_build(number, flavor=third, hosts=("h1",), group=JoinedGroup(id=GROUP))
+            await here.setup.send(build)
+            await here.setup.until_state(instance_of(build), "active")
+            pair.append(instance_of(build))
+        full = [await booted(here, 8, "h2"), await booted(here, 9, "h3")]
+        await down(here, "h1")
+
+        answer = await here.move(pair[1], "evacuate", with_group=True)
+
+        assert isinstance(answer, InstancesFound), answer
+        assert {each.id for each in answer.instances} == {*pair}
+        for each in pair:
+            await waits(here, each)
+        # One that is deleted meanwhile does not keep the others.
+        await here.setup.client.ask(DeleteInstance(instance=pair[1]))
+        await deleted(here, full[1])
+        for each in (pair[0], pair[2]):
+            assert (await here.until(each, "active", "confirmed")).host == "h3"
+
+
+@EMBEDDED
+async def test_an_abort_ends_the_wait_of_all_that_wait_together(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        pair = []
+        for number in (1, 2):
+            build = a_build(number, flavor=SMALL, hosts=("h1",))
+            await here.setup.send(build)
+            await here.setup.until_state(instance_of(build), "active")
+            pair.append(instance_of(build))
+        # It takes what both would need.
+        full = await booted(here, 8, "h2")
+        await here.setup.client.ask(SetHost(host="h2", mode="draining"))
+        await here.move(pair[0], "migrate", together=(pair[1],), wait=LONG)
+        await waits(here, pair[1])
+
+        answer = await here.end(pair[1], "abort")
+
+        assert isinstance(answer, InstancesFound), answer
+        for each in pair:
+            assert (await ends(here, each, "aborted")).host == "h1"
+        await here.setup.client.ask(SetHost(host="h2", mode="up"))
+        await deleted(here, full)
+
+
+@STAGES
+async def test_a_wait_outlives_the_schedulers_and_another_one_ends_it(bus: str, books: str) -> None:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, SimulatedHost(name="h1", size=NARROW)),
+    ):
+        here = Movers(setup)
+        async with setup.scheduler("s1", settings=QUICK):
+            await setup.until_reported("h1")
+            saved = await booted(here, 1, "h1")
+            await here.move(saved, "offload", request_id=RequestId(UUID(int=999)))
+            await here.until(saved, "offloaded", "done")
+            await here.until_used(h1=0)
+            full = await booted(here, 2, "h1")
+            await here.move(saved, "unshelve", wait=LONG)
+        async with setup.scheduler("s2", settings=QUICK), setup.scheduler("s3", settings=QUICK):
+            told = await waits(here, saved)
+            assert told.state == "offloaded"
+            await deleted(here, full)
+            assert (await here.until(saved, "active", "done")).host == "h1"
+
+
+@EMBEDDED
+async def test_what_waits_does_not_count_against_the_limits_of_moves(bus: str, books: str) -> None:
+    one_at_once = structs.replace(QUICK, moves_per_cell_max=1)
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(settings=one_at_once),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, *[SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2", "h3")]),
+    ):
+        await setup.until_reported("h1", "h2", "h3")
+        here = Movers(setup)
+        one, full = await booted(here, 1, "h1"), await booted(here, 2, "h2")
+        await here.move(one, "migrate", wait=LONG, hosts=("h2",))
+        await waits(here, one)
+        # It moves, and is not confirmed: now the limit is reached.
+        answer = await here.move(full, "migrate", request_id=OTHER, hosts=("h3",), confirm_s=3600)
+        assert isinstance(answer, InstancesFound), answer
+        await here.until(full, "moved")
+        small = a_build(7, flavor=SMALL, hosts=("h2",))
+        await here.setup.send(small)
+        await here.setup.until_state(instance_of(small), "active")
+        await here.setup.client.ask(
+            EndMove(request_id=OTHER, instance=full, how="confirm"),
+        )
+        assert (await here.until(one, "moved")).host == "h2"

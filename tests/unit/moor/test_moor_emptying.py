@@ -18,6 +18,7 @@ from bus.messages.build import (
     InstanceState,
     Move,
     RequestId,
+    Waiting,
 )
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from moor.instances.moves.emptying import Emptied, empty
@@ -33,6 +34,8 @@ class Asking:
     def __init__(self, count: int, takes_s: Callable[[int], float] = lambda _: 10.0) -> None:
         self.refusal: Callable[[], str] = lambda: ""
         self.room: Callable[[], int] = lambda: count
+        # The numbers of the instances whose moves wait for room, each so many seconds.
+        self.wait_s: dict[int, float] = {}
         self.kinds: list[str] = []
         # The numbers of the instances whose moves were taken, and when.
         self.taken: list[tuple[int, float]] = []
@@ -51,7 +54,7 @@ class Asking:
 
     def _answer(self, order: MoveInstance) -> Message:
         self.kinds.append(order.kind)
-        if len(self.under_way) >= self.room():
+        if order.instance.int not in self.wait_s and len(self.under_way) >= self.room():
             self.refused += 1
             return BuildRejected(
                 request_id=order.request_id, field=MOVES_PER_CELL, value="2", reason="ask again later"
@@ -60,13 +63,25 @@ class Asking:
             return BuildRejected(request_id=order.request_id, field="instance", value="", reason=reason)
         loop, number = asyncio.get_running_loop(), order.instance.int
         self.taken.append((number, loop.time()))
-        self.under_way.add(order.instance)
         move = Move(
             request_id=order.request_id, number=2, kind=order.kind, source="h1", ends_by=NOON, confirm_s=0
         )
+        if (wait_s := self.wait_s.get(number)) is not None:
+            self._change(
+                order.instance, move=move, waiting=Waiting(until=NOON, since=NOON, reason="all full")
+            )
+            loop.call_later(wait_s, self._begin, order.instance, move)
+            return InstancesFound(instances=(self._states[order.instance],))
+        self.under_way.add(order.instance)
         self._change(order.instance, state="moving", move=move)
         loop.call_later(self._takes_s(number), self._end, order.instance, move)
         return InstancesFound(instances=(self._states[order.instance],))
+
+    def _begin(self, instance: InstanceId, move: Move) -> None:
+        self.under_way.add(instance)
+        self._change(instance, state="moving", waiting=None)
+        self._events.put_nowait(self._states[instance])
+        asyncio.get_running_loop().call_later(self._takes_s(instance.int), self._end, instance, move)
 
     def _end(self, instance: InstanceId, move: Move) -> None:
         self.under_way.discard(instance)
@@ -123,6 +138,47 @@ def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> Non
     assert asking.kinds[:2] == ["live-migrate"] * 2
     assert sorted(asking.kinds) == ["live-migrate"] * 3 + ["migrate"] * 3
     assert {each.reason for each in done.stayed} == {"no host has room"}
+
+
+def test_what_waits_for_room_does_not_count_and_the_others_go_on() -> None:
+    async def story() -> tuple[Asking, Emptied, float]:
+        asking = Asking(5)
+        asking.wait_s = {1: 500.0, 2: 500.0, 3: 500.0}
+        return asking, await emptied(asking), asyncio.get_running_loop().time()
+
+    asking, done, at_s = run_simulated(story())
+
+    assert [number for number, _ in asking.taken] == [1, 2, 3, 4, 5]
+    assert {at for _, at in asking.taken} == {0.0}
+    assert (len(done.moved), done.stayed, at_s) == (5, (), 510.0)
+
+
+def test_what_still_waits_at_the_end_says_so() -> None:
+    async def story() -> Emptied:
+        asking = Asking(2)
+        asking.wait_s = {1: 500.0}
+        return await emptied(asking, timeout_s=100.0)
+
+    done = run_simulated(story())
+
+    assert [each.id.int for each in done.moved] == [2]
+    (stays,) = done.stayed
+    assert stays.reason == "its move waits for room until 2026-03-04 12:00:00 UTC: all full"
+
+
+def test_limits_that_others_reach_are_asked_again_while_what_was_ordered_waits() -> None:
+    async def story() -> tuple[Asking, Emptied, float]:
+        asking = Asking(2)
+        asking.wait_s = {1: 500.0}
+        # Others move until then.
+        asking.room = lambda: 2 if asyncio.get_running_loop().time() > 100 else 0
+        return asking, await emptied(asking), asyncio.get_running_loop().time()
+
+    asking, done, at_s = run_simulated(story())
+
+    assert asking.refused > 0
+    assert 100 < dict(asking.taken)[2] < 110
+    assert (len(done.moved), at_s) == (2, 510.0)
 
 
 def test_a_move_is_ordered_as_soon_as_another_one_is_over() -> None:
