@@ -17,6 +17,8 @@ follow every commit and every parcel. Then the faults stop, and everything must 
     drawing_moves.py, movers.py, moves_checker.py, moving_checker.py
                                      moves: their plans, the client that orders and ends them, and the checkers of what
                                      is held, and of what runs where.
+    drawing_waiting_moves.py, waits_checker.py
+                                     moves that wait for room: their plans, and the checker of who gets it.
     admins.py, admin_ops.py, admin_writes.py, fixtures.py
                                      administrators that write to placement directly (not by claims), over the bus
                                      and as an HTTP server does it, and the rows that they write about.

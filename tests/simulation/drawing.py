@@ -26,6 +26,7 @@ from tests.simulation.drawing_flavors import has_flavors, with_flavors
 from tests.simulation.drawing_hosts import has_host_modes, with_host_modes
 from tests.simulation.drawing_moves import has_moves, with_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
+from tests.simulation.drawing_waiting_moves import has_waiting_moves, with_waiting_moves
 from tests.simulation.faults import (
     BROKEN_BODIES,
     CURSED,
@@ -161,6 +162,8 @@ def draw(seed: int) -> Plan:
         plan = with_host_modes(plan, random.Random(f"{seed} host modes"))
     if has_flavors(seed):
         plan = with_flavors(plan, random.Random(f"{seed} flavors"))
+    if has_waiting_moves(seed):
+        return with_waiting_moves(plan, random.Random(f"{seed} moves that wait"))
     if has_moves(seed):
         return with_moves(plan, random.Random(f"{seed} moves"))
     return with_demands(plan, random.Random(f"{seed} demands")) if has_demands(seed) else plan

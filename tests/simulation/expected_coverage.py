@@ -134,6 +134,8 @@ _WAYS = (
 )
 
 _MOVES = (
+    *(f"{kind} waits" for kind in ("migrate", "live-migrate", "unshelve", "evacuate")),
+    *(f"waited, then {end}" for end in ("begun", "aborted", "failed")),
     *(
         f"{kind} {outcome}"
         for kind in ("migrate", "resize")

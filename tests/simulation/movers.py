@@ -8,6 +8,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import (
+    IN_PLACE,
     BuildRejected,
     DeleteInstance,
     Flavor,
@@ -73,7 +74,7 @@ class Movers:
                     project=PROJECT,
                     deadline_s=DEADLINE_S,
                     with_group=True,
-                    wait=MoveWait(for_s=0),
+                    wait=MoveWait(for_s=planned.wait_s),
                 )
                 if await self._is_taken(ask, order):
                     self._findings.log("client", "evacuates {} from {}", told.id, planned.host)
@@ -102,7 +103,12 @@ class Movers:
         await asyncio.sleep(after_s)
         request = RequestId(UUID(int=order.request_id.int ^ 1))
         back = structs.replace(
-            order, request_id=request, kind="unshelve", deadline_s=planned.unshelve_deadline_s
+            order,
+            request_id=request,
+            kind="unshelve",
+            deadline_s=planned.unshelve_deadline_s,
+            hosts=(planned.to,) if planned.to else (),
+            wait=_wait_of(planned),
         )
         if await self._is_taken(ask, back):
             for end in planned.unshelve_ends:
@@ -145,6 +151,7 @@ class Movers:
 
 
 def order_of(planned: PlannedMove, told: InstanceState) -> MoveInstance:
+    is_in_place = planned.kind in IN_PLACE
     specs = {f"trait:{GOLD}": "required"} if planned.needs_gold else {}
     flavor = Flavor(
         name="other", vcpus=planned.vcpus, ram_mb=planned.ram_mb, root_gb=planned.root_gb, extra_specs=specs
@@ -154,12 +161,17 @@ def order_of(planned: PlannedMove, told: InstanceState) -> MoveInstance:
         instance=told.id,
         kind=planned.kind,
         flavor=flavor if planned.kind == "resize" else None,
-        hosts=(told.host,) if planned.stays else (),
+        hosts=(told.host,) if planned.stays else (planned.to,) if planned.to and not is_in_place else (),
         project=PROJECT,
         deadline_s=planned.deadline_s,
         confirm_s=planned.confirm_s,
         with_group=planned.kind in ("migrate", "live-migrate", "evacuate"),
+        wait=None if is_in_place else _wait_of(planned),
     )
+
+
+def _wait_of(planned: PlannedMove) -> MoveWait | None:
+    return MoveWait(for_s=planned.wait_s, priority=planned.priority) if planned.wait_s else None
 
 
 def _is_on(told: InstanceState, host: str) -> bool:

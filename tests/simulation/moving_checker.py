@@ -6,6 +6,7 @@ What hosts really have is the truth here, not what they have said.
 
 from collections import Counter
 
+from bus.messages.build import InstanceId, Move, RequestId
 from bus.messages.cell import ReceiveInstance, SpawnInstance
 from bus.messages.placement import ResourceAmount
 from cell_conductor.core.instance import Instance, Moving
@@ -76,10 +77,20 @@ class MovesOfRequests:
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
+        # How each move has ended, by its instance and its request.
+        self._ended: dict[tuple[InstanceId, RequestId], str] = {}
 
     def follow(self, before: InstanceRow | None, row: InstanceRow) -> None:
         move = row.told.move
         was = None if before is None else before.told.move
+        if move is not None:
+            self._check_ends_once(row.id, move, waits=row.move_waits)
+            if before is not None and before.move_waits and not row.move_waits:
+                how = move.outcome or ("begun" if row.told.state == "moving" else row.told.state)
+                self._findings.count(MOVE, f"waited, then {how}")
+            elif row.move_waits and before is not None and not before.move_waits:
+                again = was is not None and was.request_id == move.request_id
+                self._findings.count(MOVE, "waits again" if again else f"{move.kind} waits")
         if move is None or move == was:
             return
         if was is not None and was.number == move.number and was.outcome and was.outcome != move.outcome:
@@ -92,6 +103,17 @@ class MovesOfRequests:
             self._findings.breaks("a move ends once", f"{short_id(row.id)} went back to move {move.number}")
         if move.outcome and (was is None or was.number != move.number or not was.outcome):
             self._findings.count(MOVE, f"{move.kind} {move.outcome}")
+
+    def _check_ends_once(self, instance: InstanceId, move: Move, *, waits: bool) -> None:
+        """Check that a move that has ended neither waits nor goes on by a new number."""
+        ended = self._ended.get((instance, move.request_id), "")
+        if move.outcome:
+            self._ended[instance, move.request_id] = move.outcome
+        elif ended:
+            now = "waits" if waits else "goes on"
+            self._findings.breaks(
+                "a move ends once", f"{short_id(instance)}: the {move.kind} was {ended}, and {now}"
+            )
 
 
 def without_outcome(row: InstanceRow) -> str:

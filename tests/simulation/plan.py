@@ -116,6 +116,10 @@ class PlannedMove(Struct, frozen=True):
     unshelve_deadline_s: int = 12
     # How long after it is shelved; None: it keeps its host.
     offloaded_after_s: float | None = None
+    # The one host to which it moves, or on which it is unshelved, and how long that waits for room; 0: not at all.
+    to: str = ""
+    wait_s: int = 0
+    priority: int = 0
 
 
 class Evacuation(Struct, frozen=True):
@@ -125,6 +129,8 @@ class Evacuation(Struct, frozen=True):
     host: str
     at_s: float
     until_s: float
+    # How long each evacuation waits for room; 0: not at all.
+    wait_s: int = 0
 
 
 class DisabledHost(Struct, frozen=True):

@@ -15,6 +15,7 @@ from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.moving_checker import MovesOfRequests
 from tests.simulation.nodes_checker import name_of
 from tests.simulation.plan import GOLD, Boot, Plan
+from tests.simulation.waits_checker import WOKEN_WITHIN_S, WaitsChecker
 from tests.simulation.whole_checker import WholeChecker
 from tests.simulation.workers import BUS
 
@@ -41,10 +42,6 @@ NEXT = {
 }
 
 
-# Longer than any pause of a scheduler that tries what waits, when nothing fails any more.
-WOKEN_WITHIN_S = 5.0
-
-
 class RequestsChecker:
     def __init__(
         self,
@@ -62,6 +59,7 @@ class RequestsChecker:
         self._findings = findings
         self._hosts = hosts
         self._moves = MovesOfRequests(findings)
+        self._waits = WaitsChecker(findings, hosts, plan)
         self._boots = {RequestId(boot.id): boot for boot in plan.boots}
         self.rows: dict[InstanceId, InstanceRow] = {}
         self._accepted_s: dict[InstanceId, float] = {}
@@ -77,6 +75,7 @@ class RequestsChecker:
             if before is None or before.told != row.told:
                 self._follow(before, row)
                 self._moves.follow(before, row)
+                self._waits.follow(row)
             self.rows[row.id] = row
 
     def _follow(self, before: InstanceRow | None, row: InstanceRow) -> None:

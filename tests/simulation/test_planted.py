@@ -13,8 +13,17 @@ from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
 from tests.simulation.drawing_flavors import FLAVORS_AT, FLAVORS_EVERY
 from tests.simulation.drawing_hosts import HOSTS_AT, HOSTS_EVERY
 from tests.simulation.drawing_moves import has_moves
+from tests.simulation.drawing_waiting_moves import WAITING_MOVES_AT, WAITING_MOVES_EVERY
 from tests.simulation.many_seeds import pool_with_fixed_hashes
-from tests.simulation.planted import BUGS, OF_DEMANDS, OF_FLAVORS, OF_HOST_MODES, OF_MOVES, OF_NODES
+from tests.simulation.planted import (
+    BUGS,
+    OF_DEMANDS,
+    OF_FLAVORS,
+    OF_HOST_MODES,
+    OF_MOVES,
+    OF_NODES,
+    OF_WAITING_MOVES,
+)
 from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
 SHRINKING_RUNS_MAX = 96
@@ -26,6 +35,7 @@ SEARCHED_DEMAND_SEEDS = range(DEMANDS_AT, SEEDS.stop, DEMANDS_EVERY)
 SEARCHED_FLAVOR_SEEDS = range(FLAVORS_AT, SEEDS.stop, FLAVORS_EVERY)
 SEARCHED_MODE_SEEDS = range(HOSTS_AT, SEEDS.stop, HOSTS_EVERY)
 SEARCHED_MOVE_SEEDS = tuple(seed for seed in SEEDS if has_moves(seed))
+SEARCHED_WAITING_MOVE_SEEDS = range(WAITING_MOVES_AT, SEEDS.stop, WAITING_MOVES_EVERY)
 SHOWN_BY = Path(__file__).with_name("planted") / "shown_by.txt"
 
 
@@ -77,6 +87,8 @@ def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
 def _searched_seeds(bug: str) -> Sequence[int]:
     if bug in OF_MOVES:
         return SEARCHED_MOVE_SEEDS
+    if bug in OF_WAITING_MOVES:
+        return SEARCHED_WAITING_MOVE_SEEDS
     if bug in OF_HOST_MODES:
         return SEARCHED_MODE_SEEDS
     if bug in OF_DEMANDS:

@@ -153,6 +153,15 @@ OF_MOVES: dict[str, PlantedBug] = {
 }
 BUGS |= OF_MOVES
 
+# Bugs that only seeds with moves that wait can show.
+OF_WAITING_MOVES: dict[str, PlantedBug] = {
+    "a waiting move passed over": waiting_bugs.waiting_move_passed_over,
+    "a wait outlives its abort": waiting_bugs.wait_outlives_its_abort,
+    "the priority of what waits ignored": waiting_bugs.priority_ignored,
+    "waiting moves forgotten at a restart": waiting_bugs.waiting_moves_not_read,
+}
+BUGS |= OF_WAITING_MOVES
+
 # Bugs that only bare-metal seeds can show.
 OF_NODES: dict[str, PlantedBug] = {
     "the epoch of a report not checked": node_bugs.epoch_not_checked,

@@ -3,9 +3,15 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msgspec import structs
+
+from scheduler_worker.core.instances import moves
 from scheduler_worker.core.instances.rows import WAITING
 from scheduler_worker.core.picture.touched import TouchedHosts
 from scheduler_worker.requests import deadlines
+from scheduler_worker.requests.waiting_moves import WaitingMoves
+from scheduler_worker.waiting import WaitingSpecs
+from tests.memory_stores import scheduler as memory_store
 from tests.simulation.replacing import replaced
 
 
@@ -24,3 +30,43 @@ def deadline_forgotten() -> AbstractContextManager[None]:
         return overdue
 
     return replaced(deadlines, "overdue", planted)
+
+
+def waiting_move_passed_over() -> AbstractContextManager[None]:
+    """A worker that looks for room for what waits passes over moves."""
+
+    def planted(real: Any) -> Any:
+        return lambda self, known: 0 if known.source is not None else real(self, known)
+
+    return replaced(WaitingSpecs, "_room_for", planted)
+
+
+def wait_outlives_its_abort() -> AbstractContextManager[None]:
+    """A move that is aborted while it waits has its outcome, and waits on."""
+
+    def planted(real: Any) -> Any:
+        def wait_ended(row: Any, *args: Any) -> Any:
+            ended = real(row, *args)
+            told = structs.replace(ended.told, waiting=row.told.waiting)
+            return structs.replace(ended, told=told, has_waited=False)
+
+        return wait_ended
+
+    return replaced(moves, "wait_ended", planted)
+
+
+def priority_ignored() -> AbstractContextManager[None]:
+    """Room that becomes free goes to what has waited longest, whatever its priority."""
+    return replaced(memory_store, "_in_turn", lambda _real: lambda each: (each.since, each.id.int))
+
+
+def waiting_moves_not_read() -> AbstractContextManager[None]:
+    """A scheduler that starts does not read the moves that wait already, nor those that others wrote."""
+
+    def planted(_real: Any) -> Any:
+        async def needs_of(*_: Any) -> None:
+            return None
+
+        return needs_of
+
+    return replaced(WaitingMoves, "needs_of", planted)

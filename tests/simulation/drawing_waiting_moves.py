@@ -1,0 +1,129 @@
+"""Draws moves that wait for room, in some seeds that have boots that wait, too. In each cell one instance fills a host. Others are to
+move there, or to be unshelved there; one of them is on a host that falls silent, and is evacuated. A boot that needs the whole
+host waits for it as well. The host is freed when faults have stopped, or before; some waits are aborted earlier.
+
+All of it comes from random sources of its own: everything else in these plans stays as it is.
+"""
+
+import random
+from collections.abc import Iterator
+from uuid import UUID
+
+from msgspec import structs
+
+from compute_sim.simulated.faults import FallsSilent
+from compute_sim.simulated.hosts import SimulatedHost
+from tests.simulation.faults import Crash, Fault
+from tests.simulation.plan import CELLS, Boot, Delete, EndOfMove, Evacuation, Plan, PlannedMove
+
+WAITING_MOVES_EVERY, WAITING_MOVES_AT = 40, 34
+# When the hosts are freed: in one cell under faults, in the other after them.
+FREED_S = ((26.0, 32.0), (60.0, 61.0))
+# When what still waits ends.
+WAITS_END_S = 80.0
+# One of these is filled: they have no child providers, and one instance may take a whole one.
+FILLED = ("host-1", "host-3", "host-4")
+# The instances that move begin on the others.
+REGULAR = ("host-1", "host-2", "host-3", "host-4")
+SILENT_AFTER_S, SILENT_FOR_S = (14.0, 16.0), (21.0, 23.0)
+
+
+def has_waiting_moves(seed: int) -> bool:
+    return seed % WAITING_MOVES_EVERY == WAITING_MOVES_AT
+
+
+def with_waiting_moves(plan: Plan, chance: random.Random) -> Plan:
+    boots: list[Boot] = []
+    deletes: list[Delete] = []
+    moves: list[PlannedMove] = []
+    for cell, freed_s in zip(CELLS, FREED_S, strict=True):
+        host = _host_to_fill(plan, cell)
+        size = host.size
+        vcpus = int((size.vcpus - size.vcpus_reserved) * size.vcpu_ratio)
+        # Before all others; it waits until the host is known.
+        full = structs.replace(
+            _boot(chance, f"full-of-{cell}", 0.3, vcpus, host.name), wait_s=20, priority=100
+        )
+        boots.append(full)
+        deletes.append(Delete(full.id, 0, chance.uniform(*freed_s)))
+        at_s = chance.uniform(8, 12)
+        boots.append(
+            structs.replace(
+                _boot(chance, f"waits-of-{cell}", at_s, vcpus, host.name),
+                wait_s=round(WAITS_END_S - at_s),
+                priority=5,
+            )
+        )
+        begin_on = [name for name in (f"{cell}-{each}" for each in REGULAR) if name != host.name]
+        for name in begin_on:
+            mover = _boot(chance, f"mover-of-{name}", 1.2, 1, name)
+            boots.append(mover)
+            moves.append(_move(mover, host.name, chance))
+    silent = FallsSilent(
+        hosts=(f"{CELLS[0]}-host-2",),
+        after_s=chance.uniform(*SILENT_AFTER_S),
+        for_s=chance.uniform(*SILENT_FOR_S),
+    )
+    evacuation = Evacuation(
+        id=UUID(int=chance.getrandbits(128)),
+        host=silent.hosts[0],
+        at_s=silent.after_s + 10,
+        until_s=silent.after_s + 18,
+        wait_s=60,
+    )
+    return structs.replace(
+        plan,
+        boots=(*plan.boots, *boots),
+        deletes=(*plan.deletes, *deletes),
+        moves=(*plan.moves, *sorted(moves, key=lambda each: each.at_s)),
+        evacuations=(*plan.evacuations, evacuation),
+        faults=tuple(sorted((*plan.faults, *_faults(chance)), key=lambda each: each.at_s)),
+        script=structs.replace(plan.script, faults=(*plan.script.faults, silent)),
+    )
+
+
+def _host_to_fill(plan: Plan, cell: str) -> SimulatedHost:
+    """A host of the cell that no other boot fills."""
+    taken = {boot.host for boot in plan.boots if boot.name.startswith("full-")}
+    names = [name for each in FILLED if (name := f"{cell}-{each}") not in taken]
+    return next(host for host in plan.hosts[cell] if host.name == names[0])
+
+
+def _boot(chance: random.Random, name: str, at_s: float, vcpus: int, host: str) -> Boot:
+    return Boot(
+        id=UUID(int=chance.getrandbits(128)),
+        name=name,
+        at_s=at_s,
+        count=1,
+        vcpus=vcpus,
+        ram_mb=1024,
+        host=host,
+    )
+
+
+def _move(mover: Boot, to: str, chance: random.Random) -> PlannedMove:
+    kind = chance.choice(("migrate", "live-migrate", "offload", "offload"))
+    at_s = chance.uniform(3, 12)
+    aborts = (EndOfMove("abort", chance.uniform(2, 8), when_arrived=False),)
+    ends = aborts if chance.random() < 0.25 else ()
+    return PlannedMove(
+        id=UUID(int=chance.getrandbits(128)),
+        request=mover.id,
+        index=0,
+        at_s=at_s,
+        kind=kind,  # type: ignore[arg-type]
+        ends=() if kind == "offload" else ends,
+        confirm_s=0,
+        to=to,
+        wait_s=round(WAITS_END_S - at_s),
+        priority=chance.choice((0, 50, 50)),
+        is_repeated=chance.random() < 0.3,
+        unshelved_after_s=1.0 if kind == "offload" else None,
+        unshelve_ends=ends if kind == "offload" else (),
+    )
+
+
+def _faults(chance: random.Random) -> Iterator[Fault]:
+    """All schedulers die once while moves wait."""
+    for number in (1, 2):
+        yield Crash(chance.uniform(34, 40), f"scheduler-{number}", chance.uniform(0.5, 2))
