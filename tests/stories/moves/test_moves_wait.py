@@ -139,8 +139,9 @@ async def test_an_aborted_wait_ends_at_once_and_takes_no_room_later(bus: str, bo
         told = await ends(here, saved, "aborted")
         assert told.state == "offloaded"
         await deleted(here, full)
+        await here.until_used(h1=0)
         # The room goes to the next one that asks.
-        await here.move(saved, "unshelve", request_id=OTHER)
+        assert isinstance(await here.move(saved, "unshelve", request_id=OTHER), InstancesFound)
         await here.until(saved, "active", "done")
         await here.until_used(h1=1)
 
