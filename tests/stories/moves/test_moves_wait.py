@@ -288,6 +288,10 @@ async def test_a_resize_waits_for_room_on_its_own_host(bus: str, books: str) -> 
         assert (await waits(here, ids[0])).host == "h1"
         await deleted(here, ids[1])
         assert (await here.until(ids[0], "active", "confirmed")).host == "h1"
+        found = await here.setup.client.ask(AskHistory(instance=ids[0]))
+        assert isinstance(found, HistoryFound)
+        assert found.changes[-1].size is not None
+        assert found.changes[-1].size.amounts["MEMORY_MB"] == larger.ram_mb
 
 
 @STAGES
