@@ -12,9 +12,9 @@ def test_a_user_that_has_spent_its_time_is_told_who_how_much_and_when_to_ask_aga
     )
 
     assert refused.status == HTTPStatus.TOO_MANY_REQUESTS
-    assert refused.headers == {"retry-after": "4"}
+    assert refused.headers == {"retry-after": "6"}
     assert refused.code == "placement.query.too_costly"
-    for told in ("user 'nova'", "16000 ms", "at most 15000", "ask again after 4 s"):
+    for told in ("user 'nova'", "16000 ms", "at most 15000", "ask again after 6 s"):
         assert told in refused.detail
 
 
