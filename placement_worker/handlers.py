@@ -34,9 +34,11 @@ from placement_worker.candidate_handlers import candidate_handlers
 from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.ownership import Owner, owners_of_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.crowded_owners import CrowdedOwners
 from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM, bytes_of, how_many_fit
 from placement_worker.searching import Searcher
@@ -64,11 +66,18 @@ def handlers(
     clock: Callable[[], datetime],
 ) -> Handlers:
     """The handlers of all messages that placement takes, by message type."""
+    crowded = CrowdedOwners(settings.tombstones_max)
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
-        ledger = await tx.lock_claims([ask.message for ask in asks])
+        orders = [ask.message for ask in asks]
+        ledger = await tx.lock_claims(orders)
+        room: Mapping[Owner, int] | None = None
+        if owners := owners_of_tombstones(ledger, orders):
+            counted = await tx.tombstones(owners, settings.tombstones_max)
+            room = room_for_tombstones(counted, settings.tombstones_max)
+            crowded.tell(room, clock())
         decision = decide_claims(
-            ledger, [SentOrder(ask.message, ask.cell) for ask in asks], clock(), settings.horizon
+            ledger, [SentOrder(ask.message, ask.cell) for ask in asks], clock(), settings.horizon, room
         )
         await tx.write_claims(decision.changes)
         trees = await _trees_of(decision.verdicts, tx)

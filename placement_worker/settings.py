@@ -14,6 +14,9 @@ class PlacementSettings(Struct, frozen=True):
     # An older claim, swap or release is refused if its consumer has no row any more. Rows of ended consumers are deleted
     # only after twice this time, so that clocks may differ by as much.
     horizon_s: int = 24 * 3600
+    # How many rows each cell, and at the API level each project, may leave by releases that came before their claims. Beyond that
+    # a release leaves none, and the log tells.
+    tombstones_max: int = 10_000
     # How long the change log is kept for readers that were away.
     log_kept_s: int = 3600
     # How often the leader looks for other processes' writes, and how often another process tries to lead.
@@ -34,7 +37,14 @@ class PlacementSettings(Struct, frozen=True):
         require_positive(
             self,
             (
-                *("horizon_s", "log_kept_s", "feed_poll_ms", "feed_lead_again_ms", "prune_every_s"),
+                *(
+                    "horizon_s",
+                    "tombstones_max",
+                    "log_kept_s",
+                    "feed_poll_ms",
+                    "feed_lead_again_ms",
+                    "prune_every_s",
+                ),
                 *("search_steps_max", "search_bytes_max", "answer_bytes_max", "feed_entries_max"),
             ),
         )

@@ -39,6 +39,7 @@ from placement_worker.core.ledger import (
     StoredNames,
     TreeChanges,
 )
+from placement_worker.core.ownership import Owner
 
 # How many log entries are read at once, unless an operator sets another number.
 FEED_ENTRIES = 500
@@ -49,6 +50,9 @@ class PlacementTransaction(Protocol):
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         """Lock all rows that these orders need, then read them."""
+
+    async def tombstones(self, owners: Sequence[Owner], limit: int) -> Mapping[Owner, int]:
+        """How many rows of consumers each of these owners has that a release left before any claim. Counting stops at `limit`."""
 
     async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
         """Store a page of a large claim until the claim's last page comes; do nothing if it is stored already.

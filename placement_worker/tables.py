@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     event,
+    text,
     true,
 )
 from sqlalchemy.types import UserDefinedType
@@ -192,6 +193,18 @@ for _name in ("ended_at", "server_group"):
         postgresql_where=consumers.c[_name].is_not(None),
         sqlite_where=consumers.c[_name].is_not(None),
     )
+
+# Rows that a release left before any claim: each owner has a bound on them. A swap changes the generation, and nothing else changes it
+# of a row that has not ended.
+# As text: PostgreSQL uses the index only for a condition without parameters.
+TOMBSTONE = text("generation = 0 AND ended_at IS NOT NULL")
+Index(
+    "ix_consumers_tombstones",
+    consumers.c.cell,
+    consumers.c.project_id,
+    postgresql_where=TOMBSTONE,
+    sqlite_where=TOMBSTONE,
+)
 
 # The reverse of `held`: which consumers hold something of a provider.
 holders = Table(

@@ -18,7 +18,7 @@ same owner which it overtook finds it. Before all that it is judged whose the co
 is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import structs
@@ -37,16 +37,22 @@ from bus.messages.placement import (
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, consumers_of
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Decision, Ledger, SentOrder
-from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, binds, judge_owner, wrong_cell
+from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
 from placement_worker.core.shares import judge_place, merged_amounts
 from placement_worker.core.swaps import swap
 
 
 def decide_claims(
-    ledger: Ledger, asked: Sequence[SentOrder], now: datetime, horizon: timedelta
+    ledger: Ledger,
+    asked: Sequence[SentOrder],
+    now: datetime,
+    horizon: timedelta,
+    room: Mapping[Owner, int] | None = None,
 ) -> Decision[ClaimJudgement, ClaimChanges]:
-    """Judge each claim, swap and release on the ledger as the earlier orders of the batch left it."""
-    draft = LedgerDraft(ledger)
+    """Judge each claim, swap and release on the ledger as the earlier orders of the batch left it. `room` is how many
+    tombstones each owner may still leave; an owner that is not in it has no bound.
+    """
+    draft = LedgerDraft(ledger, room)
     verdicts = tuple([judge_order(draft, one, now, horizon) for one in asked])
     return Decision(verdicts, draft.changes())
 
@@ -178,6 +184,8 @@ def _release(
     if not is_known:
         if now - order.issued_at > horizon:
             return _too_old(horizon)
+        if not draft.takes_room(owner_of(order)):
+            return Released(freed=False)
         # A tombstone: it names its sender, and no claim has made it.
         row = Consumer(id=row.id, project=order.project or NO_OWNER, cell=order.cell)
     elif order.attempt < row.attempt:

@@ -14,14 +14,17 @@ either, its owner is unknown, and any project's claim or release counts for it.
 
 A release may come before its claim, and leaves a row then: a tombstone. No claim has made that row, so it has no owner
 either. It binds only messages of its own sender: of the same cell, or of the API level for the same project. To all others
-the id is unknown.
+the id is unknown. Each owner has a bound on such rows (`room_for_tombstones`). Beyond it a release leaves none: a claim that comes after its
+release is granted then, and an audit finds it.
 
 A refusal does not say whose a consumer is. The API level's release of another's consumer is answered as if the consumer held
 nothing: a client may name any id, and would fill the queue of dead letters.
 """
 
+from collections.abc import Mapping, Sequence
+
 from bus.messages.placement import NO_OWNER, ClaimResources, NotAllowed, ReleaseClaim, Released
-from placement_worker.core.ledger import Consumer, SentOrder
+from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder
 
 # API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
 # name, so no cell can act for another one by it.
@@ -31,6 +34,9 @@ NO_CELL = "cell0"
 ATTEMPT_AHEAD_MAX = 1_000_000
 # The only type of consumer that the API level claims and releases.
 INSTANCE = "INSTANCE"
+
+# Of a tombstone: a cell; or the API level, for a project.
+Owner = tuple[str, str]
 
 
 def wrong_cell(reason: str) -> NotAllowed:
@@ -44,6 +50,31 @@ def taken(field: str, consumer: object) -> NotAllowed:
 def is_tombstone(row: Consumer) -> bool:
     """Was this row made by a release, before any claim?"""
     return row.ended_at is not None and not row.generation
+
+
+def owner_of(release: ReleaseClaim) -> Owner:
+    """Who owns the tombstone that this release may leave."""
+    return release.cell, release.project or NO_OWNER
+
+
+def owners_of_tombstones(ledger: Ledger, orders: Sequence[ClaimOrder]) -> tuple[Owner, ...]:
+    """The owners of the tombstones that these orders may leave."""
+    may_leave = [
+        owner_of(order)
+        for order in orders
+        if isinstance(order, ReleaseClaim) and _may_leave(order, ledger.consumers[order.consumer.int])
+    ]
+    return tuple(dict.fromkeys(may_leave))
+
+
+def _may_leave(release: ReleaseClaim, row: Consumer) -> bool:
+    is_known = row.attempt and not (is_tombstone(row) and (row.cell, row.project) != owner_of(release))
+    return not (is_known or release.leaves_group)
+
+
+def room_for_tombstones(counted: Mapping[Owner, int], tombstones_max: int) -> dict[Owner, int]:
+    """How many tombstones each of these owners may still leave."""
+    return {owner: max(0, tombstones_max - count) for owner, count in counted.items()}
 
 
 def binds(row: Consumer, sent: SentOrder) -> bool:

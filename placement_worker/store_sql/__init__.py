@@ -96,6 +96,7 @@ class SqlPlacementTransaction:
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return await self._claims.lock(keys_of_orders(orders))
 
+    tombstones = runs(consumer_reads.tombstones)
     keep_page = runs(keep_page)
     kept_pages = runs(kept_pages)
 

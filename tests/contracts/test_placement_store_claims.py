@@ -3,17 +3,21 @@
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
 from bus.errors import Transient
+from bus.message import ConsumerId
 from bus.messages.placement import (
+    NO_OWNER,
     AlreadyClaimed,
     Claimed,
     DoesNotFit,
     NotAllowed,
+    ReleaseClaim,
     Released,
     Shortfall,
     Superseded,
@@ -378,3 +382,20 @@ async def test_a_host_that_was_deleted_and_recreated_takes_claims(client: StoreC
         assert await client.ask_one(claim) == Claimed()
         return
     assert await client.ask_one(claim) == Claimed()
+
+
+async def test_rows_of_releases_that_came_first_are_counted_by_their_owner(client: StoreClient) -> None:
+    """Not those of claims that were released, nor those that live."""
+    early = [ConsumerId(UUID(int=number)) for number in range(1, 6)]
+    await client.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(HOST), DB))
+    await client.ask(a_release(WEB))
+    await client.ask(*[a_release(each) for each in early[:3]])
+    await client.ask(a_release(early[3], cell="c2"))
+    of_shop = ReleaseClaim(cell="cell0", consumer=early[4], attempt=1, issued_at=NOON, project="shop")
+    await client.ask(of_shop)
+    ours, theirs, shops, nobodys = (CELL, NO_OWNER), ("c2", NO_OWNER), ("cell0", "shop"), ("c9", NO_OWNER)
+
+    async with client.store.transaction() as tx:
+        counted = await tx.tombstones((ours, theirs, shops, nobodys), 10)
+        assert counted == {ours: 3, theirs: 1, shops: 1, nobodys: 0}
+        assert await tx.tombstones((ours,), 2) == {ours: 2}

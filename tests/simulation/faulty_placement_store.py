@@ -21,6 +21,7 @@ from placement_worker.core.ledger import (
     StoredNames,
     TreeChanges,
 )
+from placement_worker.core.ownership import Owner
 from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,
@@ -181,6 +182,9 @@ class _BooksTransaction:
     async def write_trees(self, changes: TreeChanges) -> None:
         self.written.append(changes)
         await self._inner.write_trees(changes)
+
+    async def tombstones(self, owners: Sequence[Owner], limit: int) -> Mapping[Owner, int]:
+        return await self._inner.tombstones(owners, limit)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
         return await self._inner.read_trees(roots)

@@ -137,13 +137,15 @@ class Saved(NamedTuple):
 class LedgerDraft:
     """A copy of the ledger that the orders of one batch change in memory. `changes` returns what to write."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, room: Mapping[tuple[str, str], int] | None = None) -> None:
         self._usages = {number: UsageDraft(row) for number, row in ledger.providers.items()}
         self.groups = GroupsDraft(ledger)
         self._consumers = {
             number: ConsumerDraft(row, ledger.held.get(number, ()), self._usages, self.groups)
             for number, row in ledger.consumers.items()
         }
+        # How many tombstones each owner may still leave; without a bound for owners that are not in it.
+        self._room = dict(room or {})
         self._claimed: list[Holder] = []
         self._ended: list[Holder] = []
 
@@ -158,6 +160,14 @@ class LedgerDraft:
                 f"the ledger lacks provider {provider}, although a consumer holds something of it"
             )
         return usage
+
+    def takes_room(self, owner: tuple[str, str]) -> bool:
+        """Count one more tombstone of this owner, unless it has as many as it may."""
+        room = self._room.get(owner)
+        if room is None:
+            return True
+        self._room[owner] = max(0, room - 1)
+        return room > 0
 
     def consumer(self, consumer: ConsumerId) -> ConsumerDraft:
         return self._consumers[consumer.int]

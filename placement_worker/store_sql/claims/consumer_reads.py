@@ -13,10 +13,11 @@ from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.books import BookEntry
 from bus.messages.placement import ResourceAmount
 from bus.sql import among
+from placement_worker.core.ownership import Owner
 from placement_worker.store_sql import log
 from placement_worker.store_sql.amounts import NOTHING, decode_held
 from placement_worker.store_sql.name_cache import CachedVocabulary
-from placement_worker.tables import change_log, consumers, holders, providers
+from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, providers
 
 
 def consumer(connection: Connection, vocabulary: CachedVocabulary, which: ConsumerId) -> ConsumerState | None:
@@ -160,3 +161,16 @@ def _entry(row: Row[Any], held: tuple[ResourceAmount, ...], *, is_new: bool = Fa
         held=held,
         is_new=is_new,
     )
+
+
+def tombstones(connection: Connection, owners: Sequence[Owner], limit: int) -> dict[Owner, int]:
+    return {owner: _tombstones_of(connection, *owner, limit) for owner in owners}
+
+
+def _tombstones_of(connection: Connection, cell: str, project: str, limit: int) -> int:
+    some = (
+        sa.select(consumers.c.id)
+        .where(consumers.c.cell == cell, consumers.c.project_id == project, TOMBSTONE)
+        .limit(limit)
+    )
+    return int(connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0)

@@ -42,6 +42,7 @@ from placement_worker.core.ledger import (
     TreeBook,
     TreeChanges,
 )
+from placement_worker.core.ownership import Owner, is_tombstone
 from placement_worker.core.vocabulary import custom_of
 from tests.memory_stores.placement.memory_tables import (
     Logged,
@@ -72,6 +73,10 @@ class MemoryTransaction:
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return self._ledger(keys_of_orders(orders))
+
+    async def tombstones(self, owners: Sequence[Owner], limit: int) -> dict[Owner, int]:
+        rows = [row for row in self._tables.consumers.values() if is_tombstone(row)]
+        return {owner: min(limit, sum((row.cell, row.project) == owner for row in rows)) for owner in owners}
 
     async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
         if (claim, page) not in self._tables.kept_pages:

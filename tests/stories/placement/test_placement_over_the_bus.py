@@ -1,6 +1,7 @@
 """A placement worker as others use it: over the bus, on each kind of broker with each kind of store."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from bus.broker import PLAIN, Broker, Parcel
 from bus.codec import CODEC
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.placement import (
+    NO_OWNER,
     AlreadyClaimed,
     AskSnapshot,
     ClaimAnswered,
@@ -52,6 +54,7 @@ from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
+from tests.contracts.placement_orders import a_release
 from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, send
 from tests.contracts.stores import open_store
 
@@ -342,6 +345,31 @@ async def test_a_cell_may_not_report_for_another(bus: str, books: str) -> None:
         assert [type(verdict) for verdict in verdicts] == [ReportAccepted, NotAllowed, ReportAccepted]
         assert isinstance(verdicts[1], NotAllowed)
         assert verdicts[1].field == "cell"
+
+
+@STAGES
+async def test_releases_of_unknown_consumers_leave_only_so_many_rows_of_each_cell(
+    bus: str, books: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of another cell leave theirs."""
+    now = datetime.now(UTC)
+    settings = structs.replace(SETTLED, tombstones_max=5)
+    with caplog.at_level(logging.WARNING):
+        async with placement_setup(bus, books, settings=settings) as setup:
+            for number in range(1, 4):
+                flood = [
+                    a_release(ConsumerId(UUID(int=10 * number + each)), cell="c2", issued_at=now)
+                    for each in range(4)
+                ]
+                assert {*await setup.claim(*flood)} == {Released(freed=False)}
+            ours = ConsumerId(UUID(int=99))
+            await setup.claim(a_release(ours, cell="c1", issued_at=now))
+            async with setup.store.transaction() as tx:
+                counted = await tx.tombstones((("c1", NO_OWNER), ("c2", NO_OWNER)), 100)
+
+    assert counted == {("c1", NO_OWNER): 1, ("c2", NO_OWNER): 5}
+    assert "cell c2 has left 5 rows by releases that came before their claims" in caplog.text
+    assert "cell c1" not in caplog.text
 
 
 @asynccontextmanager

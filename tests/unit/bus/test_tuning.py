@@ -382,7 +382,7 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
             {"MOOR_SCHEDULER_ALTERNATES_MAX": "21"},
             r"alternates_max is 21 \(.*\): .* must be from 0 to 20",
         ),
-        (PLACEMENT, {"MOOR_PLACEMENT_X": "3"}, "placement.x is '3' .* known are horizon_s, log_kept_s"),
+        (PLACEMENT, {"MOOR_PLACEMENT_X": "3"}, "placement.x is '3' .* known are horizon_s, tombstones_max, log_kept_s"),
         (COMPUTE, {"MOOR_COMPUTE_CELL": "c2"}, "compute.cell is 'c2' .* no such setting"),
         (SCHEDULER, {"MOOR_SCHEDULER_CLAIMS_MAX": "1.5"}, "claims_max is '1.5' .* must be a whole number"),
         (BUS, {"MOOR_BUS_LINGER_MS": "long"}, r"bus.linger_ms is 'long' \(MOOR_BUS_LINGER_MS\): must be a number"),
