@@ -27,6 +27,7 @@ def test_every_place_of_a_move_is_reached_and_left() -> None:
         "unshelving: swapping",
         "unshelving: building",
         "broken: restarting",
+        "broken: returning",
         "rebuilding",
         "broken: host is asked",
         *(f"moving: {step}" for step in STEPS),
