@@ -411,8 +411,13 @@ class Cloud:
 @asynccontextmanager
 async def cloud(bus: str, books: str, scripted: Sequence[str] = CELLS) -> AsyncIterator[Cloud]:
     """A client and two cells. The story starts placement, schedulers, and cells without a script."""
+    async with layout(bus) as brokers, cloud_on(brokers, books, scripted) as setup:
+        yield setup
+
+
+@asynccontextmanager
+async def cloud_on(brokers: Layout, books: str, scripted: Sequence[str] = CELLS) -> AsyncIterator[Cloud]:
     async with AsyncExitStack() as stack:
-        brokers = await stack.enter_async_context(layout(bus))
         placement_store = await stack.enter_async_context(open_store(books))
         scheduler_store = await stack.enter_async_context(open_scheduler_store(books))
         setup = Cloud(brokers, placement_store, scheduler_store)

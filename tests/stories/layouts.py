@@ -57,6 +57,27 @@ class Layout(Struct, frozen=True):
         return {cell: there.broker(user_of(role)) for cell, there in self.cells.items()}
 
 
+class OneBroker(Layout, frozen=True):
+    """One broker for all levels, on which each role has a user of its own with its own rights."""
+
+    def at_api(self, role: str) -> Broker:
+        return self.api.broker(user_of(role))
+
+    def in_cell(self, cell: str, role: str = "conductor") -> Broker:
+        return self.api.broker(user_of(role, cell))
+
+
+@asynccontextmanager
+async def one_broker_with_users(kind: str, *others: str) -> AsyncIterator[OneBroker]:
+    """`others` are further users, such as those of applications."""
+    async with AsyncExitStack() as stack:
+        api = await _started(kind, stack)
+        await declared(api)
+        of_cells = [user_of(role, cell) for role in ("conductor", "compute") for cell in CELLS]
+        await api.add_users([*map(user_of, API_ROLES), *of_cells, *others], CELLS)
+        yield OneBroker(api, {})
+
+
 @asynccontextmanager
 async def layout(bus: str) -> AsyncIterator[Layout]:
     """Brokers with everything declared; `bus` says of which kind, and whether each cell has one of its own."""

@@ -1,0 +1,185 @@
+"""Who may name which instance, project, cell, host, provider, group and request in which message, and with what it is compared: the table of
+docs/bus.md. `python -m tests.pages` writes it.
+
+The messages, their fields and their senders come from the code. What a field is compared with is written here (`RULES`). A test fails if a
+field has no rule, or a rule no field; another one sends all these messages with foreign values (tests/stories/authority).
+"""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+
+from bus.message import Message, type_of
+from bus.messages import ALL
+from bus.permissions import key_pattern
+from bus.topology import OF_ADMINS, REPLY, ROLES, ROUTES, Grant, Scope, of_projects
+from tests.identity_fields import paths_of
+
+BEGIN, END = "<!-- authority: begin -->", "<!-- authority: end -->"
+
+
+class Rule(Struct, frozen=True):
+    """What these fields of these messages are compared with. Of several rules for a field the first one counts."""
+
+    types: tuple[str, ...]
+    paths: tuple[str, ...]
+    compared: str
+
+
+KEY_CELL = "the key: the broker lets the users of a cell send only keys of their own cell"
+KEY_PROJECT = "the key: the broker lets an application send only keys of its own projects"
+OF_ROW = "the project of the instance's row"
+ROLE = "nothing else: its senders may speak for every cell and project"
+TEXT = "nothing: a text, by which nothing is looked up"
+PLACE = "nothing: where a page begins; the page itself is judged"
+CONSUMER = "the consumer's row: cell, project and type (*Whose a consumer is*)"
+OF_TREE = "the cell of the provider's tree"
+OF_API = ("place", "remove", "rebuild", "move", "settle", "alternates")
+TO_HOST = ("spawn", "respawn", "destroy", "stop", "start", "receive", "deploy", "undeploy", "redeploy")
+OF_HOST = ("spawned", "spawn.failed", "destroyed", "stopped", "redeployed", "deploy.progress")
+BY_NAME = (
+    *(
+        "provider.*",
+        "inventory.set",
+        "inventory.put",
+        "inventory.drop",
+        "traits.set",
+        "aggregates.set",
+        "trait.*",
+    ),
+    *(
+        "class.*",
+        "allocations.*",
+        "reshape",
+        "books.*",
+        "instance.mend",
+        "application.*",
+        "aggregate.*",
+        "host.set",
+    ),
+)
+
+RULES: tuple[Rule, ...] = (
+    # Events of cells tell whole states of instances.
+    Rule(("instance.mend",), ("*",), ROLE),
+    Rule(("instance.*",), ("instance.id",), "the instance's row at the API level: it must be in this cell"),
+    Rule(
+        ("instance.*",),
+        ("instance.*",),
+        "nothing: request, name and project are repeated from the row",
+    ),
+    Rule(("live.told",), ("instances.*", "next"), "the question under way that it answers"),
+    # Operators, and other roles of the API level.
+    Rule(BY_NAME, ("*",), ROLE),
+    Rule(("build.rejected", "build.accepted", "host.changed", "providers.changed", "inventory.refused"), ("*",), ROLE),
+    Rule(("*",), ("cell",), KEY_CELL),
+    Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
+    # Orders of clients.
+    Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),
+    Rule(("reasons.query",), ("request.project",), ROLE),
+    Rule(("claim", "claims", "release"), ("project",), CONSUMER),
+    Rule(("place", "deploy"), ("project",), "nothing: it comes from the row of its sender"),
+    Rule(("live.tell",), ("project",), "the cell's own rows"),
+    Rule(("*",), ("project",), KEY_PROJECT),
+    Rule(("build.request",), ("request_id",), "the request's row: the same content, or it is rejected"),
+    Rule(("build.request",), ("instance_ids",), "the rows of instances, and the consumer's row: an id that is taken is refused"),
+    Rule(("build.request", "plan.query", "reasons.query"), ("*group.id",), "the project of the group, if it has one"),
+    Rule(("build.request", "plan.query", "reasons.query"), ("*same_host", "*different_host"), OF_ROW),
+    Rule(("build.request", "plan.query", "reasons.query"), ("*hosts",), "nothing: a wish, to which all filters apply"),
+    Rule(("plan.query", "reasons.query"), ("request.request_id", "request.instance_ids"), "nothing: nothing is built"),
+    Rule(("explain.query", "instance.query"), ("request_id", "instance", "instances", "host"), OF_ROW),
+    Rule(("live.query",), ("instances",), OF_ROW),
+    Rule(("instance.delete", "instance.rebuild", "history.query"), ("instance",), OF_ROW),
+    Rule(("move.request", "move.end"), ("instance", "together"), OF_ROW),
+    Rule(("move.request",), ("hosts",), "nothing: a wish, to which all filters apply"),
+    Rule(("instance.rebuild", "move.request", "move.end"), ("request_id",), "the last order on the instance's row"),
+    Rule(("group.*",), ("id",), "the project of the group"),
+    Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name"), ROLE),
+    # Orders to a cell, and inside it.
+    Rule(("place", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
+    Rule(("live.tell",), ("instances",), "the cell's own rows"),
+    Rule((*OF_API, *TO_HOST), ("instance",), "the cell's own rows; at a host: its attempt"),
+    Rule(OF_API, ("*request_id", "move.*", "group.id", "other_flavors"), ROLE),
+    Rule(TO_HOST, ("host",), "the hosts of this compute"),
+    Rule(TO_HOST, ("source", "share.*"), "nothing: its conductor holds the claim"),
+    Rule(OF_HOST, ("instance", "host"), "the instance's row in the cell: the attempt, and its host"),
+    Rule(("host.holds",), ("host", "attempts.instance"), "the cell's rows; an attempt that is not of this host is destroyed there"),
+    Rule(("host.mode", "host.check", "host.cleaned"), ("host",), "the host's row: its cell"),
+    Rule(("host.holds",), ("next",), PLACE),
+    # What hosts tell of themselves.
+    Rule(("host.state",), ("hosts.id",), "the host's row and its tree in placement: their cell"),
+    Rule(("host.state",), ("hosts.name",), "the hosts of the same cell: a name counts only there"),
+    Rule(("host.state",), ("hosts.projects",), "nothing: it binds this host alone"),
+    Rule(("host.beat", "host.metrics", "host.images"), ("hosts", "hosts.id"), "the host's row: its cell"),
+    # Placement.
+    Rule(("claim", "swap", "release", "claims"), ("consumer", "together.consumer", "places.consumer"), CONSUMER),
+    Rule(("swap",), ("heir.id", "together.heir.id"), "the consumer's row: an id that another one has is taken"),
+    Rule(("swap",), ("returns", "together.returns"), "the consumer's row: a MIGRATION of the same cell and project"),
+    Rule(("claim", "swap"), ("*share.*",), OF_TREE),
+    Rule(("swap",), ("*group.id",), "the group that the consumer's row names"),
+    Rule(("claim", "claims"), ("group.id",), "nothing: whoever may claim may join any group"),
+    Rule(("claims",), ("templates.cell", "places.providers"), ROLE),
+    Rule(("inventory.report",), ("root", "removed", "providers.id", "providers.parent"), OF_TREE),
+    Rule(("inventory.report",), ("providers.name",), "the names of all providers: one that is taken is refused"),
+    Rule(("candidates", "consumer.query", "holders.query"), ("groups.in_tree", "consumer", "provider"), ROLE),
+    Rule(("*",), ("after", "after.instance"), PLACE),
+    Rule(("*",), ("*name", "*image.source", "flavor.*"), TEXT),
+)  # fmt: skip
+
+
+def rule_of(type_: str, path: str) -> Rule | None:
+    return next((rule for rule in RULES if _matches(rule.types, type_) and _matches(rule.paths, path)), None)
+
+
+def _matches(patterns: tuple[str, ...], word: str) -> bool:
+    return any(fnmatchcase(word, each) for each in patterns)
+
+
+def named() -> Iterator[tuple[type[Message], dict[str, str]]]:
+    """The messages that are no answers, with their fields that name something."""
+    for kind in sorted(ALL, key=type_of):
+        if ROUTES[type_of(kind)].exchange != REPLY and (paths := paths_of(kind)):
+            yield kind, paths
+
+
+def senders(kind: type[Message]) -> list[str]:
+    """The roles that may send it. An application may send it if it does so for its own projects."""
+    route = ROUTES[type_of(kind)]
+    key = type_of(kind) if route.scope is Scope.NONE else f"{type_of(kind)}.x"
+    found = [role.name for role in ROLES if _may(role.writes, route.exchange, key)]
+    if _may(of_projects("x"), route.exchange, key):
+        found.append("application")
+    if _may((*of_projects("*"), *OF_ADMINS), route.exchange, key):
+        found.append("admin")
+    return found
+
+
+def _may(grants: tuple[Grant, ...], exchange: str, key: str) -> bool:
+    return any(
+        key_pattern(Grant(exchange, (grant.exchange,))).fullmatch(exchange)
+        and key_pattern(grant, "x").fullmatch(key)
+        for grant in grants
+    )
+
+
+def section() -> str:
+    return "\n".join((BEGIN, "", *_table(), "", END))
+
+
+def _table() -> Iterator[str]:
+    yield "| message | sent by | names | compared with |"
+    yield "| --- | --- | --- | --- |"
+    rows: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
+    for kind, paths in named():
+        compared: dict[str, list[str]] = {}
+        for path in paths:
+            rule = rule_of(type_of(kind), path)
+            assert rule is not None, (type_of(kind), path)
+            compared.setdefault(rule.compared, []).append(path)
+        fields = tuple((", ".join(f"`{path}`" for path in some), what) for what, some in compared.items())
+        rows.setdefault((tuple(senders(kind)), fields), []).append(f"`{type_of(kind)}`")
+    for (roles, fields), kinds in rows.items():
+        for number, (names, what) in enumerate(fields):
+            first = (", ".join(kinds), ", ".join(roles)) if not number else ("", "")
+            yield f"| {first[0]} | {first[1]} | {names} | {what} |"

@@ -1,0 +1,217 @@
+"""Every message, with every foreign value in every field that names something, from the users of a project and of a cell.
+
+The bank has an instance on a host of cell c2, beside another project and another cell. None of these messages changes anything of
+the bank's or of c2's: not in placement's rows, nor in those of the API level, nor in a picture, nor on a feed, nor by an order to c2.
+API-level roles and operators are not attackers here: they may speak for every cell and project.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import Struct
+
+from bus.broker import Parcel
+from bus.codec import encode
+from bus.message import Envelope, Message, type_of
+from bus.messages.applications import SetApplication
+from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId
+from bus.messages.groups import CreateGroup
+from bus.topology import FEED, REPLY, ROUTES, destination_of, user_of
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.store import GroupQuery, HostQuery, InstanceQuery
+from tests.contracts.broker_under_test import SHOP
+from tests.contracts.memory_under_test import topology_rights
+from tests.contracts.stage import CELLS, send
+from tests.identity_fields import as_of_now, leaves_of, without_options
+from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, host_id, instance_of
+from tests.stories.layouts import one_broker_with_users
+from tests.stories.scheduling.test_applications import until_fed
+from tests.unit.examples import EXAMPLES
+
+pytestmark = pytest.mark.asyncio
+
+OWN, THEIR_CELL = "c1", "c2"
+ATTACKERS = (user_of("conductor", OWN), user_of("compute", OWN), SHOP.user)
+STAGES = pytest.mark.parametrize(
+    ("bus", "books"),
+    [
+        ("memory", "memory"),
+        ("memory", "sqlite"),
+        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+    ],
+)
+# An attacker may know what the bank's instance is called, and by which attempts it is claimed now and next.
+ATTEMPTS = (1, 2)
+OWN_NAMES: dict[str, object] = {"cell": OWN, "project": "shop", "host": "o1", "provider": host_id("o1")}
+
+
+class Bank(Struct, frozen=True):
+    """What belongs to the bank and to c2, by kinds of names."""
+
+    instance: InstanceId
+    build: BuildInstance
+    group: CreateGroup
+
+    @property
+    def names(self) -> dict[str, object]:
+        return {
+            "instance": self.instance,
+            "provider": host_id("v1"),
+            "group": self.group.id,
+            "request": self.build.request_id,
+            "cell": THEIR_CELL,
+            "project": "bank",
+            "host": "v1",
+        }
+
+
+class Attack(Struct, frozen=True):
+    message: Message
+    # The field with the foreign value; several, if all fields that can have one.
+    paths: tuple[str, ...]
+    own_key: str
+
+    def parcels(self, broker_allows: Any) -> Iterator[Parcel]:
+        """The message under its own key, and under that of the attacker's own cell or project, if the broker lets it pass."""
+        to = destination_of(self.message)
+        for key in dict.fromkeys((to.routing_key, self.own_key)):
+            if broker_allows(to.exchange, key):
+                yield Parcel(to.exchange, key, encode(Envelope(message=self.message, id="forged")))
+
+
+def attacks(bank: Bank, now: datetime) -> Iterator[Attack]:
+    for example in EXAMPLES:
+        if ROUTES[type_of(example)].exchange != REPLY:
+            for attempt in ATTEMPTS:
+                for message in (example, without_options(example)):
+                    yield from _attacks(bank, as_of_now(message, now, attempt))
+
+
+def _attacks(bank: Bank, message: Message) -> Iterator[Attack]:
+    """One field after another is foreign and all others are the attacker's; then all are, but for its own key; then all are."""
+    foreign, own = bank.names, OWN_NAMES
+    mine = _with(message, own, {leaf.path for leaf in leaves_of(message) if leaf.kind in own})
+    if mine is None:
+        return
+    key = destination_of(mine).routing_key
+    paths = list(dict.fromkeys(leaf.path for leaf in leaves_of(mine)))
+    ends = {"cell", "project"}
+    for some in (*({path} for path in paths), {*paths} - ends, {*paths}):
+        forged = _with(mine, foreign, some)
+        if forged is not None:
+            yield Attack(forged, tuple(sorted(some)), key)
+
+
+def _with(message: Message, names: dict[str, object], paths: set[str]) -> Message | None:
+    """The message with these values in these fields; None if no such message can be made."""
+    for path in sorted(paths):
+        for leaf in [each for each in leaves_of(message) if each.path == path]:
+            try:
+                message = leaf.with_value(names[leaf.kind])
+            except (ValueError, KeyError):
+                return None
+            break
+    return message
+
+
+@asynccontextmanager
+async def two_projects(bus: str, books: str) -> AsyncIterator[Cloud]:
+    async with AsyncExitStack() as stack:
+        brokers = await stack.enter_async_context(one_broker_with_users(bus, SHOP.user))
+        setup = await stack.enter_async_context(cloud_on(brokers, books))
+        await stack.enter_async_context(setup.placement())
+        await stack.enter_async_context(setup.scheduler())
+        yield setup
+
+
+async def a_bank(setup: Cloud) -> Bank:
+    await setup.add_host("o1", OWN)
+    # The bank takes the whole of it, so that no build of another project has a right to be there.
+    await setup.add_host("v1", THEIR_CELL, vcpu=64)
+    await setup.add_host("v2", THEIR_CELL, vcpu=1_000_000)
+    await setup.until_registered("o1", "v1", "v2")
+    await setup.client.ask(SetApplication(name="shop", projects=("shop",)))
+    await setup.client.ask(SetApplication(name="teller", projects=("bank",)))
+    group = CreateGroup(id=UUID(int=4711), name="vaults", policy="anti-affinity", project="bank")  # type: ignore[arg-type]
+    await setup.client.ask(group)
+    build = a_build(1, project="bank", flavor=Flavor(name="whole", vcpus=64), hosts=("v1",))
+    await setup.send(build)
+    instance = instance_of(build)
+    await setup.until_state(instance, "active")
+    return Bank(instance, build, group)
+
+
+async def of_the_bank(setup: Cloud) -> dict[str, object]:
+    """All that belongs to the bank, and its host, wherever it is kept."""
+    entries = await setup.books.books_page(None, 1000)
+    providers = (await setup.books.snapshot_page(0, 1000)).providers
+    hosts = await setup.rows.hosts(HostQuery())
+    instances = await setup.rows.instances(InstanceQuery(project="bank", limit=1000))
+    orders = setup.cells[THEIR_CELL]
+    ids = {each.told.id for each in instances}
+    return {
+        "consumers": [each for each in entries if each.project == "bank"],
+        "providers": [each for each in providers if each.name == "v1"],
+        "instances": instances,
+        "hosts": [each for each in hosts if each.cell == THEIR_CELL and each.name == "v1"],
+        "groups": await setup.rows.groups(GroupQuery(project="bank")),
+        "applications": await setup.rows.applications(),
+        "orders": [each for each in (*orders.placed, *orders.removed) if each.instance in ids],
+        "picture": _pictured(setup.pictures[0]),
+    }
+
+
+def _pictured(picture: Picture) -> list[object]:
+    rows = [*picture.rows_named("v1")]
+    known = [host for host in map(picture.registered, rows) if host is not None and host.cell == THEIR_CELL]
+    return [*known, picture.is_up(THEIR_CELL, "v1"), picture.placed_in(host_id("v1"))]
+
+
+async def until_all_is_read(setup: Cloud, number: int) -> None:
+    """All workers have read what was sent before: a build of a third project passes through all queues of orders and events,
+    and a report through that of reports.
+    """
+    await setup.report(a_host("v2", THEIR_CELL, vcpu=1_000_000 + number))
+    build = a_build(number, project="yard", flavor=SMALL, hosts=("v2",))
+    await setup.send(build)
+    await setup.until_state(instance_of(build), "active")
+    await setup.until_current()
+
+
+@STAGES
+async def test_no_message_with_a_foreign_value_changes_anything_of_anothers(bus: str, books: str) -> None:
+    async with two_projects(bus, books) as setup:
+        bank = await a_bank(setup)
+        async with setup.listening("bank", FEED) as heard:
+            await until_fed(setup, "bank", heard)
+            await until_all_is_read(setup, 2)
+            heard.clear()
+            before = await of_the_bank(setup)
+            sent = await attack(setup, [*attacks(bank, datetime.now(UTC))])
+            await until_all_is_read(setup, 3)
+            after = await of_the_bank(setup)
+
+            for what, was in before.items():
+                assert after[what] == was, what
+            assert heard == []
+        # The bank goes on.
+        await setup.send(DeleteInstance(instance=bank.instance, project="bank"))
+        await setup.until_state(bank.instance, "deleted")
+        assert {user for user, _ in sent} == {*ATTACKERS}
+        assert sum(sent.values()) > 500
+
+
+async def attack(setup: Cloud, all_: Sequence[Attack]) -> Counter[tuple[str, str]]:
+    """Send what the broker lets pass, and count it by its user and its type."""
+    sent: Counter[tuple[str, str]] = Counter()
+    for user in ATTACKERS:
+        rights = topology_rights(user, CELLS)
+        parcels = [(type_of(each.message), one) for each in all_ for one in each.parcels(rights.may_publish)]
+        await send(setup.brokers.api.broker(user), *[parcel for _, parcel in parcels])
+        sent.update((user, kind) for kind, _ in parcels)
+    return sent
