@@ -29,6 +29,8 @@ EXTRA_S = 3.0
 GUESS_LEAVES_MAX = 0.9
 # A plan with so few elements is small enough to read completely.
 SMALL_ENOUGH = 60
+# Some seeds show a bug in a way that needs most of their plan. Then the search goes on, but not for ever: shrinking is dear.
+SHRUNK_SEEDS_MAX = 3
 
 
 class FoundBug(Struct, frozen=True):
@@ -43,6 +45,10 @@ class FoundBug(Struct, frozen=True):
     needed: int
     story: tuple[str, ...]
 
+    @property
+    def is_small(self) -> bool:
+        return self.needed <= self.size // 2
+
 
 def find_and_shrink(
     bug: str,
@@ -52,18 +58,22 @@ def find_and_shrink(
     small_enough: int = SMALL_ENOUGH,
     healthy: Collection[int] = (),
 ) -> FoundBug | None:
-    """Find the first seed that shows the bug, and shrink its plan; None if no seed shows it. Without a bug's name
-    nothing is planted: the search is for a real bug.
+    """Find the first seed that shows the bug and whose plan can be shrunk to half; after a few that cannot, the one
+    that was shrunk most; None if no seed shows the bug. Without a bug's name nothing is planted: the search is for a
+    real bug.
 
     Seeds in `healthy` are known to pass without the bug, so they are not run without it again.
     """
+    shrunk: list[FoundBug] = []
     for seed in seeds:
         plan = structs.replace(draw(seed), settle_s_max=30.0) if bug else draw(seed)
         outcome = _run(bug, plan)
         # A seed that fails without the planted bug as well says nothing about the bug.
         if outcome.broken is not None and (not bug or seed in healthy or run(plan).broken is None):
-            return _shrunk(bug, outcome, outcome.broken, runs_max, small_enough)
-    return None
+            shrunk.append(_shrunk(bug, outcome, outcome.broken, runs_max, small_enough))
+            if shrunk[-1].is_small or len(shrunk) == SHRUNK_SEEDS_MAX:
+                break
+    return min(shrunk, key=lambda found: found.needed / found.size, default=None)
 
 
 def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_enough: int) -> FoundBug:

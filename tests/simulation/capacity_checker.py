@@ -46,7 +46,8 @@ class CapacityChecker:
         named = Counter(one.id for report in self._judged for one in report.providers)
         for report in self._judged:
             for one in report.providers:
-                if one.inventories is None:
+                # A later order of the same transaction may have removed the provider.
+                if one.inventories is None or one.id not in self._there:
                     continue
                 if one.id in before and named[one.id] == 1 and report.foreign != "take":
                     self._check(one.id, before[one.id])

@@ -70,7 +70,7 @@ def test_a_planted_bug_is_found_and_its_trace_shrunk(
         f"{bug}: seed {found.seed} breaks {found.promise!r}; {found.needed} of {found.size} elements needed"
     )
     print("\n".join(found.story))
-    assert found.needed <= found.size // 2
+    assert found.is_small
 
 
 @pytest.mark.parametrize("bug", BUGS)
