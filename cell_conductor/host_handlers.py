@@ -1,4 +1,4 @@
-"""Handles the orders that set the mode of a host, and a host's answer to the question what it still has after it was
+"""Handles the orders that set the mode of a host, and a host's answer to the question what it has after it was silent or
 dead.
 """
 
@@ -10,7 +10,7 @@ from bus.message import CellName
 from bus.messages.cell import DestroyInstance
 from bus.messages.host_modes import CheckHost, HostCleaned, HostHolds, SetHostInCell
 from bus.workers.handling import Handlers, Received, Said, Tell
-from cell_conductor.core.host_states import CellHost, foreign, newer
+from cell_conductor.core.host_states import CellHost, foreign, newer, number_of
 from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorTransaction
 
@@ -43,7 +43,7 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
         for item in ours:
             holds = item.message
             host = hosts.get(holds.host)
-            if host is None or host.word.setting.number != holds.number:
+            if number_of(host) != holds.number:
                 # It was set again since: it is asked again.
                 continue
             gone = foreign(rows, holds.host, holds.attempts)
@@ -59,7 +59,7 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
             if holds.next is not None:
                 again = CheckHost(cell=cell, host=holds.host, number=holds.number, after=holds.next)
                 said.append(Tell(again, item))
-            elif host.word.must_clean and host.mode != "dead":
+            elif host is not None and host.word.must_clean and host.mode != "dead":
                 await tx.save_hosts([structs.replace(host, cleaned=holds.number)])
                 said.append(Tell(HostCleaned(cell=cell, host=holds.host, number=holds.number), item))
         return said

@@ -1,7 +1,7 @@
 """Watches the hosts of the cell, so that instances that wait for a lost host go on.
 
-A host that is heard again after it was dead is asked what it has, and must destroy the attempts that are not its own any
-more.
+A host that is heard again after it was silent or dead is asked what it has, and must destroy the attempts that are not its
+own any more. What it said while it was silent may be lost, and the rows of instances that have ended are gone.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -13,11 +13,14 @@ from bus.parts import PartGroup, Periodic
 from bus.workers.station import Station
 from cell_conductor.beats import Beats
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, awaited, concerns
+from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, awaited, concerns, number_of
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Timers
+
+# A whole cell may return at once. Then its hosts are asked one part after another.
+ASKED_AT_ONCE = 200
 
 
 class HostWatch(PartGroup):
@@ -148,12 +151,15 @@ class HostWatch(PartGroup):
             after = (last.due_at, last.id)
 
     async def _check_returned(self) -> None:
-        """Ask hosts that were dead, and are heard again, what they have. The answer decides what they must destroy."""
+        """Ask hosts that were silent or dead, and are heard again, what they have. The answer decides what they must
+        destroy.
+        """
+        returned = self._beats.returned(ASKED_AT_ONCE)
+        unclean = [host.word.host for host in self._unclean if self._beats.is_heard(host.word.host)]
         orders = [
-            CheckHost(cell=self._rules.cell, host=host.word.host, number=host.word.setting.number)
-            for host in self._unclean
-            if self._beats.is_heard(host.word.host)
+            CheckHost(cell=self._rules.cell, host=host, number=number_of(self._set.get(host.int)))
+            for host in dict.fromkeys((*unclean, *returned))
         ]
-        if orders:
-            # Asked again at the next look: an order that has not left by then would ask twice.
-            await self._publisher.send_within(self._every_s, orders)
+        # Those that were dead are asked again at the next look: an order that has not left by then would ask twice.
+        if orders and await self._publisher.send_within(self._every_s, orders):
+            self._beats.were_asked(returned)

@@ -15,7 +15,7 @@ from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DestroyInstance, SpawnInstance
 from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
-from bus.messages.hosts import HostMode, HostsAlive, HostSetting
+from bus.messages.hosts import NODE, HostMode, HostsAlive, HostSetting
 from bus.messages.placement import ClaimAnswered, Claimed, SwapClaim
 from bus.process import run_until
 from bus.topology import EVENTS, Grant, objects_of
@@ -73,18 +73,18 @@ class World:
     def now(self) -> datetime:
         return NOON + timedelta(seconds=asyncio.get_running_loop().time())
 
-    def begin(self, *names: str) -> None:
+    def begin(self, *names: str, kind: str = "") -> None:
         """These hosts send heartbeats from now on."""
         for name in names:
-            self._beating[name] = asyncio.create_task(self._beat(name))
+            self._beating[name] = asyncio.create_task(self._beat(name, kind))
 
     def end(self, *names: str) -> None:
         for name in names:
             self._beating.pop(name).cancel()
 
-    async def _beat(self, name: str) -> None:
+    async def _beat(self, name: str, kind: str = "") -> None:
         while True:
-            await self.computes.publisher.send(HostsAlive(cell="c1", hosts=(host(name),)))
+            await self.computes.publisher.send(HostsAlive(cell="c1", hosts=(host(name),), kind=kind))
             await asyncio.sleep(BEAT_S)
 
     async def say(self, *messages: Message) -> None:
@@ -453,6 +453,46 @@ def test_a_dead_host_that_is_heard_destroys_what_is_not_its_own_and_is_clean_onl
         # The answer may be delivered again, since its event may have been lost.
         await world.say(page)
         assert len(world.cleaned) == 2
+
+    simulated(story)
+
+
+def test_a_silent_host_that_is_heard_again_is_asked_once_what_it_has_and_destroys_what_is_not_its_own() -> (
+    None
+):
+    kept = HeldAttempt(instance=ONE, attempt=1)
+    forgotten = HeldAttempt(instance=other_instance(78), attempt=2)
+
+    async def story(world: World) -> None:
+        world.begin("h1")
+        await world.say(LONG, spawned(1, "h1"))
+        await until_s(20)
+        world.end("h1")
+        await until_s(120)
+        assert world.orders_of(CheckHost) == [], "it is not heard"
+
+        world.begin("h1")
+        await until_s(300)
+        assert world.orders_of(CheckHost) == [CheckHost(cell="c1", host=host("h1"), number=0)]
+
+        await world.say(HostHolds(cell="c1", host=host("h1"), number=0, attempts=(kept, forgotten)))
+        assert world.orders_of(DestroyInstance) == [
+            DestroyInstance(cell="c1", instance=forgotten.instance, attempt=2, host=host("h1"))
+        ]
+        assert world.cleaned == [], "it was not dead"
+
+    simulated(story)
+
+
+def test_a_silent_node_that_is_heard_again_is_not_asked() -> None:
+    async def story(world: World) -> None:
+        world.begin("h1", kind=NODE)
+        await until_s(20)
+        world.end("h1")
+        await until_s(120)
+        world.begin("h1", kind=NODE)
+        await until_s(300)
+        assert world.orders_of(CheckHost) == []
 
     simulated(story)
 
