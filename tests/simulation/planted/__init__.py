@@ -131,6 +131,8 @@ BUGS |= OF_FLAVORS
 
 # Bugs that only seeds with moves can show.
 OF_MOVES: dict[str, PlantedBug] = {
+    "members that move together not called back": group_bugs.others_not_called_back,
+    "only the first of several swaps judged": group_bugs.only_the_first_swap_judged,
     "a migration holds the whole share": move_bugs.heir_holds_all,
     "a confirmed move forgets its migration": move_bugs.heir_forgotten,
     "a move comes back and leaves its destination as it is": move_bugs.destination_left_as_it_is,

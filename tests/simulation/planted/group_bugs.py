@@ -1,11 +1,12 @@
-"""Planted bugs in placement's judgement by server groups."""
+"""Planted bugs in placement's judgement by server groups, and in moves of members that leave together."""
 
 from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import structs
 
-from placement_worker.core import swaps
+from cell_conductor.core import together
+from placement_worker.core import claims, swaps
 from placement_worker.core.drafts.group_draft import GroupsDraft
 from tests.simulation.replacing import replaced
 
@@ -27,3 +28,20 @@ def swap_not_judged() -> AbstractContextManager[None]:
         return judge
 
     return replaced(swaps, "judge_place", planted)
+
+
+def others_not_called_back() -> AbstractContextManager[None]:
+    """If the destination fails for one of several that move together, the others stay there."""
+    return replaced(together, "_call_back", lambda _real: lambda _inside: None)
+
+
+def only_the_first_swap_judged() -> AbstractContextManager[None]:
+    """Placement answers a question about several by its first swap."""
+
+    def planted(real: Any) -> Any:
+        def swap(draft: Any, asked: Any, first: Any, now: Any) -> Any:
+            return real(draft, asked, structs.replace(first, together=()), now)
+
+        return swap
+
+    return replaced(claims, "_swap_together", planted)
