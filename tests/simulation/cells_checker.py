@@ -69,6 +69,7 @@ class CellsChecker:
             )
         if row.state == "building" and (before is None or before.attempt != row.attempt):
             self._check_mode(row)
+            self._check_not_failed(row)
             self.silence.begins(row.id)
         if was != row.state:
             self._check_end(row, was)
@@ -116,6 +117,16 @@ class CellsChecker:
             self._findings.breaks(
                 "a host that is not up gets no new instance",
                 f"attempt {row.attempt} of {short_id(row.id)} is built on {row.host.name}, which is not set up",
+            )
+
+    def _check_not_failed(self, row: Instance) -> None:
+        """A host that failed to build an instance is not tried again for the same boot, nor given as a further alternate."""
+        assert row.host is not None, "an instance that is built has a host"
+        failed = {each.host for each in row.failures if not each.is_refused}
+        if row.move is None and row.host.name in failed:
+            self._findings.breaks(
+                "a host that failed does not build it again",
+                f"attempt {row.attempt} of {short_id(row.id)} is built on {row.host.name}, which has failed before",
             )
 
     def _check_built(self, row: Instance) -> None:

@@ -77,6 +77,7 @@ BUGS: dict[str, PlantedBug] = {
     "a lease without end": conductor_bugs.lease_without_end,
     "a silent host treated as failed": conductor_bugs.silent_host_treated_as_failed,
     "max_unit not checked": claim_bugs.max_unit_not_checked,
+    "hosts that failed chosen again": scheduler_bugs.failed_hosts_chosen_again,
     "choices never dropped": scheduler_bugs.choices_never_dropped,
     "an event of another cell believed": scheduler_bugs.foreign_event_believed,
     "no outbox notes written": scheduler_bugs.no_notes_written,

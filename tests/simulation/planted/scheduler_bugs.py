@@ -1,4 +1,4 @@
-"""Planted bugs in a scheduler's picture."""
+"""Planted bugs in a scheduler's picture, and in what it chooses."""
 
 from collections import defaultdict
 from contextlib import AbstractContextManager
@@ -11,7 +11,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.replica.replica import Replica
-from scheduler_worker.requests import cell_events
+from scheduler_worker.requests import cell_events, more_alternates
 from tests.simulation.replacing import replaced
 
 
@@ -61,3 +61,8 @@ def usage_ignored() -> AbstractContextManager[None]:
         return lambda self, changed: real(self, structs.replace(changed, usage=()))
 
     return replaced(Replica, "_merge", planted)
+
+
+def failed_hosts_chosen_again() -> AbstractContextManager[None]:
+    """An instance that has used up its alternates is sent to hosts that have failed to build it."""
+    return replaced(more_alternates, "_tried", lambda _real: lambda *_, **__: [])
