@@ -61,7 +61,7 @@ def _change_of_move(was: InstanceState | None, after: InstanceRow, move: Move, b
     is_new = was is None or was.move is None or was.move.number != move.number
     change = _of_move(after, move, by if is_new else "")
     if waiting is not None:
-        why = f"waits for room until {waiting.until}: {waiting.reason}"
+        why = f"waits for room until {waiting.until:%Y-%m-%d %H:%M:%S} UTC: {waiting.reason}"
         return structs.replace(change, outcome=WAITS, failure=why)
     if move.outcome:
         return structs.replace(change, ended_at=after.told.changed_at)
