@@ -37,6 +37,7 @@ AT_ONCE_S = 0.001
 UNAVAILABLE = "an unavailable node is not offered before it is available again"
 ONE_OWNER = "no node has two daemons that act on it"
 EPOCHS = "a report of an earlier owner is refused"
+STAYS = "a node with an instance stays with its daemon while that lives and does not drain"
 READ_FIRST = "a node is read before its new owner does anything with it"
 KEEPS_PROVIDERS = "no provider is deleted because nodes are handed over"
 OTHER_PROGRAMS = "an instance of another program is left on its node"
@@ -253,6 +254,7 @@ class NodesChecker:
         self, process: SimProcess, moves: Sequence[Move], moved: Sequence[Owned], members: Sequence[Member]
     ) -> None:
         alive = {each.name for each in members if each.is_alive}
+        stays = {each.name for each in members if each.is_alive and not each.is_draining}
         wanted = {move.id: move for move in moves}
         for each in moved:
             knowledge = self._known.setdefault(each.id, KnownNode())
@@ -262,6 +264,8 @@ class NodesChecker:
             self._findings.count(NODE, "taken over" if former not in alive else "handed over")
             if former != process.name:
                 self._check_let_go(process, each.id)
+            if each.holds_instance and each.owner != former and former in stays:
+                self._findings.breaks(STAYS, f"{former} gives {each.id} to {each.owner}")
         self.check_owners([each.id for each in moved])
 
     def _check_let_go(self, taker: SimProcess, node: ProviderId) -> None:

@@ -169,6 +169,7 @@ BUGS |= OF_WAITING_MOVES
 OF_NODES: dict[str, PlantedBug] = {
     "the epoch of a report not checked": node_bugs.epoch_not_checked,
     "a stale event wins": node_bugs.stale_event_wins,
+    "a node given with its instance": node_bugs.nodes_with_instances_given,
     "a provider deleted on a rebalance": node_bugs.provider_deleted_on_rebalance,
     "a takeover without reading": node_bugs.takeover_without_reading,
     "a started change counts as done": node_bugs.start_counts_as_done,

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from ironic_sync import deploying as deployer
-from ironic_sync import sweeping
+from ironic_sync import membership, sweeping
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core import deploying, notifications, ordering
 from ironic_sync.core.rows import NodeRow
@@ -44,6 +44,19 @@ def provider_deleted_on_rebalance() -> AbstractContextManager[None]:
         return lost
 
     return replaced(sweeping.Sweeper, "lost", planted)
+
+
+def nodes_with_instances_given() -> AbstractContextManager[None]:
+    """A daemon gives each node to the one with the highest score at once, also while an instance is on it."""
+
+    def planted(real: Any) -> Any:
+        def gives(owned: Any, members: Any, me: str) -> Any:
+            as_free = [structs.replace(each, holds_instance=False) for each in owned]
+            return tuple(structs.replace(each, only_free=False) for each in real(as_free, members, me))
+
+        return gives
+
+    return replaced(membership, "gives", planted)
 
 
 def takeover_without_reading() -> AbstractContextManager[None]:
