@@ -10,7 +10,7 @@ from typing import assert_never
 
 from msgspec import Struct, structs
 
-from bus.messages.build import InstanceId
+from bus.messages.build import AlternatesSpent, InstanceId
 from bus.messages.cell import Choice, MoreAlternates
 from bus.messages.hosts import NODE
 from bus.messages.placement import (
@@ -120,7 +120,11 @@ def on_more_alternates(transition: Transition, order: MoreAlternates) -> None:
     if row.state != "swapping" or not row.spent or row.spent != order.spent:
         return
     transition.continue_from(order.sequence)
-    transition.change(alternates=order.alternates, spent=0, tries=0, state_ends_at=transition.now)
+    # The event that asked is answered. If it stayed, a repeated answer would have it sent again, and that be answered again.
+    outbox = tuple([each for each in transition.row.outbox if not isinstance(each.message, AlternatesSpent)])
+    transition.change(
+        alternates=order.alternates, spent=0, tries=0, state_ends_at=transition.now, outbox=outbox
+    )
     if not order.alternates:
         transition.free_share()
         end_unbuilt(transition, f"no alternate is left: {order.reason}")

@@ -92,6 +92,15 @@ def test_an_answer_counts_once_and_only_for_its_question() -> None:
     assert [each.name for each in cell.rows[ONE].alternates] == ["h4"]
 
 
+def test_a_repeated_answer_does_not_ask_again() -> None:
+    cell, spent = without_alternates()
+    cell.hear(more(spent, "h3"))
+
+    said = cell.hear(more(spent, "h3"))
+
+    assert not [each for each in said if isinstance(each, AlternatesSpent)]
+
+
 def test_without_further_hosts_it_ends_with_every_reason_and_releases_its_claim() -> None:
     cell, spent = without_alternates()
 
