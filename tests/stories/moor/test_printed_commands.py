@@ -3,7 +3,6 @@
 The commands of a page run in its order, on one cloud. So a page may use only what it has created before.
 """
 
-import asyncio
 import json
 import os
 import re
@@ -199,7 +198,9 @@ class Reader:
         return moved
 
     async def _on_a_lost_host(self) -> dict[str, Any]:
+        """Alone there, as on a host that is drained."""
         instance = await self.active()
+        await self._leave_only(instance["host"], instance["id"])
         await self.json("host", "set", instance["host"], "down", "--reason", "lost")
         return instance
 
@@ -209,20 +210,24 @@ class Reader:
         return instance
 
     async def _on_its_own_host(self) -> dict[str, Any]:
-        """An instance alone on its host: what was moved there, and not confirmed, could not leave it."""
         host = f"{CELL}-host-00008"
-        if there := [each["id"] for each in await self.json("list") if each["host"] == host]:
-            await self.json("delete", "--wait", *there)
+        await self._leave_only(host)
         return await self._booted(host)
+
+    async def _leave_only(self, host: str, kept: str = "") -> None:
+        """Deletes what else is on the host: what was moved there, and not confirmed, could not leave it."""
+        listed = await self.json("list")
+        if others := [each["id"] for each in listed if each["host"] == host and each["id"] != kept]:
+            await self.json("delete", "--wait", *others)
 
     # Commands that are not over by themselves, and other programs
 
     async def _watch(self, words: Sequence[str]) -> None:
         async with started(*words, **self._environment) as watching:
             if words[0] == "events":
-                booting = asyncio.create_task(self.active())
+                await watching.until_printed_to_stderr("listening")
+                await self.active()
                 await watching.until_printed("instance.active")
-                await booting
             else:
                 await watching.until_printed("")
             watching.send_signal(signal.SIGINT)

@@ -88,7 +88,7 @@ def test_decoding_takes_time_linear_in_the_bytes() -> None:
         begun = time.process_time()
         table(entries)
         # The library's decoder took quadratic time (seconds), or exhausted the stack.
-        assert time.process_time() - begun < 0.5
+        assert time.process_time() - begun < 2
 
 
 def _many(count: int) -> bytes:
