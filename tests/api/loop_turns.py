@@ -47,17 +47,10 @@ async def check_turns(what: str, limit_s: float, work: Callable[[], Awaitable[No
 def turns_measured() -> Iterator[Turns]:
     """Measures all of asyncio's own loops; uvloop's callbacks are not seen.
 
-    The collector does not look at what was there before, such as the objects of a thousand other tests.
+    From then on the collector does not look at what was there before, such as the objects of a thousand other tests.
     """
     gc.collect()
     gc.freeze()
-    try:
-        yield from _measured()
-    finally:
-        gc.unfreeze()
-
-
-def _measured() -> Iterator[Turns]:
     turns = Turns()
     run = asyncio.Handle._run  # noqa: SLF001 - there is no other place to look from
 
