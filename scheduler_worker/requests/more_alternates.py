@@ -76,26 +76,36 @@ class AlternatesFinder:
                 return []
             answers = await self._answers(events)
             causes = {ask.message.instance.id: ask for ask in asks}
+            new: dict[InstanceId, InstanceRow] = {}
             steps = [
-                Ordered(each.instance.id, partial(self._after, each, answers.get(each.instance.id)))
+                Ordered(each.instance.id, partial(self._after, each, answers.get(each.instance.id), new=new))
                 for each in events
             ]
             rows = await take_steps(await transaction.begun(), steps)
-            changed = [row for row in rows.values() if row.unsaid and row.told.state == BUILDING]
-            await transaction.note(changed)
-            begun = [row for row in changed if row.choices]
-            transaction.when_committed(lambda: self._hold(begun))
-            return [tell for row in changed for tell in transaction.tells(row, causes[row.id])]
+            # A cell that repeats its question gets the answer that its row has. The choice was held when it was made.
+            answered = [row for row in rows.values() if row.unsaid and row.told.state == BUILDING]
+            await transaction.note(answered)
+            transaction.when_committed(lambda: self._hold([row for row in new.values() if row.choices]))
+            return [tell for row in answered for tell in transaction.tells(row, causes[row.id])]
 
         return {AlternatesSpent: on_spent}
 
     def _after(
-        self, event: AlternatesSpent, answer: Answer | None, row: InstanceRow | None
+        self,
+        event: AlternatesSpent,
+        answer: Answer | None,
+        row: InstanceRow | None,
+        *,
+        new: dict[InstanceId, InstanceRow],
     ) -> InstanceRow | None:
+        """The row with the answer, which is also added to `new`; None if the row has an answer already, or needs none."""
         if row is None:
             return None
         choices, reason = answer or Answer(reason="what it needs of a host is not known any more")
-        return with_alternates(row, event, choices, reason, self._clock())
+        after = with_alternates(row, event, choices, reason, self._clock())
+        if after is not None:
+            new[after.id] = after
+        return after
 
     async def _answers(self, events: Sequence[AlternatesSpent]) -> dict[InstanceId, Answer]:
         ids = tuple(dict.fromkeys(event.instance.id for event in events))

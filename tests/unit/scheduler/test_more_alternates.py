@@ -16,7 +16,7 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.cell import MoreAlternates
-from bus.workers.handling import Received
+from bus.workers.handling import Received, Said, Tell
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -48,6 +48,7 @@ class Scheduler:
         self.store = MemorySchedulerStore()
         self.held: list[InstanceRow] = []
         self.made_sure = 0
+        self.said: list[Said] = []
         row = a_row()
         told = structs.replace(row.told, state=state, cell="c1", host="h1", attempt=1, sequence=2)
         spec = encoded(a_spec(), BuildInstance(flavor=Flavor(vcpus=1)))
@@ -87,7 +88,7 @@ class Scheduler:
         ask = Received(AlternatesSpent(cell=cell, instance=said), "id", "", "conductor", "", 0, cell=cell)
         assert callable(self._handler)
         async with self._outbox.transaction() as tx:
-            await self._handler([ask], tx)
+            self.said += await self._handler([ask], tx)
         return await self.now()
 
     async def now(self) -> InstanceRow:
@@ -129,6 +130,23 @@ async def test_a_late_or_repeated_event_changes_nothing() -> None:
     assert await scheduler.hear(*tried("h1", "h2"), sequence=9, cell="c2") == first
     second = await scheduler.hear(*tried("h1", "h2", "h3"), sequence=9)
     assert (answer_in(second).spent, [each.name for each in answer_in(second).alternates]) == (9, ["h4"])
+
+
+@pytest.mark.asyncio
+async def test_a_repeated_question_gets_the_same_answer_and_holds_no_host_again() -> None:
+    scheduler = await Scheduler(four()).begin()
+    await scheduler.hear(*tried("h1", "h2"))
+    held = list(scheduler.held)
+
+    await scheduler.hear(*tried("h1", "h2"))
+
+    first, second = scheduler.said
+    assert isinstance(first, Tell)
+    assert isinstance(second, Tell)
+    assert isinstance(first.message, MoreAlternates)
+    assert second.message == first.message
+    assert [each.id for each in held] == [scheduler.row.id]
+    assert scheduler.held == held
 
 
 @pytest.mark.asyncio
