@@ -78,6 +78,7 @@ def gather(one: Transition, of_all: Mapping[int, Transition]) -> tuple[SwapClaim
     move = one.move
     all_ = [of_all[id_.int] for id_ in move.together if id_.int in of_all]
     inside = [each for each in all_ if _is_inside(each, one)]
+    _share_failures(inside, [each for each in all_ if _is_of_move(each, one)])
     _share_the_end(one, all_, inside)
     if any(each.moving.asks_alone for each in inside):
         # What they hold is not known yet.
@@ -102,15 +103,33 @@ def gather(one: Transition, of_all: Mapping[int, Transition]) -> tuple[SwapClaim
     return ()
 
 
+def _is_of_move(each: Transition, one: Transition) -> bool:
+    move = each.row.move
+    return move is not None and move.request_id == one.move.request_id
+
+
 def _is_inside(each: Transition, one: Transition) -> bool:
     """Is this row in the same move, and not at its end yet?"""
-    move = each.row.move
-    return move is not None and move.request_id == one.move.request_id and each.row.moving is not None
+    return _is_of_move(each, one) and each.row.moving is not None
 
 
 def _is_here(each: Transition, one: Transition) -> bool:
     """Has the order to move reached this row? A row that is deleted is not waited for."""
     return _is_inside(each, one) or each.row.state in ("deleting", "deleted")
+
+
+def _share_failures(inside: Sequence[Transition], of_move: Sequence[Transition]) -> None:
+    """Note at each of them the hosts that have failed for another one. By its failures the API level decides whether a move waits
+    for room again: all of them wait, or none.
+    """
+    failures = [(each.row.id, failure) for each in of_move for failure in each.row.failures]
+    for each in inside:
+        known = {(failure.host, failure.is_refused) for failure in each.row.failures}
+        for id_, failure in failures:
+            if (failure.host, failure.is_refused) not in known:
+                known.add((failure.host, failure.is_refused))
+                why = f"{id_}, which moves with it: {failure.reason}"
+                each.failed(failure.host, why, attempt=each.row.attempt, is_refused=failure.is_refused)
 
 
 def _share_the_end(one: Transition, all_: Sequence[Transition], inside: Sequence[Transition]) -> None:
@@ -131,11 +150,9 @@ def _share_the_end(one: Transition, all_: Sequence[Transition], inside: Sequence
 
 
 def _stays(each: Transition, one: Transition) -> bool:
-    move = each.row.move
     return (
-        move is not None
-        and move.request_id == one.move.request_id
-        and move.outcome not in ("", "confirmed")
+        _is_of_move(each, one)
+        and each.move.outcome not in ("", "confirmed")
         and each.row.state not in ("deleting", "deleted")
     )
 

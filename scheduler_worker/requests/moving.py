@@ -50,7 +50,7 @@ from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, problem_with_size
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
 from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of, request_of
-from scheduler_worker.core.instances.waiting_moves import move_waits, wait_of
+from scheduler_worker.core.instances.waiting_moves import may_wait, move_waits, wait_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -222,6 +222,8 @@ class Mover:
         if not isinstance(verdict, BuildRejected) and verdict is not row:
             refusal = None if room is None or verdict.move_waits else room.take(verdict, order)
             if refusal is None:
+                if verdict.choices and not verdict.move_waits:
+                    verdict = self._with_wait(verdict, order, kept)
                 begun[verdict.id] = verdict
                 return verdict
             verdict = refusal
@@ -256,6 +258,13 @@ class Mover:
             no_valid_host=found,
             together=together,
         )
+
+    def _with_wait(
+        self, row: InstanceRow, order: MoveInstance, kept: Callable[[MoveInstance], KeptRequest]
+    ) -> InstanceRow:
+        """The row of a move that begins at once; if its order waits for room, it does so should others get this room."""
+        wait = wait_of(order, evacuation_wait_s=self._settings.evacuation_wait_s)
+        return row if wait is None else may_wait(row, wait, self._clock(), kept(order))
 
     def verdict(
         self,
@@ -337,12 +346,12 @@ class Mover:
         return await follow_several(asks, steps_of, transaction, are_whole=[False] * len(asks))
 
     async def _waiting_together(self, orders: Sequence[EndMove]) -> list[tuple[InstanceId, ...]]:
-        """For each order, the other instances whose moves wait together with that of its instance. Once a move has begun, its
-        cell ends the moves of the others.
+        """For each order, the other instances whose moves wait together with that of its instance, or have waited: some may wait
+        again by now. If a move began without a wait, its cell ends the moves of the others.
         """
         ids = tuple(dict.fromkeys(order.instance for order in orders))
         rows = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
-        moves = {row.id: row.told.move for row in rows if row.move_waits}
+        moves = {row.id: row.told.move for row in rows if row.waited is not None}
         return [
             tuple(each for each in move.together if each != order.instance)
             if (move := moves.get(order.instance)) is not None and move.request_id == order.request_id

@@ -16,7 +16,7 @@ from bus.messages.moves import MOVE_LIMITS, MoveInstance
 from bus.workers.publisher import Publisher
 from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.moves import MoveRoom
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.rows import MOVING, InstanceRow
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.instances.waiting_moves import (
     before_wait,
@@ -71,11 +71,16 @@ class WaitingMoves:
         rows = await self._rows([id_ for _, order in batch for id_ in (order.instance, *order.together)])
         orders: dict[object, tuple[bytes, MoveInstance]] = {}
         for one, order in batch:
-            if waits_by(rows.get(order.instance), order):
-                together = tuple(each for each in order.together if waits_by(rows.get(each), order))
-                # One try counts for all instances that move together.
-                key = order.request_id if order.together else (order.request_id, order.instance)
-                orders.setdefault(key, (one.digest, structs.replace(order, together=together)))
+            if not waits_by(rows.get(order.instance), order):
+                continue
+            if any(_moves_by(rows.get(each), order) for each in order.together):
+                # Others got their room, so they wait again. What their cell says of the last of them is under way.
+                self._specs.failed(one.digest, may_pass=True)
+                continue
+            together = tuple(each for each in order.together if waits_by(rows.get(each), order))
+            # One try counts for all instances that move together.
+            key = order.request_id if order.together else (order.request_id, order.instance)
+            orders.setdefault(key, (one.digest, structs.replace(order, together=together)))
         tried = [order for _, order in orders.values()]
         units, wanted = await self._mover.needed(tried, _as_new(tried))
         chosen = await self._mover.hosts_for(wanted, [unit.is_whole for unit in units])
@@ -145,7 +150,7 @@ class WaitingMoves:
             return None, [
                 begun(after, waited) if waited is not None else after
                 for waited, after in verdicts
-                if isinstance(after, InstanceRow)
+                if isinstance(after, InstanceRow) and after is not rows.get(after.id)
             ]
         after = [self._without_host(waited, problem) for waited, _ in verdicts if waited is not None]
         before = [waited for waited, _ in verdicts if waited is not None]
@@ -173,6 +178,13 @@ def _as_new(orders: Sequence[MoveInstance]) -> Callable[[InstanceRow], InstanceR
         return before_wait(row) if row.move_waits and move and move.request_id in requests else row
 
     return seen
+
+
+def _moves_by(row: InstanceRow | None, order: MoveInstance) -> bool:
+    """Has its cell the move of this order, as far as is known here?"""
+    if row is None or row.told.state != MOVING or row.told.move is None:
+        return False
+    return row.told.move.request_id == order.request_id
 
 
 def _may_pass(problem: BuildRejected) -> bool:

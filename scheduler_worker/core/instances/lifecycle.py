@@ -307,7 +307,9 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         unsaid=still_to_say,
         has_waited=row.move_waits and now_told.waiting is None,
     )
-    return waits_again(after, now) if told.state == MOVING else after
+    # The order to abort it may have come to its cell after the end of the move.
+    is_wanted = told.state == MOVING and told.move is not None and not told.move.asked
+    return waits_again(after, now) if is_wanted else after
 
 
 def awaits_alternates(row: InstanceRow, event: AlternatesSpent) -> bool:

@@ -98,6 +98,18 @@ def move_waits(
     )
 
 
+def may_wait(row: InstanceRow, wait: MoveWaits, now: datetime, kept: KeptRequest) -> InstanceRow:
+    """The row of a move that begins at once, and that waits if others get the room before its cell has asked placement."""
+    move = row.told.move
+    assert move is not None, "a row that moves has a move"
+    until = now + timedelta(seconds=wait.for_s)
+    return structs.replace(
+        row,
+        told=structs.replace(row.told, move=structs.replace(move, waits_until=until)),
+        kept_move=KeptMove(move.request_id, kept.build, kept.digest, move.number, now, until, wait.priority),
+    )
+
+
 def move_waits_on(row: InstanceRow, reason: str, no_valid_host: NoValidHost | None) -> InstanceRow:
     """The row of a move that waits on after another try, with the new reasons; the same row if they are the same as before.
     Clients see the reasons when they ask; no event tells them.
@@ -183,10 +195,10 @@ def cut_short(told: InstanceState) -> InstanceState:
 
 def is_to_wait_again(told: InstanceState, now: datetime) -> bool:
     """Has the cell ended a move for which nothing was tried, since others got the room before the cell asked for it? Then it
-    waits again, as long as its time is not up. Instances that move together do not: each hears of its own end.
+    waits again, as long as its time is not up. Instances that move together have the same failures, so they wait again together.
     """
     move = told.move
-    if move is None or move.outcome != "failed" or move.together or move.waits_until is None:
+    if move is None or move.outcome != "failed" or move.waits_until is None:
         return False
     if now >= move.waits_until or not told.failures or not all(each.is_refused for each in told.failures):
         return False

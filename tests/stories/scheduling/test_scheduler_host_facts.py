@@ -1,6 +1,6 @@
 """What hosts tell, from the host to the choice: capabilities, metrics, failed builds; and the host of another instance."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,11 +40,16 @@ def a_host(name: str, temperature: float, vcpus: int = 8, model: str = "Rome") -
 
 @asynccontextmanager
 async def a_cell(
-    setup: Cloud, rows: ConductorStore, *hosts: SimulatedHost, script: FaultScript | None = None
+    setup: Cloud,
+    rows: ConductorStore,
+    *hosts: SimulatedHost,
+    script: FaultScript | None = None,
+    station: Callable[..., Station] = Station,
 ) -> AsyncIterator[None]:
+    """A cell with these hosts. `station` makes the station of its conductor."""
     conductor, computes = (
-        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
-        for role in ("conductor", "compute")
+        make(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
+        for role, make in (("conductor", station), ("compute", Station))
     )
     parts = (
         *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all),

@@ -42,6 +42,8 @@ from bus.messages.placement import (
 from cell_conductor.core.decide import Due, Input, decide
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.core.together import answers_of_all, others_of
+from cell_conductor.core.transition import state_of
+from scheduler_worker.core.instances.waiting_moves import is_to_wait_again
 from tests.unit.conductor.test_conductor import NOON, RULES, choice, drawing, host, place
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ class TogetherWorld:
             source="h1",
             ends_by=NOON + timedelta(seconds=self.chance.choice((20, 2000))),
             together=IDS,
+            waits_until=NOON + timedelta(days=1),
         )
         choices = (choice("h2"), choice("h3"))
         self.late += [MoveInCell(cell="c1", instance=id_, move=self.move, choices=choices) for id_ in IDS]
@@ -191,6 +194,10 @@ def test_instances_that_move_together_are_on_one_host_after_each_commit_and_all_
     # One may be aborted when its time is up, and the others fail because of it.
     outcomes = {row.move.outcome for row in living if row.move is not None}
     assert outcomes <= {"confirmed"} or outcomes <= {"aborted", "failed"}
+    if outcomes == {"failed"}:
+        # Each is judged by its own report, but they wait again together, or not at all.
+        told = [state_of(row, "c1", row.sequence) for row in living]
+        assert len({is_to_wait_again(each, NOON) for each in told}) == 1, told
     for row in living:
         assert row.state == "active"
         assert world.held[row.id][1] == (row.host and row.host.share.host)

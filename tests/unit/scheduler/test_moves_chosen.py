@@ -1,15 +1,33 @@
 """The hosts that the scheduler chooses for a move, and those that it does not, with the reasons."""
 
+import asyncio
+from collections.abc import Hashable, Sequence
+from uuid import UUID
+
+import msgspec
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected, InstancesFound, MoveKind
+from bus.message import ConsumerId
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    InstanceActive,
+    InstanceId,
+    InstancesFound,
+    MoveKind,
+)
 from bus.messages.hosts import NODE
+from bus.messages.moves import MoveInstance, MoveWait
 from bus.workers.handling import Answer
+from bus.workers.publisher import Outgoing
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.store import NewRequest
+from scheduler_worker.requests.waiting_moves import WaitingMoves
+from scheduler_worker.store import InstanceQuery, NewRequest, WaitingInstance
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state
-from tests.unit.scheduler.test_moves_at_api_level import a_row, an_order
+from tests.unit.scheduler.test_moves_at_api_level import NOON, a_row, an_order
+from tests.unit.scheduler.test_moves_that_wait import refused_in_cell
 from tests.unit.scheduler.test_scheduler_handlers import Worker
 
 pytestmark = pytest.mark.asyncio
@@ -95,3 +113,62 @@ async def test_an_order_to_resize_that_is_wrong_in_itself_is_refused_without_a_q
         "flavor",
         "there is none: it says what size the instance gets",
     )
+
+
+class Sent:
+    """A publisher whose broker confirms at once."""
+
+    def __init__(self) -> None:
+        self.outgoing: list[Outgoing] = []
+        self.kept: list[Hashable] = []
+
+    def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
+        self.outgoing += outgoing
+        self.kept += kept
+        sent = asyncio.get_running_loop().create_future()
+        sent.set_result(None)
+        return sent
+
+
+async def test_a_move_that_waits_again_is_tried_only_when_all_that_move_with_it_wait() -> None:
+    worker = Worker()
+    worker.picture.apply([a_state(name) for name in ("h1", "h2")])
+    worker.picture.put_hosts([a_host(name) for name in ("h1", "h2")])
+    one = a_row()
+    spec = encoded(a_spec(1), BuildInstance(request_id=one.told.request_id))
+    other = structs.replace(one, told=structs.replace(one.told, id=InstanceId(ConsumerId(UUID(int=2)))))
+    rows = tuple(structs.replace(each, spec=spec) for each in (one, other))
+    async with worker.store.transaction() as transaction:
+        await transaction.accept([NewRequest(one.told.request_id, b"digest", rows)])
+    order = an_order("migrate", together=(other.id,), wait=MoveWait(for_s=600))
+    await worker.handle(order)
+    waiting = WaitingMoves(
+        worker.mover,
+        worker.store,
+        worker.outbox,
+        Sent(),  # type: ignore[arg-type]
+        specs=worker.waiting,
+        clock=lambda: NOON,
+    )
+
+    async def now(each: InstanceRow) -> InstanceRow:
+        (row,) = await worker.store.instances(InstanceQuery(instances=(each.id,)))
+        return row
+
+    async def loses_its_room(each: InstanceRow) -> None:
+        row = await now(each)
+        assert row.told.state == "moving", row
+        await worker.handle(InstanceActive(cell="c1", instance=refused_in_cell(row)))
+
+    async def tried() -> list[str]:
+        kept = (await now(one)).kept_move
+        assert kept is not None
+        kept_order = msgspec.msgpack.decode(kept.order, type=MoveInstance)
+        await waiting.try_again([(WaitingInstance(one.id, kept.digest, kept.order), kept_order)])
+        return [(await now(each)).told.state for each in (one, other)]
+
+    await loses_its_room(one)
+    assert await tried() == ["active", "moving"]
+    assert (await now(one)).move_waits
+    await loses_its_room(other)
+    assert await tried() == ["moving", "moving"]

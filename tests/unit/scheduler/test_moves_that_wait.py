@@ -37,6 +37,7 @@ from scheduler_worker.core.instances.waiting_moves import (
     before_wait,
     begun,
     is_to_wait_again,
+    may_wait,
     move_waits,
     move_waits_on,
     wait_of,
@@ -269,6 +270,34 @@ def test_a_move_that_failed_otherwise_does_not_wait_again(changes: dict[str, obj
     after = heard(row, event(cell="c1", instance=said), NOON)
     assert after is not None
     assert (after.told.waiting, after.told.move and after.told.move.outcome) == (None, "failed")
+
+
+def test_a_move_that_is_to_be_aborted_does_not_wait_again() -> None:
+    row = goes(a_waiting())
+    asked = move_ended(row, an_end("abort", request_id=an_order().request_id), NOON, is_up)
+    assert isinstance(asked, InstanceRow)
+    # The cell had ended the move before this order came.
+    after = heard(asked, InstanceActive(cell="c1", instance=refused_in_cell(row)), NOON)
+    assert after is not None
+    assert after.told.waiting is None
+    assert after.told.move is not None
+    assert after.told.move.outcome == "failed"
+
+
+def test_a_move_that_begins_at_once_waits_if_others_get_the_room() -> None:
+    begins = moved(a_row(), an_order(wait=LONG), (H2,), NOON, timeout_s=3600, confirm_s=600)
+    row = may_wait(begins, MoveWaits(600, 3), NOON, KeptRequest(b"digest", b"order"))
+    assert row.told.waiting is None
+    again = heard(
+        structs.replace(row, unsaid=False), InstanceActive(cell="c1", instance=refused_in_cell(row)), NOON
+    )
+    assert again is not None
+    assert again.told.waiting is not None
+    assert (again.told.waiting.until, again.told.waiting.priority) == (NOON + timedelta(seconds=600), 3)
+    assert again.kept == KeptRequest(b"digest", b"order")
+    assert again.told.move is not None
+    assert again.kept_move is not None
+    assert again.kept_move.number == again.told.move.number
 
 
 def test_a_move_does_not_wait_again_when_its_time_is_up() -> None:
