@@ -9,6 +9,7 @@ bus/configuration/database_settings.py, so that commands without a database load
     postgresql.py   pooled sessions, and transactions begun by our own statements.
     sqlite.py       one connection that writes, one that reads.
     migrations.py   table migrations, under a lock.
+    rows.py         statements on batches of rows, from one description for both databases.
     statements.py   differences between the two SQL dialects.
     types.py        column types.
     errors.py       which errors are transient, and whether the server is down.
@@ -20,12 +21,14 @@ from bus.sql.database import Database, Transaction, open_database, read_once, re
 from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
+from bus.sql.rows import ONCE, RowColumns, Values
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction, driver_of
 from bus.sql.statements import among, array_of, columns_of, insert
 from bus.sql.types import Id, Moment, moment_text
 
 __all__ = [
     "DATABASE",
+    "ONCE",
     "POOL_SIZE",
     "Database",
     "DatabaseSettings",
@@ -34,9 +37,11 @@ __all__ = [
     "PostgresDatabase",
     "PostgresSession",
     "PostgresTransaction",
+    "RowColumns",
     "SqliteDatabase",
     "SqliteTransaction",
     "Transaction",
+    "Values",
     "among",
     "array_of",
     "columns_of",

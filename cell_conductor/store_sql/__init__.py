@@ -3,9 +3,8 @@
 The tables must exist: `bus.sql.upgrade(url, "cell_conductor")` creates them. A batch takes a constant number of
 statements.
 
-    postgresql.py   the hot statements for PostgreSQL; sqlite.py those for SQLite
-    rows.py         converts an instance to columns and back
-    reading.py      rare statements, once for both databases; hosts.py those about hosts
+    rows.py      the columns of an instance, and the hot statements
+    reading.py   rare statements; hosts.py those about hosts
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -20,15 +19,7 @@ from bus.errors import Transient
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.moments import microseconds
-from bus.sql import (
-    POOL_SIZE,
-    DatabaseSettings,
-    PostgresTransaction,
-    SqliteTransaction,
-    open_database,
-    read_once,
-    write_once,
-)
+from bus.sql import ONCE, POOL_SIZE, DatabaseSettings, Transaction, open_database, read_once, write_once
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
@@ -44,9 +35,17 @@ from cell_conductor.store import (
 )
 from cell_conductor.store_sql import hosts as hosts_sql
 from cell_conductor.store_sql import reading
-from cell_conductor.store_sql.postgresql import PostgresRows
-from cell_conductor.store_sql.rows import decode_note, encode_note, values
-from cell_conductor.store_sql.sqlite import SqliteRows
+from cell_conductor.store_sql.rows import (
+    ADD,
+    CLEAR,
+    LOAD,
+    NOTE,
+    NOTES,
+    REPLACE,
+    decode_note,
+    encode_note,
+    values,
+)
 
 
 class Loaded(Struct, frozen=True, gc=False):
@@ -59,17 +58,12 @@ class SqlConductorTransaction:
 
     def __init__(
         self,
-        transaction: PostgresTransaction | SqliteTransaction,
+        transaction: Transaction,
         cell: str,
         cache: RowCache,
         clock: Callable[[], datetime],
     ) -> None:
         self._transaction = transaction
-        self._rows = (
-            PostgresRows(transaction, cell)
-            if isinstance(transaction, PostgresTransaction)
-            else SqliteRows(transaction, cell)
-        )
         self._cell = cell
         self._cache = cache
         self._clock = clock
@@ -81,9 +75,9 @@ class SqlConductorTransaction:
         self._hosts: dict[ProviderId, CellHost] = {}
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
-        if not instances:
-            return {}
-        found = await self._as_rows(await self._rows.load(instances))
+        found = await self._as_rows(
+            [body for (body,) in await LOAD.fetch(self._transaction, instances, self._cell)]
+        )
         return {row.id: self._saved.get(row.id.int, row) for row in found}
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
@@ -97,7 +91,9 @@ class SqlConductorTransaction:
         self._forgotten += forgotten
         if not said:
             return None
-        return OutboxKey(await self._rows.note(microseconds(self._clock()), encode_note(said)))
+        at_us = microseconds(self._clock())
+        ((number,),) = await NOTE.fetch(self._transaction, ONCE, self._cell, at_us, encode_note(said))
+        return OutboxKey(number)
 
     async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
         locked = {
@@ -121,8 +117,7 @@ class SqlConductorTransaction:
         """Write everything that was saved, just before the commit."""
         if self._saved or self._forgotten:
             await self._write()
-        if self._cleared:
-            await self._rows.clear(sorted(self._cleared))
+        await CLEAR.fetch(self._transaction, self._cleared)
 
     def committed(self) -> None:
         for number, body in self._written.items():
@@ -144,9 +139,8 @@ class SqlConductorTransaction:
             for number, row in sorted(self._saved.items())
             if number not in self._loaded
         ]
-        if known:
-            await self._rows.replace(known)
-        if new and (added := await self._rows.add(new)) < len(new):
+        await REPLACE.change(self._transaction, known, self._cell)
+        if (added := await ADD.change(self._transaction, new, self._cell)) < len(new):
             raise Transient(f"{len(new) - added} of {len(new)} new instances have a row already")
         if self._forgotten:
             await self._transaction.run(reading.forget, self._cell, self._forgotten)
@@ -159,7 +153,8 @@ class SqlConductorTransaction:
         found = [row or next(read) for row in rows]
         if any(row.outbox for row in found):
             unconfirmed: set[MessageKey] = set()
-            unconfirmed.update(*[decode_note(note) for note in await self._rows.notes()])
+            notes = await NOTES.fetch(self._transaction, ONCE, self._cell)
+            unconfirmed.update(*[decode_note(note) for (note,) in notes])
             found = [without_confirmed(row, unconfirmed) for row in found]
         self._loaded |= {row.id.int: Loaded(body, row) for row, body in zip(found, bodies, strict=True)}
         return found
