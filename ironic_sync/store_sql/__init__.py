@@ -3,15 +3,14 @@
 The tables must exist: `bus.sql.upgrade(url, "ironic_sync")` makes them. On PostgreSQL, a batch is a constant number
 of statements.
 
-    postgresql.py, sqlite.py   the statements that run most often, for each database
-    rows.py                    converts a row to the values of its columns, and back
-    reading.py                 queries that take no lock, for both databases
-    daemons.py                 the members of the ring and their leases, for both databases
+    rows.py      the columns of a node's row, and the statements that run most often
+    reading.py   queries that take no lock
+    daemons.py   the members of the ring and their leases
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from operator import attrgetter
 from uuid import UUID
 
 from msgspec import structs
@@ -22,8 +21,7 @@ from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
     PostgresDatabase,
-    PostgresTransaction,
-    SqliteTransaction,
+    Transaction,
     open_database,
     read_once,
     reads,
@@ -33,54 +31,38 @@ from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store import IronicTransaction, RingView, Saved, check_name
 from ironic_sync.store_sql import daemons, reading
-from ironic_sync.store_sql.postgresql import PostgresRows
-from ironic_sync.store_sql.rows import Stored, Values, number, row_of, values
-from ironic_sync.store_sql.sqlite import SqliteRows
+from ironic_sync.store_sql.rows import ADD, FORGET, GIVE, LOAD, REPLACE, owned_of, row_of, values
 
 # A daemon that stands still inside a transaction is thrown out of it before its lease is over.
 SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
 # For leases: one renews while another looks.
 LEASE_SESSIONS = 2
-
-
-class Rows(Protocol):
-    """The statements on nodes' rows that run most often; each database has its own."""
-
-    async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]: ...
-
-    async def write(self, rows: Sequence[Values], *, are_new: bool) -> set[UUID]:
-        """Insert these rows if they are new, otherwise update them. Returns the ids of those that were written: a new
-        row only if there is none of its id, another only if it still has the version that was read.
-        """
-
-    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]: ...
-
-    async def forget(self, ids: Sequence[UUID], versions: Sequence[int]) -> int: ...
+# All daemons lock rows in the order of these numbers.
+_number_of = attrgetter("id.int")
 
 
 class SqlIronicTransaction:
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
 
     async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
-        found = await self._rows.load(sorted(ids, key=number)) if ids else ()
-        return {row.id: row for row in map(row_of, found)}
+        return {row.id: row for row in map(row_of, await LOAD.fetch(self._transaction, ids))}
 
     async def save(self, rows: Sequence[NodeRow]) -> Saved:
         assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
-        ordered = sorted(rows, key=lambda row: number(row.id))
+        ordered = sorted(rows, key=_number_of)
         written = set[UUID]()
-        for are_new in (False, True):
+        for statement, are_new in ((REPLACE, False), (ADD, True)):
             if some := [values(row) for row in ordered if (not row.version) == are_new]:
-                written |= await self._rows.write(some, are_new=are_new)
+                written.update(id_ for (id_,) in await statement.fetch(self._transaction, some))
         return Saved(
             tuple(structs.replace(row, version=row.version + 1) for row in rows if row.id in written),
             tuple(row.id for row in rows if row.id not in written),
         )
 
     async def forget(self, rows: Sequence[NodeRow]) -> int:
-        ordered = sorted(rows, key=lambda row: number(row.id))
-        return await self._rows.forget([row.id for row in ordered], [row.version for row in ordered])
+        ordered = sorted(rows, key=_number_of)
+        return await FORGET.change(self._transaction, [(row.id, row.version) for row in ordered])
 
 
 class SqlIronicStore:
@@ -95,7 +77,7 @@ class SqlIronicStore:
     @asynccontextmanager
     async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator[IronicTransaction]:
         async with self._database.writing(is_lazy=is_lazy) as transaction:
-            yield SqlIronicTransaction(_rows(transaction))
+            yield SqlIronicTransaction(transaction)
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         return {row.id: row for row in await read_once(self._database, reading.read, ids)}
@@ -128,7 +110,11 @@ class SqlIronicStore:
         if not moves:
             return ()
         async with self._database.writing() as transaction:
-            return await _rows(transaction).give(moves)
+            rows = [
+                (each.id, each.owner, each.epoch, each.to, each.only_free, each.above)
+                for each in sorted(moves, key=_number_of)
+            ]
+            return owned_of(await GIVE.fetch(transaction, rows))
 
     has_tables = reads(reading.has_tables)
 
@@ -136,12 +122,6 @@ class SqlIronicStore:
         await self._database.close()
         if self._leases is not self._database:
             await self._leases.close()
-
-
-def _rows(transaction: PostgresTransaction | SqliteTransaction) -> Rows:
-    if isinstance(transaction, PostgresTransaction):
-        return PostgresRows(transaction)
-    return SqliteRows(transaction)
 
 
 def _look(connection: Connection, name: str, limit: int, after: ProviderId | None) -> RingView:
