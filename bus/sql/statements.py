@@ -29,15 +29,13 @@ def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.I
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
-def columns_of(rows: Sequence[Sequence[Any]], plain: int, *, ids: int = 0) -> tuple[Any, ...]:
+def columns_of(rows: Sequence[Sequence[Any]], plain: int) -> tuple[Any, ...]:
     """Turn rows into columns for PostgreSQL's `unnest`: one parameter of the statement for each column.
 
-    The first `ids` columns have ids, and become lists. The next `plain` columns become text (`array_of`). All further
-    columns become lists.
+    The first `plain` columns become text (`array_of`), all further columns lists.
     """
     columns = list(zip(*rows, strict=True))
-    plain += ids
-    return (*map(list, columns[:ids]), *map(array_of, columns[ids:plain]), *map(list, columns[plain:]))
+    return (*map(array_of, columns[:plain]), *map(list, columns[plain:]))
 
 
 def array_of(column: Sequence[Any]) -> str:

@@ -3,10 +3,8 @@
 `bus.sql.upgrade(url, "scheduler_worker")` creates the tables first. A batch is a constant number of statements.
 
     accepting.py     requests, each written once
-    postgresql.py    the hot statements on PostgreSQL
-    sqlite.py        the hot statements on SQLite
-    rows.py          the codec between an instance's columns and its value
-    reading.py       queries for instances and notes, and pruning
+    rows.py          an instance's columns, the hot statements, and the codec
+    reading.py       rare statements on instances and notes, and pruning
     hosts.py         rows of hosts
     cells.py         rows of cells, and counts of what is in them
     applications.py  rows of applications
@@ -26,14 +24,7 @@ from operator import attrgetter
 from bus.errors import Bug, Transient
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from bus.sql import (
-    DatabaseSettings,
-    PostgresTransaction,
-    SqliteTransaction,
-    open_database,
-    reads,
-    runs,
-)
+from bus.sql import DatabaseSettings, Transaction, open_database, reads, runs
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
@@ -56,8 +47,15 @@ from scheduler_worker.store_sql.cells import count_by_cell, find_cells, save_cel
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
 from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
-from scheduler_worker.store_sql.postgresql import PostgresInstances
 from scheduler_worker.store_sql.rows import (
+    ADD,
+    APPLY_EVENTS,
+    CONFIRM,
+    DECIDE,
+    DROP_NOTES,
+    LOCK,
+    NOTE,
+    WRITE,
     confirmed_in,
     event_values,
     new_values,
@@ -65,23 +63,17 @@ from scheduler_worker.store_sql.rows import (
     row_of,
     values,
 )
-from scheduler_worker.store_sql.sqlite import SqliteInstances
 
 # All workers lock rows in this order.
 _by_id = attrgetter("id.int")
 
 
 class SqlSchedulerTransaction:
-    def __init__(self, transaction: PostgresTransaction | SqliteTransaction) -> None:
+    def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
-        self._instances = (
-            PostgresInstances(transaction)
-            if isinstance(transaction, PostgresTransaction)
-            else SqliteInstances(transaction)
-        )
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
-        return await accept(self._instances, requests)
+        return await accept(self._transaction, requests)
 
     lease_waking = runs(waiting.lease_waking)
     release_waking = runs(waiting.release_waking)
@@ -101,16 +93,14 @@ class SqlSchedulerTransaction:
         await self.unlist([row.id for row in rows if row.has_waited])
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
-        if not instances:
-            return {}
-        return {row.id: row for row in map(row_of, await self._instances.lock(instances))}
+        return {row.id: row for row in map(row_of, await LOCK.fetch(self._transaction, instances))}
 
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
         if not rows:
             return {}
         decided = sorted(rows, key=_by_id)
         others: Mapping[InstanceId, InstanceRow] = {}
-        if await self._instances.decide([values(row) for row in decided]) < len(decided):
+        if await DECIDE.change(self._transaction, [values(row) for row in decided]) < len(decided):
             stored = await self.lock([row.id for row in decided])
             others = {row.id: stored[row.id] for row in decided if stored[row.id].told != row.told}
         await self._list([row for row in decided if row.id not in others])
@@ -119,29 +109,25 @@ class SqlSchedulerTransaction:
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         new = [row for row in rows if row.told.request_id == NO_REQUEST]
         known = [row for row in rows if row.told.request_id != NO_REQUEST]
-        if new and await self._instances.add(
-            [new_values(row, None, b"") for row in sorted(new, key=_by_id)]
-        ) < len(new):
+        added = [new_values(row, None, b"") for row in sorted(new, key=_by_id)]
+        if await ADD.change(self._transaction, added) < len(added):
             # Another worker has just accepted the request of this delete, whose row must not be overwritten.
             raise Transient("a deleted instance without a row has got one from its request meanwhile")
-        if known and (written := await self._instances.write([values(row) for row in known])) < len(known):
+        if (written := await WRITE.change(self._transaction, [values(row) for row in known])) < len(known):
             raise Bug(f"only {written} of {len(known)} locked instances were written")
         await self._list(known)
         if changes := [change for row in rows for change in row.history]:
             await self._transaction.run(write_changes, changes)
 
     async def apply_events(self, events: Sequence[CellEvent]) -> int:
-        if not events:
-            return 0
         ordered = sorted(events, key=lambda event: event.instance.id.int)
-        return await self._instances.apply_events([event_values(event) for event in ordered])
+        return await APPLY_EVENTS.change(self._transaction, [event_values(event) for event in ordered])
 
     lock_moves = runs(lock_moves)
     lock_hosts = runs(lock_hosts)
 
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
-        if hosts:
-            await self._transaction.run(save_hosts, hosts, at)
+        await save_hosts(self._transaction, hosts, at)
 
     forget_hosts = runs(forget_hosts)
     save_cells = runs(save_cells)
@@ -153,20 +139,16 @@ class SqlSchedulerTransaction:
     delete_group = runs(delete_group)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
-        if not groups:
-            return ()
-        numbers = await self._instances.note([note_values(rows) for rows in groups])
-        return [*map(OutboxKey, numbers)]
+        found = await NOTE.fetch(self._transaction, [note_values(rows) for rows in groups])
+        # Notes are inserted, and get their numbers, in the order of the groups.
+        return sorted([OutboxKey(number) for (number,) in found])
 
     async def confirm(self, said: Sequence[OutboxKey]) -> None:
-        if not said:
-            return
-        others = await self._instances.drop_notes(sorted({*said}))
-        if confirmed := confirmed_in(others):
-            await self._instances.confirm(confirmed)
+        dropped = await DROP_NOTES.fetch(self._transaction, {*said})
+        await CONFIRM.change(self._transaction, confirmed_in(dropped))
 
     async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
-        await self._instances.drop_notes(sorted({*names}))
+        await DROP_NOTES.fetch(self._transaction, {*names})
 
 
 class SqlSchedulerStore:

@@ -10,29 +10,28 @@ from uuid import UUID  # noqa: TC003 - imported like every other type
 
 from bus.errors import Transient
 from bus.messages.build import InstanceId
+from bus.sql import Transaction, Values
 from scheduler_worker.core.instances.lifecycle import adopted
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
-from scheduler_worker.store_sql.postgresql import PostgresInstances
-from scheduler_worker.store_sql.rows import Values, new_values, request_of, row_of
-from scheduler_worker.store_sql.sqlite import SqliteInstances
-
-Rows = PostgresInstances | SqliteInstances
+from scheduler_worker.store_sql import reading
+from scheduler_worker.store_sql.rows import ADD, LOCK_WITH_ORDERS, new_values, request_of, row_of
 
 
-async def accept(rows: Rows, new: Sequence[NewRequest]) -> list[Acceptance]:
+async def accept(transaction: Transaction, new: Sequence[NewRequest]) -> list[Acceptance]:
     """Write the new requests, each in the order of its rows' ids, so that no two workers wait for each other. Returns
     for each whether it is accepted.
     """
     added = [each for request in new for each in _values_of(request, request.rows)]
-    if await rows.add(sorted(added, key=lambda values: values[0].int)) == len(added):
+    if await ADD.change(transaction, sorted(added, key=lambda values: values[0].int)) == len(added):
         return [Known(request.rows) for request in new]
-    stored = _StoredRows(await rows.lock_stored([each[0] for each in added], [request.id for request in new]))
+    others = await transaction.run(reading.ids_of_requests, [request.id for request in new])
+    stored = _StoredRows(await LOCK_WITH_ORDERS.fetch(transaction, {*[each[0] for each in added], *others}))
     judged = [stored.judged(request) for request in new]
     refused = [request for request, each in zip(new, judged, strict=True) if not isinstance(each, Known)]
     if withdrawn := [id_ for request in refused for id_ in stored.of(request)]:
-        await rows.forget(withdrawn)
-    await _adopt(rows, stored, new, judged)
+        await transaction.run(reading.forget, withdrawn)
+    await _adopt(transaction, stored, new, judged)
     return judged
 
 
@@ -76,7 +75,7 @@ class _StoredRows:
 
 
 async def _adopt(
-    rows: Rows, stored: _StoredRows, new: Sequence[NewRequest], judged: Sequence[Acceptance]
+    transaction: Transaction, stored: _StoredRows, new: Sequence[NewRequest], judged: Sequence[Acceptance]
 ) -> None:
     """Write the rows of accepted requests over the rows of their instances that a delete had left before the request
     was seen.
@@ -89,8 +88,8 @@ async def _adopt(
         if stored.rows[row.id] is not row
     ]
     if instead:
-        await rows.forget([each[0] for each in instead])
-        await rows.add(instead)
+        await transaction.run(reading.forget, [each[0] for each in instead])
+        await ADD.change(transaction, instead)
 
 
 def _values_of(request: NewRequest, rows: Sequence[InstanceRow]) -> list[Values]:

@@ -9,21 +9,14 @@ from sqlalchemy import Connection
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
-from bus.sql import among, columns_of, driver_of
+from bus.sql import RowColumns, Transaction, among
 from scheduler_worker.store import HostQuery
 from scheduler_worker.tables import hosts as table
 
-_POSTGRES_SAVE = """
-INSERT INTO known_hosts (id, name, cell, changed_at, body)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::bytea[])
-ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell,
-    changed_at = excluded.changed_at, body = excluded.body
-"""
-_SQLITE_SAVE = """
-INSERT INTO known_hosts (id, name, cell, changed_at, body) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell,
-    changed_at = excluded.changed_at, body = excluded.body
-"""
+_SAVE = RowColumns(table, "id", "name", "cell", "changed_at", "body", free_texts=("name", "cell")).insert(
+    "ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, changed_at = excluded.changed_at,"
+    " body = excluded.body"
+)
 
 _encode = msgspec.json.Encoder().encode
 _host = msgspec.json.Decoder(HostState).decode
@@ -36,13 +29,9 @@ def lock_hosts(connection: Connection, ids: Sequence[ProviderId], names: Sequenc
     return [_host(body) for body in connection.scalars(query.order_by(table.c.id).with_for_update())]
 
 
-def save_hosts(connection: Connection, changed: Sequence[HostState], at: datetime) -> None:
+async def save_hosts(transaction: Transaction, changed: Sequence[HostState], at: datetime) -> None:
     hosts = sorted(changed, key=lambda host: host.id.int)
-    values = [(host.id, host.name, host.cell, at, _encode(host)) for host in hosts]
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(_POSTGRES_SAVE, columns_of(values, 0))
-    else:
-        driver_of(connection).executemany(_SQLITE_SAVE, values)
+    await _SAVE.change(transaction, [(host.id, host.name, host.cell, at, _encode(host)) for host in hosts])
 
 
 def forget_hosts(connection: Connection, ids: Sequence[ProviderId]) -> None:

@@ -1,13 +1,14 @@
-"""Queries for instances and notes that are not hot, and pruning: written once for both databases."""
+"""Statements on instances and notes that are not hot, and pruning: written once for both databases."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID  # noqa: TC003 - imported like every other type
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.messages.build import InstanceId
+from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import cell_and_name
 from bus.sql import among
 from bus.workers.handling import OutboxKey
@@ -63,6 +64,16 @@ def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | Non
         Note(OutboxKey(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
         for number, these in named.items()
     ]
+
+
+def ids_of_requests(connection: Connection, requests: Sequence[RequestId]) -> list[UUID]:
+    return list(
+        connection.scalars(sa.select(table.c.id).where(among(connection, table.c.request_id, requests)))
+    )
+
+
+def forget(connection: Connection, instances: Sequence[InstanceId]) -> None:
+    connection.execute(sa.delete(table).where(among(connection, table.c.id, instances)))
 
 
 def prune(connection: Connection, before: datetime, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""The codec between an instance's columns and its value, the same on both databases.
+"""An instance's columns, the statements that run most often, and the codec between the columns and the instance.
 
 Some values are packed into one column, because a column of its own costs as much as a whole pack. These are the values
 that are written once and that no query names; the order to the cell, together with the decision for a host; and the
@@ -8,7 +8,6 @@ reasons of failures.
 import struct
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -28,21 +27,44 @@ from bus.messages.build import (
     Waiting,
 )
 from bus.messages.cell import Choice, PlaceInCell
+from bus.sql import RowColumns, Values
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, Decision, InstanceRow, KeptMove
+from scheduler_worker.tables import instances, notes
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
     *("place_order", "troubles"),
 )
-# The columns in the order of all statements: of a new row, of a changed row, of a cell's event, and of a row that is read.
-COLUMNS = ("id", "request_id", "place", "project", "given", *_CHANGING)
-WRITTEN = ("id", *_CHANGING)
-HEARD = ("id", "cell", "sequence", "host", "attempt", "changed_at")
-READ = tuple(name for name in COLUMNS if name not in ("place", "due_at", "ended_at"))
+# The columns of a row that is read. The order to its cell comes last, since not all readers want it.
+_LOCKED = (
+    *("id", "request_id", "project", "given", "state", "sequence", "heard", "cell", "host", "attempt"),
+    *("changed_at", "unsaid", "troubles"),
+)
+READ = (*_LOCKED, "place_order")
 
-# One value for each column, as the database takes and gives it.
-Values = tuple[Any, ...]
+LOCK = RowColumns(instances, *_LOCKED).lock()
+LOCK_WITH_ORDERS = RowColumns(instances, *READ).lock()
+ADD = RowColumns(
+    instances, "id", "request_id", "place", "project", "given", *_CHANGING, free_texts=("project",)
+).insert("ON CONFLICT DO NOTHING")
+_CHANGED = RowColumns(instances, "id", *_CHANGING)
+WRITE = _CHANGED.update()
+DECIDE = _CHANGED.update("kept.state = 'accepted'")
+# `heard` in core/instances/lifecycle.py is this step for one row; the number is its SEQUENCE_AHEAD_MAX.
+APPLY_EVENTS = RowColumns(instances, "id", "cell", "sequence", "host", "attempt", "changed_at").update(
+    "kept.state = 'placed' AND kept.cell = new.cell AND kept.sequence < new.sequence"
+    " AND kept.heard < new.sequence AND new.sequence <= kept.sequence + 1000000",
+    state="'active'",
+    heard="new.sequence",
+    unsaid="NULL",
+    place_order="NULL",
+)
+# Placed rows are left out: the event of their cell confirms them.
+CONFIRM = RowColumns(instances, "id", "unsaid").update("kept.unsaid <= new.unsaid", unsaid="NULL")
+
+NOTE = RowColumns(notes, "at", "placed", "others").insert(returning=("number",))
+DROP_NOTES = RowColumns(notes, "others").delete_unlocked("number")
 
 
 class _Given(Struct, frozen=True, array_like=True):
@@ -88,7 +110,7 @@ _NO_TROUBLES = _Troubles((), (), None, "")
 
 
 def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
-    """The values of a new row, for the columns in `COLUMNS`."""
+    """The values of a new row, for `ADD`."""
     told = row.told
     return (
         row.id,
@@ -101,12 +123,12 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
 
 
 def values(row: InstanceRow) -> Values:
-    """The values of a changed row, for the columns in `WRITTEN`."""
+    """The values of a changed row, for `WRITE` and `DECIDE`."""
     return (row.id, *_changing_values(row))
 
 
 def event_values(event: CellEvent) -> Values:
-    """The values of a cell's event, for the columns in `HEARD`."""
+    """The values of a cell's event, for `APPLY_EVENTS`."""
     said = event.instance
     return (said.id, event.cell, said.sequence, said.host, said.attempt, said.changed_at)
 
@@ -165,12 +187,9 @@ def _changing_values(row: InstanceRow) -> Values:
 
 
 def row_of(read: Values) -> InstanceRow:
-    """The instance's row, from the values of the columns in `READ`."""
-    (
-        *(id_, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid),
-        order,
-        troubles,
-    ) = read
+    """The instance's row, from the values of the columns in `READ`; the order to its cell may be missing."""
+    id_, request_id, project, given, state, sequence, heard, *others = read
+    cell, host, attempt, changed_at, unsaid, troubles, *order = others
     was_given = _given(given)
     had = _NO_TROUBLES if troubles is None else _troubles(troubles)
     told = InstanceState(
@@ -199,7 +218,7 @@ def row_of(read: Values) -> InstanceRow:
         told=told,
         issued_at=was_given.issued_at,
         ends_by=was_given.ends_by,
-        order=None if order is None else _order(order),
+        order=_order(order[0]) if any(order) else None,
         heard=heard,
         unsaid=unsaid is not None,
         changes=had.changes,
@@ -237,18 +256,17 @@ def ids_in(placed: bytes, others: bytes) -> list[UUID]:
     ]
 
 
-def confirmed_in(notes: Iterable[bytes]) -> dict[UUID, int]:
-    """The rows whose messages are confirmed with these notes: the last sequence that a note names, by the row's id.
+def confirmed_in(dropped: Iterable[Values]) -> list[tuple[UUID, int]]:
+    """The rows whose messages are confirmed with these notes, for `CONFIRM`: the last sequence that a note names.
 
-    `notes` are the values of the column `others`, so placed rows are not among them: these are confirmed when their
-    cell reports the instance.
+    Only the others of a note are among them: placed rows are confirmed when their cell reports the instance.
     """
     last: dict[UUID, int] = {}
-    for others in notes:
+    for (others,) in dropped:
         for id_, sequence in _OTHER.iter_unpack(others):
             instance = UUID(bytes=id_)
             last[instance] = max(sequence, last.get(instance, 0))
-    return last
+    return sorted(last.items(), key=lambda each: each[0].int)
 
 
 def request_of(read: Values) -> tuple[UUID | None, bytes]:
