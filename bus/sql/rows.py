@@ -96,11 +96,11 @@ class RowColumns:
         """INSERT these rows. `instead` has other expressions for the values of columns."""
         into = f"INSERT INTO {self._table.name} ({', '.join(self._names)})"
         values = ", ".join(instead.get(name, f"new.{name}") for name in self._names)
-        ending = (ending and f" {ending}") + _returning(returning)
+        ending = ending and f" {ending}"
         # In the select list the arrays are read side by side; in FROM each would first be copied, row by row.
         unnested = {name: f"unnest({array})" for name, array in self._arrays.items()}
-        return self.statement(
-            f"{into} SELECT {_with(values, self._constants | unnested)}{ending}",
+        return self._writing(
+            f"{into} SELECT {_with(values, self._constants | unnested)}{ending}{_returning(returning)}",
             f"{into} VALUES ({_with(values, self._on_sqlite)}){ending}",
             returning,
         )
@@ -119,9 +119,9 @@ class RowColumns:
         # The ids are looked up one after the other: rows are locked in the order of the batch (bus/sql/postgresql.py).
         on_postgresql = f"{update} FROM {self.new} WHERE kept.{key} = ANY (ARRAY[new.{key}]){also}"
         on_sqlite = f"{update} WHERE kept.{key} = new.{key}{also}"
-        return self.statement(
+        return self._writing(
             _with(on_postgresql, self._constants) + _returning([f"kept.{name}" for name in returning]),
-            _with(on_sqlite, self._on_sqlite) + _returning(returning),
+            _with(on_sqlite, self._on_sqlite),
             returning,
         )
 
@@ -176,6 +176,12 @@ class RowColumns:
             _number_of if type_ == "uuid" else None,
         )
 
+    def _writing(self, on_postgresql: str, on_sqlite: str, returning: Sequence[str]) -> "RowStatement":
+        if [*returning] != self._own[:1]:
+            return self.statement(on_postgresql, on_sqlite + _returning(returning), returning)
+        # SQLite counts whether it has written a row. To return its id would double the cost of a small row.
+        return RowStatement(on_postgresql, on_sqlite, (), self._encoders, key_place=len(self._shared))
+
     def _decoders(self, names: Sequence[str]) -> Decoders:
         types = [self._table.c[name].type for name in names]
         return [
@@ -207,6 +213,8 @@ class RowStatement(_Statement, frozen=True):
     """A statement on a batch of rows. The values of shared columns follow the rows."""
 
     encoders: Sequence[Callable[[Values], Any]]
+    # For a statement that only returns the ids of the rows that were written: the place of the id on SQLite.
+    key_place: int | None = None
 
     async def change(self, transaction: Transaction, rows: Sequence[Values], *shared: Any) -> int:
         """Returns how many rows were changed."""
@@ -229,10 +237,10 @@ class RowStatement(_Statement, frozen=True):
         return [encode(column) for encode, column in zip(self.encoders, columns, strict=True)]
 
     def _fetch_each(self, connection: Connection, rows: Sequence[Values]) -> Sequence[Values]:
-        driver = driver_of(connection)
-        return self.decoded(
-            [found for row in rows for found in driver.execute(self.on_sqlite, row).fetchall()]
-        )
+        run = driver_of(connection).execute
+        if (key := self.key_place) is not None:
+            return [(row[key],) for row in rows if run(self.on_sqlite, row).rowcount]
+        return self.decoded([found for row in rows for found in run(self.on_sqlite, row).fetchall()])
 
 
 class KeyStatement(_Statement, frozen=True):

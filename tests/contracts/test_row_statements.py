@@ -166,6 +166,21 @@ async def test_a_statement_returns_the_rows_that_it_wrote(database: Database) ->
     assert [tuple(row) for row in changed] == [(FIRST, 10, AT, OWNER, True)]
 
 
+async def test_a_statement_returns_the_ids_of_the_rows_that_it_wrote(database: Database) -> None:
+    await add(database, FULL)
+    await add(database, FULL, room="attic")
+    adding = ROW.insert("ON CONFLICT (id, room) DO NOTHING", returning=("id",))
+    columns = RowColumns(SHELVES, "id", "count", shared=("room",))
+    changing = columns.update("kept.room = new.room AND kept.count < new.count", returning=("id",))
+
+    async with database.writing() as transaction:
+        added = await adding.fetch(transaction, [FULL, EMPTY], "hall")
+        changed = await changing.fetch(transaction, [(FIRST, 7), (SECOND, 7), (THIRD, 7)], "hall")
+
+    assert [tuple(row) for row in added] == [(SECOND,)]
+    assert [tuple(row) for row in changed] == [(SECOND,)]
+
+
 async def test_a_statement_with_only_shared_values_runs_once(database: Database) -> None:
     add_note = RowColumns(NOTES, shared=("said",)).insert(returning=("number",))
     notes_that_say = RowColumns(NOTES, shared=("said",)).select("number")
