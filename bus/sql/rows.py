@@ -256,7 +256,7 @@ class KeyStatement(_Statement, frozen=True):
             return ()
         if isinstance(transaction, PostgresTransaction):
             return await transaction.fetch(self.on_postgresql, *shared, sorted(keys, key=self.order))
-        return self.decoded(await transaction.fetch(self.on_sqlite, *shared, _json(keys).decode()))
+        return self.decoded(await transaction.fetch(self.on_sqlite, *shared, _json([*keys]).decode()))
 
 
 def _with(sql: str, parameters: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Statements on batches of rows do the same on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -206,6 +206,16 @@ async def test_rows_are_deleted_by_their_keys(database: Database) -> None:
 
     assert sorted(tuple(row) for row in deleted) == [(first, b"a"), (third, b"c")]
     assert [said for _, said in again] == [b"b"]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, dict.fromkeys, lambda ids: dict.fromkeys(ids).keys()])
+async def test_keys_may_be_in_any_collection(database: Database, kind: Callable[[Any], Any]) -> None:
+    await add(database, FULL, EMPTY)
+
+    async with database.writing() as transaction:
+        found = await READ.fetch(transaction, kind([SECOND, FIRST]), "hall")
+
+    assert [tuple(row) for row in found] == [FULL, EMPTY]
 
 
 async def test_an_empty_batch_changes_and_finds_nothing(database: Database) -> None:
