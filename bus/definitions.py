@@ -130,7 +130,7 @@ def rights_by_user(
     """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
     there = {*sites}
-    of_applications = {each.user: rights_of(each.role, names) for each in applications}
+    of_applications = {each.user: rights_of(each.role, (*names, each.exchange)) for each in applications}
     return of_applications | {
         user_of(role.name, cell): rights_of(role, names, cell, inbox=inbox)
         for role in ROLES

@@ -46,11 +46,13 @@ class Applications(Periodic):
         self._store = store
         self._publisher = publisher
         self._clock = clock
+        self.names: frozenset[str] = frozenset()
         self._projects: frozenset[str] = frozenset()
 
     async def refresh(self) -> None:
         """Read all applications from the database. On return, every one that was written before the call is known."""
         applications = await self._store.applications()
+        self.names = frozenset(each.name for each in applications)
         self._projects = frozenset(project for each in applications for project in each.projects)
         self._publisher.project_of = self.project_of if self._projects else None
 

@@ -23,6 +23,7 @@ from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.watch import read_aggregates
+from scheduler_worker.application_queues import ApplicationQueues
 from scheduler_worker.applications import Applications
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
@@ -198,17 +199,47 @@ def scheduler_parts(
         hold=mover.hold,
         chance=chance,
     )
-    requests = request_handlers(
-        builder,
-        registry,
-        applications,
-        clock,
-        settings,
-        picture=picture,
-        aggregates=aggregates,
-        mover=mover,
-        know_hosts=watch.look_again,
-    )
+    # By the queue that they read, or beside which they read that of an application.
+    api_workers: dict[str, Callable[..., Part]] = {
+        "scheduler.requests": partial(
+            station.worker,
+            handlers=request_handlers(
+                builder,
+                registry,
+                applications,
+                clock,
+                settings,
+                picture=picture,
+                aggregates=aggregates,
+                mover=mover,
+                know_hosts=watch.look_again,
+            ),
+            store=outbox,
+            outbox=outbox,
+            sweeps=False,
+            chance=chance,
+            before_burial={BuildInstance: (burial.end_in_error, burial.release)},
+        ),
+        "scheduler.questions": partial(
+            station.worker,
+            handlers=question_handlers(
+                store,
+                registry,
+                applications,
+                membership,
+                {
+                    **Planner(picture, plugins, reader, store).question_handlers(),
+                    **Explainer(store, picture, plugins).question_handlers(),
+                    **live.question_handlers(),
+                },
+                cells=known_cells,
+                picture=picture,
+                catch_up=replica.catch_up,
+            ),
+            store=outbox,
+            chance=chance,
+        ),
+    }
     events_of_cells = {
         down: down.worker(
             "scheduler.events",
@@ -270,18 +301,13 @@ def scheduler_parts(
             chance=chance,
         ),
         *[
-            station.worker(
-                "scheduler.requests",
-                requests,
-                outbox,
-                outbox=outbox,
-                # One loop sweeps for all; each clears what it has published itself.
-                sweeps=number == 0,
-                chance=chance,
-                before_burial={BuildInstance: (burial.end_in_error, burial.release)},
-            )
+            # One loop sweeps for all; each clears what it has published itself.
+            api_workers["scheduler.requests"]("scheduler.requests", sweeps=number == 0)
             for number in range(settings.batches_in_flight)
         ],
+        ApplicationQueues(
+            lambda: applications.names, station.consuming, api_workers, settings.hosts_poll_s, chance
+        ),
         station.worker(
             "scheduler.events",
             event_handlers(registry, applications, clock, cells, more_alternates),
@@ -289,25 +315,7 @@ def scheduler_parts(
             chance=chance,
         ),
         *events_of_cells.values(),
-        station.worker(
-            "scheduler.questions",
-            question_handlers(
-                store,
-                registry,
-                applications,
-                membership,
-                {
-                    **Planner(picture, plugins, reader, store).question_handlers(),
-                    **Explainer(store, picture, plugins).question_handlers(),
-                    **live.question_handlers(),
-                },
-                cells=known_cells,
-                picture=picture,
-                catch_up=replica.catch_up,
-            ),
-            outbox,
-            chance=chance,
-        ),
+        api_workers["scheduler.questions"]("scheduler.questions"),
     )
     ready = (replica.whole, watch.has_run, applications.has_run, aggregate_watch.has_run)
     return (Staged(parts, ready, workers, seen=(claimer,)),)

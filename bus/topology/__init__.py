@@ -16,9 +16,16 @@ A pattern is an AMQP topic pattern. `{cell}` in a pattern or name is replaced by
     declared.py   the objects of one broker.
 """
 
-from bus.topology.declared import is_retry_exchange, objects_of, retry_exchange_of
+from bus.topology.declared import (
+    is_retry_exchange,
+    kind_of,
+    objects_of,
+    objects_of_application,
+    retry_exchange_of,
+)
 from bus.topology.names import (
     API,
+    API_QUEUES,
     APPLICATION,
     APPLICATION_NAME,
     APPLICATION_USER,
@@ -38,6 +45,8 @@ from bus.topology.names import (
     PROJECT_NAME,
     REPLY,
     RETRY,
+    application_exchange,
+    application_queue,
 )
 from bus.topology.queues import (
     EXCHANGES,
@@ -100,6 +109,7 @@ from bus.topology.values import (
 __all__ = [
     "AGGREGATE_ORDERS",
     "API",
+    "API_QUEUES",
     "APPLICATION",
     "APPLICATION_NAME",
     "APPLICATION_USER",
@@ -156,6 +166,8 @@ __all__ = [
     "Scope",
     "Site",
     "answers_queue",
+    "application_exchange",
+    "application_queue",
     "broker_user_of",
     "destination_of",
     "end_of",
@@ -163,8 +175,10 @@ __all__ = [
     "in_cell",
     "inbox_queues",
     "is_retry_exchange",
+    "kind_of",
     "missed_queue",
     "objects_of",
+    "objects_of_application",
     "of_projects",
     "project_of_key",
     "properties_of",

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from bus.topology.names import RETRY
+from bus.topology.names import API_QUEUES, RETRY, application_queue
 from bus.topology.queues import EXCHANGES, INBOXES, QUEUES
-from bus.topology.roles import ROLES
+from bus.topology.roles import ROLES, Application
 from bus.topology.routes import in_cell
-from bus.topology.values import EVERY_SITE, Binding, Limits, Objects, Queue, QueueKind, Site
+from bus.topology.values import EVERY_SITE, Binding, Exchange, Limits, Objects, Queue, QueueKind, Site
 
 
 def objects_of(
@@ -47,6 +47,25 @@ def objects_of(
     return Objects(tuple(exchanges), tuple(queues), limits or Limits())
 
 
+def objects_of_application(application: Application, *, limits: Limits | None = None) -> Objects:
+    """An application's own exchange, and its own queues behind it: they take what those for all take from the API's exchange.
+
+    So a flood of one application does not delay what another one sends. The exchange is its own, too: by the keys in a CC
+    header, a writer to an exchange reaches every queue that is bound to it.
+    """
+    queues = (
+        Queue(
+            application_queue(queue.name, application.name),
+            queue.kind,
+            tuple(Binding(application.exchange, each.pattern) for each in queue.bindings),
+        )
+        for queue in QUEUES
+        if queue.name in API_QUEUES
+    )
+    exchange = Exchange(application.exchange, Site.API)
+    return Objects((exchange,), tuple(_queue_in_cell(queue, "") for queue in queues), limits or Limits())
+
+
 @functools.lru_cache(maxsize=10_000)
 def retry_exchange_of(queue: str) -> str:
     """The exchange through which workers return a message to this queue. Each role that reads queues has one of its own."""
@@ -58,9 +77,20 @@ def retry_exchange_of(queue: str) -> str:
             if of_a_cell and queue.startswith(before) and queue.endswith(after):
                 cell = queue.removeprefix(before).removesuffix(after)
                 return f"{RETRY}{role.name}.{cell}"
-            if read == queue:
+            if read == queue or (read.endswith(".*") and queue.startswith(read.removesuffix("*"))):
                 return f"{RETRY}{role.name}"
     raise ValueError(f"no role reads the queue {queue!r}")
+
+
+def kind_of(queue: str) -> QueueKind | None:
+    """The kind of a queue of this name: one of the table, of a cell, or of an application. None for any other name."""
+    for each in QUEUES:
+        before, of_a_cell, after = each.name.partition("{cell}")
+        is_of_cell = of_a_cell and queue.startswith(before) and queue.endswith(after)
+        is_own = each.name in API_QUEUES and queue.startswith(application_queue(each.name, ""))
+        if each.name == queue or is_of_cell or is_own:
+            return each.kind
+    return None
 
 
 def is_retry_exchange(name: str) -> bool:

@@ -29,6 +29,18 @@ APPLICATION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # How the roles and users of applications begin.
 APPLICATION = "app-"
 APPLICATION_USER = f"moor-{APPLICATION}"
+# Each application has one of its own beside each of these, for what it publishes on its own exchange.
+API_QUEUES = ("scheduler.requests", "scheduler.questions")
 PROJECT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 # In the key of a message that names no project: it is for the instances of all projects.
 NO_PROJECT = "-"
+
+
+def application_exchange(application: str) -> str:
+    """The exchange that one application may use instead of the API's, and to which no other application may write."""
+    return f"{API}.{application}"
+
+
+def application_queue(queue: str, application: str) -> str:
+    """The name of an application's own queue beside this one for all; with `*`, a pattern of all such names."""
+    return f"{queue}.{application}"

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from bus.topology.names import (
     API,
+    API_QUEUES,
     APPLICATION,
     APPLICATION_NAME,
     APPLICATION_USER,
@@ -18,6 +19,8 @@ from bus.topology.names import (
     NO_PROJECT,
     PLACEMENT,
     PROJECT_NAME,
+    application_exchange,
+    application_queue,
 )
 from bus.topology.queues import missed_queue
 from bus.topology.routes import (
@@ -102,7 +105,7 @@ ROLES: tuple[Role, ...] = (
             Grant(EVENTS, ("instance.#", "build.#", "aggregate.changed", "host.changed.*")),
             Grant(FEED, ("*",)),
         ),
-        reads=("scheduler.requests", "scheduler.questions", "scheduler.events"),
+        reads=(*API_QUEUES, *(application_queue(each, "*") for each in API_QUEUES), "scheduler.events"),
         listens=(Grant(EVENTS, (*FACTS, *(f"{key}.*" for key in OF_CONDUCTORS))),),
         asks=True,
         answers=True,
@@ -216,12 +219,18 @@ class Application(Struct, frozen=True):
         return user_of(self.role.name)
 
     @property
+    def exchange(self) -> str:
+        return application_exchange(self.name)
+
+    @property
     def role(self) -> Role:
         """The application's rights as a role, with keys that name its projects."""
+        says = (*of_projects("*"), *OF_ADMINS) if self.admin else of_projects(*self.projects)
+        by_its_own = (Grant(self.exchange, each.patterns) for each in says if each.exchange == API)
         heard = Grant(EVENTS, ("build.#", "instance.#")) if self.admin else Grant(FEED, self.projects)
         return Role(
             f"{APPLICATION}{self.name}",
-            writes=(*of_projects("*"), *OF_ADMINS) if self.admin else of_projects(*self.projects),
+            writes=(*says, *by_its_own),
             listens=(heard,),
             asks=True,
             site=Site.API,

@@ -18,6 +18,7 @@ from bus.message import Message, type_of
 from bus.origin import Origin
 from bus.permissions import key_pattern
 from bus.topology import (
+    API,
     FEED,
     NO_PROJECT,
     OF_ADMINS,
@@ -31,6 +32,7 @@ from bus.topology import (
     Grant,
     Kind,
     Scope,
+    application_exchange,
     broker_user_of,
     destination_of,
     of_projects,
@@ -100,7 +102,9 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
         if origin.key != (project_of(message) or NO_PROJECT):
             return _elsewhere(message, origin)
         return _may_say(origin.sender, FEED, origin.key, "", facts)
-    if destination.routing_key != origin.key or destination.exchange != origin.exchange:
+    if destination.routing_key != origin.key or (
+        destination.exchange != origin.exchange and not _is_by_its_own_exchange(destination.exchange, origin)
+    ):
         return _elsewhere(message, origin)
     return _may_say(
         origin.sender, destination.exchange, destination.routing_key, getattr(message, "cell", ""), facts
@@ -161,6 +165,14 @@ def answering(question: str) -> frozenset[str]:
     return frozenset(
         role.name for role in ROLES if (role.answers or role.answers_to) and queues & set(role.reads)
     )
+
+
+def _is_by_its_own_exchange(exchange: str, origin: Origin) -> bool:
+    """An application may publish on its own exchange instead of the API's, since a queue behind it takes its orders."""
+    speaker = broker_user_of(origin.sender)
+    if exchange != API or speaker is None or not speaker.application:
+        return False
+    return origin.exchange == application_exchange(speaker.application)
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -26,7 +26,7 @@ from bus.errors import NotTaken
 from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.parts import Status, wait_at_most
-from bus.topology import QUEUES, QueueKind, broker_user_of, project_of_key
+from bus.topology import QueueKind, broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters
 from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
@@ -69,8 +69,6 @@ class Item(Struct, frozen=True, eq=False):
 
 # A message that has used up its attempts is decoded this many more times, to release what was claimed for it.
 SPENT_READS_MAX = 3
-# Queues for which the broker reports that a parcel came back, but not how often.
-UNCOUNTED = frozenset(queue.name for queue in QUEUES if queue.kind is QueueKind.QUESTIONS)
 
 # Stands for a message that could not be read.
 NOTHING_READ: Received[Any] = Received(message=None, id="", trace="", sender="", reply_to="", attempts=0)
@@ -91,6 +89,8 @@ class Intake:
         chance: random.Random,
     ) -> None:
         self.queue = queue
+        # The broker reports that a parcel came back to this queue, but not how often.
+        self._is_uncounted = kind_of(queue) is QueueKind.QUESTIONS
         self._link = link
         self._facts = link.facts
         self._publisher = publisher
@@ -241,7 +241,7 @@ class Intake:
         if isinstance(lines, Unreadable):
             held = self._hold(consuming, delivery, origin, 1)
             self._bury_unread(held, lines)
-        elif delivery.returns and (len(lines) > 1 or self.queue in UNCOUNTED):
+        elif delivery.returns and (len(lines) > 1 or self._is_uncounted):
             self._set_aside(self._halve(self._hold(consuming, delivery, origin, 1), lines))
         else:
             held = self._hold(consuming, delivery, origin, len(lines))

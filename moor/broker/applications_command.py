@@ -8,7 +8,8 @@ import json
 import secrets
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from bus.broker import Connection, NotFound
 from bus.definitions import SALT_BYTES, definitions_of
 from bus.messages.applications import (
     ApplicationSet,
@@ -25,11 +27,18 @@ from bus.messages.applications import (
     KnownApplication,
     SetApplication,
 )
-from bus.topology import APPLICATION_NAME, APPLICATION_USER, Application
+from bus.topology import (
+    API_QUEUES,
+    APPLICATION_NAME,
+    APPLICATION_USER,
+    Application,
+    application_queue,
+    objects_of_application,
+)
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.client import asked
-from moor.options import AsJson, BusUrl, command_settings, fail, out, wrong_value
+from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection, wrong_value
 from moor.showing import print_all
 from moor.tables import Columns
 
@@ -97,6 +106,9 @@ def add(
         limits={"max-connections": connections_max, "max-channels": channels_max},
     )
     command = shlex.split(ctl)
+    with_connection(
+        deployment.url, lambda connection: connection.declare(objects_of_application(application))
+    )
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
     # RabbitMQ caches the rights of an open channel.
     rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
@@ -104,7 +116,10 @@ def add(
     where = f"its password is in {escape(str(credentials))}" if credentials else f"its password is {password}"
     acts_for = "all projects" if admin else ", ".join(application.projects)
     out.print(
-        f"[green]{application.user}[/green] may act for {acts_for}; {where}", highlight=False, soft_wrap=True
+        f"[green]{application.user}[/green] may act for {acts_for}; {where}. Its own exchange is "
+        f"[green]{application.exchange}[/green]",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -112,8 +127,10 @@ def add(
 def remove(
     name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
 ) -> None:
-    """Delete an application's user; the broker then closes its connections."""
-    _api_broker(bus)
+    """Delete an application's user and queues; the broker then closes its connections. Orders that still wait there are
+    dropped.
+    """
+    deployment = _api_broker(bus)
     if not APPLICATION_NAME.fullmatch(name):
         raise typer.BadParameter(
             f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
@@ -124,6 +141,10 @@ def remove(
     was_there = any(each["user"] == user for each in json.loads(listed))
     if was_there:
         rabbitmqctl(command, "delete_user", user)
+    queues = [application_queue(each, name) for each in API_QUEUES]
+    for queue, waiting in with_connection(deployment.url, partial(depths_of, queues)).items():
+        if waiting is not None:
+            rabbitmqctl(command, "delete_queue", queue, "--vhost", deployment.virtual_host)
     known = known_passwords(credentials)
     if credentials is not None and known.pop(user, None) is not None:
         write_private(credentials, known)
@@ -162,6 +183,18 @@ def _api_broker(bus: str) -> BrokerDeployment:
         )
     addresses = msgspec.structs.replace(settings.addresses, bus_url=settings.bus_url)
     return deployments_of(addresses, addresses.cells)[0]
+
+
+async def depths_of(queues: Iterable[str], connection: Connection) -> dict[str, int | None]:
+    """How many parcels wait in each of these queues; None if it is not declared."""
+    return {queue: await _depth(connection, queue) for queue in queues}
+
+
+async def _depth(connection: Connection, queue: str) -> int | None:
+    try:
+        return await connection.depth(queue)
+    except NotFound:
+        return None
 
 
 def rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:

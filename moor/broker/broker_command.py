@@ -12,12 +12,12 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
-from bus.broker import Connection, NotFound
+from bus.broker import Connection
 from bus.configuration.addresses import without_password
 from bus.definitions import SALT_BYTES, definitions_of
 from bus.topology import ROUTES, Objects, Queue, Route, Site
 from moor.broker.applications_command import app as applications
-from moor.broker.applications_command import rabbitmqctl
+from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.options import AsJson, BusUrl, Cells, command_settings, out, tuned, with_connection
@@ -115,7 +115,12 @@ def show(
     """Show each broker's queues, rights and messages. With a bus URL, show how many parcels wait in each queue."""
     settings, deployments = _deployments(bus, cells, else_cells=("one-cell",))
     is_named = bool(settings.addresses.bus_url)
-    depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in deployments]
+    depths = [
+        with_connection(each.url, partial(depths_of, [queue.name for queue in each.objects().queues]))
+        if is_named
+        else {}
+        for each in deployments
+    ]
     if as_json:
         brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
         messages = {
@@ -169,20 +174,6 @@ def _create_users(deployment: BrokerDeployment, file: Path, ctl: list[str]) -> N
     write_private(file, {**known, **passwords})
     rabbitmqctl(ctl, "import_definitions", stdin=json.dumps(definitions))
     out.print(f"[green]created[/green] {len(names)} users; their passwords are in {escape(str(file))}")
-
-
-def _depths(bus: str, queues: Iterable[Queue]) -> dict[str, int | None]:
-    async def work(connection: Connection) -> dict[str, int | None]:
-        return {queue.name: await _depth(connection, queue.name) for queue in queues}
-
-    return with_connection(bus, work)
-
-
-async def _depth(connection: Connection, queue: str) -> int | None:
-    try:
-        return await connection.depth(queue)
-    except NotFound:
-        return None
 
 
 def _queue_columns(depths: dict[str, int | None]) -> Columns[Queue]:

@@ -9,7 +9,8 @@ from bus.topology import Application, Objects
 # Applications that a test may add as users, named by these.
 ADMIN = Application("admin", admin=True)
 SHOP = Application("shop", projects=("shop",))
-APPLICATIONS = {each.user: each for each in (ADMIN, SHOP)}
+BANK = Application("bank", projects=("bank",))
+APPLICATIONS = {each.user: each for each in (ADMIN, SHOP, BANK)}
 
 
 class BrokerUnderTest(Protocol):

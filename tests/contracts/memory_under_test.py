@@ -160,7 +160,7 @@ def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:
     """The rights of this user according to the topology."""
     exchanges = [exchange.name for exchange in objects_of(cells).exchanges]
     if user in APPLICATIONS:
-        return rights_of(APPLICATIONS[user].role, exchanges)
+        return rights_of(APPLICATIONS[user].role, [*exchanges, APPLICATIONS[user].exchange])
     for role in ROLES:
         for cell in cells if role.per_cell else ("",):
             if user_of(role.name, cell) == user:

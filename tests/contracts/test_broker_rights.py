@@ -20,10 +20,12 @@ from bus.topology import (
     Queue,
     QueueKind,
     answers_queue,
+    application_queue,
     objects_of,
+    objects_of_application,
     user_of,
 )
-from tests.contracts.broker_under_test import ADMIN, SHOP, BrokerUnderTest
+from tests.contracts.broker_under_test import ADMIN, BANK, SHOP, BrokerUnderTest
 from tests.contracts.small_world import connected, drain, publish, receive, within_patience
 
 pytestmark = pytest.mark.asyncio
@@ -281,6 +283,37 @@ async def test_a_user_may_not_read_what_is_not_its_own(
     async with connected(under_test.broker(user)) as connection:
         with pytest.raises(AccessRefused):
             await within_patience(connection.open_consuming(queue, prefetch=1))
+
+
+async def test_only_an_application_publishes_on_its_exchange_and_only_schedulers_read_its_queue(
+    under_test: BrokerUnderTest,
+) -> None:
+    queue = application_queue("scheduler.requests", SHOP.name)
+    await prepare(under_test, SHOP.user, BANK.user, SCHEDULER)
+    await under_test.declare(objects_of_application(SHOP))
+
+    async with connected(under_test.broker(SHOP.user)) as connection:
+        orders = [Parcel(SHOP.exchange, f"{key}.shop", b"{}") for key in ("build.request", "instance.delete")]
+        assert await publish(connection, *orders) == [Receipt.CONFIRMED] * 2
+    for user, key in (
+        *(
+            (SHOP.user, key)
+            for key in ("build.request.bank", "host.set", "instance.query.bank", "host.query", queue)
+        ),
+        *((BANK.user, key) for key in ("build.request.shop", "build.request.bank")),
+        (SCHEDULER, "build.request.shop"),
+    ):
+        async with connected(under_test.broker(user)) as connection:
+            publishing = await connection.open_publishing()
+            order = Parcel(SHOP.exchange, key, b"{}")
+            assert await is_refused(within_patience(publishing.publish(order))), (user, key)
+    for user in (SHOP.user, BANK.user):
+        async with connected(under_test.broker(user)) as connection:
+            assert await is_refused(within_patience(connection.open_consuming(queue, prefetch=1)))
+    async with connected(under_test.broker(SCHEDULER)) as connection:
+        back = Parcel("moor.retry.scheduler", queue, b"{}", mandatory=True)
+        assert await publish(connection, back) == [Receipt.CONFIRMED]
+        assert len(await drain(connection, queue, 3)) == 3
 
 
 async def test_an_application_hears_its_own_projects_and_nothing_else(under_test: BrokerUnderTest) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from bus.messages.applications import SetApplication
 from bus.messages.build import InstanceId, RequestId
+from bus.topology import objects_of_application
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
@@ -40,7 +41,9 @@ async def a_cloud(**sizes: str) -> AsyncIterator[RealCloud]:
         yield setup
 
 
-async def start(program: str, url: str, *arguments: str, project: str = "") -> asyncio.subprocess.Process:
+async def start(
+    program: str, url: str, *arguments: str, project: str = "", **more: str
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -48,21 +51,23 @@ async def start(program: str, url: str, *arguments: str, project: str = "") -> a
         *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url, "MOOR_PROJECT": project},
+        env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url, "MOOR_PROJECT": project, **more},
     )
 
 
-async def run(program: str, url: str, *arguments: str, stdin: object = None, project: str = "") -> str:
+async def run(
+    program: str, url: str, *arguments: str, stdin: object = None, project: str = "", **more: str
+) -> str:
     """Run a program of the page to its end; returns what it printed."""
-    process = await start(program, url, *arguments, project=project)
+    process = await start(program, url, *arguments, project=project, **more)
     async with asyncio.timeout(PATIENCE_S):
         out, _ = await process.communicate(json.dumps(stdin).encode())
     assert process.returncode == 0
     return out.decode()
 
 
-async def ask(setup: RealCloud, message: dict[str, Any], user: str = ADMIN.user) -> Any:
-    return json.loads(await run("ask.py", setup.under_test.url(user), stdin=message))
+async def ask(setup: RealCloud, message: dict[str, Any], user: str = ADMIN.user, **more: str) -> Any:
+    return json.loads(await run("ask.py", setup.under_test.url(user), stdin=message, **more))
 
 
 @asynccontextmanager
@@ -107,6 +112,7 @@ async def test_one_plain_message_becomes_an_instance() -> None:
 async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> None:
     async with a_cloud() as setup:
         await setup.under_test.add_users((SHOP.user,), (CELL,))
+        await setup.under_test.declare(objects_of_application(SHOP))
         url = setup.under_test.url(SHOP.user)
         await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
         async with listening(setup, SHOP.user, "shop") as heard:
@@ -119,7 +125,7 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
             await wait_until(is_fed, "the schedulers know of it")
             heard.clear()
             other = (await run("boot.py", setup.under_test.url(ADMIN.user), project="p2")).strip()
-            request = (await run("boot.py", url, project="shop")).strip()
+            request = (await run("boot.py", url, project="shop", MOOR_EXCHANGE=SHOP.exchange)).strip()
             instance = str(instance_id_of(RequestId(UUID(request)), 0))
             hidden = str(instance_id_of(RequestId(UUID(other)), 0))
 
@@ -128,7 +134,7 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
 
             await until(lambda: "instance.active" in types(), "heard as active")
             question = {"type": "instance.query", "instances": [instance, hidden], "project": "shop"}
-            found = await ask(setup, question, SHOP.user)
+            found = await ask(setup, question, SHOP.user, MOOR_EXCHANGE=SHOP.exchange)
             assert [each["id"] for each in found["instances"]] == [instance]
             await ask(setup, {"type": "instance.delete", "instance": instance, "project": "shop"}, SHOP.user)
             await until(lambda: "instance.deleted" in types(), "heard as deleted")

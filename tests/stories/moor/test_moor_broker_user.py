@@ -11,10 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from bus.broker import Connection, ConnectionLost, Interrupted, Parcel, Receipt, Refusal
+from bus.broker import Connection, ConnectionLost, Interrupted, NotFound, Parcel, Receipt, Refusal
 from bus.rabbit import RabbitBroker
-from bus.topology import API, EVENTS, FEED, NO_PROJECT, PLACEMENT, Grant, Objects, feed_queue, user_of
+from bus.topology import (
+    API,
+    API_QUEUES,
+    EVENTS,
+    FEED,
+    NO_PROJECT,
+    PLACEMENT,
+    Grant,
+    Objects,
+    application_exchange,
+    application_queue,
+    feed_queue,
+    user_of,
+)
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
+from tests.contracts.stage import line
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 
@@ -194,7 +208,9 @@ async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tm
         assert {"name": name, "projects": ["p1"]}.items() <= json.loads(listed.out)[0].items()
         async with connected(url) as connection:
             publishing = await connection.open_publishing()
-            assert await publishing.publish(Parcel(API, "build.request.p1", b"{}")) is Receipt.CONFIRMED
+            for exchange in (API, application_exchange(name)):
+                order = Parcel(exchange, "build.request.p1", b"{}", mandatory=True)
+                assert await publishing.publish(order) is Receipt.CONFIRMED
 
             removed = await operator.command("remove", name)
 
@@ -204,8 +220,29 @@ async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tm
             await RabbitBroker(url).connect()
         assert json.loads((await operator.command("list", "--json", ctl=False)).out) == []
         assert f"moor-app-{name}" not in tomllib.loads(operator.credentials.read_text())
+        async with connected(operator.under_test.url(user_of("operator"))) as connection:
+            for queue in API_QUEUES:
+                with pytest.raises(NotFound):
+                    await connection.depth(application_queue(queue, name))
         again = await operator.command("remove", name)
         assert (again.code, "there was no user" in again.out) == (0, True), again.err
+
+
+async def test_an_application_boots_by_the_exchange_that_it_got_and_no_other_one_can_write_there(
+    tmp_path: Path,
+) -> None:
+    async with operator_access(tmp_path) as (setup, operator, names):
+        one, other = a_name(names), a_name(names)
+        mine, theirs = [await operator.add(name, "--project", "p1") for name in (one, other)]
+        build = a_build(1, project="p1")
+        order = Parcel(application_exchange(one), "build.request.p1", line(build), mandatory=True)
+
+        assert not await may_publish(theirs, order.exchange, order.routing_key)
+        async with connected(mine) as connection:
+            publishing = await connection.open_publishing()
+            assert await publishing.publish(order) is Receipt.CONFIRMED
+
+        await setup.until_state(instance_of(build), "active")
 
 
 async def test_with_other_projects_an_application_keeps_its_password_and_loses_its_old_rights(

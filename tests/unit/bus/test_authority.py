@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus import headers
 from bus.broker import Delivery, Parcel
@@ -161,6 +162,19 @@ def test_a_message_counts_if_the_table_allows_it_to_the_senders_role(
     sender: str, message: Message, *, allowed: bool
 ) -> None:
     assert (refusal(message, said(message, sender)) == "") is allowed
+
+
+def test_a_message_counts_on_the_exchange_of_the_application_that_sent_it() -> None:
+    own = said(BUILD, "moor-app-shop", exchange="moor.api.shop")
+
+    assert refusal(BUILD, own) == ""
+    for sender in ("moor-app-bank", "moor-operator", "moor-scheduler"):
+        assert "counts only under the key" in refusal(BUILD, structs.replace(own, sender=sender))
+    assert "counts only under the key" in refusal(BUILD, structs.replace(own, key="build.request.bank"))
+    for example in EXAMPLES:
+        if destination_of(example).exchange != API:
+            elsewhere = said(example, "moor-app-shop", exchange="moor.api.shop")
+            assert "counts only under the key" in refusal(example, elsewhere), example
 
 
 def test_a_known_sender_gets_the_reason_why_its_message_does_not_count() -> None:

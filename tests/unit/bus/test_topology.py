@@ -8,6 +8,7 @@ from bus.messages import ALL
 from bus.permissions import rights_of
 from bus.topology import (
     API,
+    API_QUEUES,
     AUDIT_QUESTIONS,
     AUDIT_WRITES,
     BOOK_QUESTIONS,
@@ -29,15 +30,19 @@ from bus.topology import (
     ROLES,
     ROUTES,
     Application,
+    Binding,
     BrokerUser,
     Kind,
     Limits,
     QueueKind,
     Scope,
     Site,
+    application_queue,
     broker_user_of,
     destination_of,
+    kind_of,
     objects_of,
+    objects_of_application,
     retry_exchange_of,
     user_of,
 )
@@ -254,7 +259,7 @@ def test_only_an_operator_uses_the_default_exchange() -> None:
 
 def test_everything_that_a_role_reads_or_writes_exists() -> None:
     names = {exchange.name for exchange in EXCHANGES}
-    queues = {queue.name for queue in QUEUES}
+    queues = {queue.name for queue in QUEUES} | {application_queue(each, "*") for each in API_QUEUES}
     for role in ROLES:
         assert {grant.exchange for grant in (*role.writes, *role.listens)} <= names
         assert set(role.reads) <= queues
@@ -262,6 +267,33 @@ def test_everything_that_a_role_reads_or_writes_exists() -> None:
             assert queue in {DEAD_QUEUE, *INBOXES} or retry_exchange_of(queue) in names, queue
     assert {binding.exchange for queue in QUEUES for binding in queue.bindings} <= names
     assert {route.exchange for route in ROUTES.values()} <= names
+
+
+def test_the_queues_of_an_application_take_what_those_for_all_take() -> None:
+    shop = Application("shop", projects=("p1",))
+    own = objects_of_application(shop)
+    shared = {each.name: each for each in objects_of(CELLS).queues}
+
+    assert [exchange.name for exchange in own.exchanges] == ["moor.api.shop"]
+    assert [queue.name for queue in own.queues] == ["scheduler.requests.shop", "scheduler.questions.shop"]
+    for queue in own.queues:
+        beside = shared[queue.name.removesuffix(".shop")]
+        assert queue.kind is beside.kind is kind_of(queue.name)
+        assert [each.pattern for each in queue.bindings if each.exchange == shop.exchange] == [
+            each.pattern for each in beside.bindings if each.exchange == API
+        ]
+        assert Binding("moor.retry.scheduler", queue.name) in queue.bindings
+        assert retry_exchange_of(queue.name) == "moor.retry.scheduler"
+        assert RIGHTS["moor-scheduler"].may_read(queue.name)
+    may = [user for user, rights in RIGHTS.items() if rights.may_publish(shop.exchange, "build.request.p1")]
+    assert may == ["moor-operator"]
+
+
+def test_the_kind_of_a_queue_follows_from_its_name() -> None:
+    for queue in objects_of(CELLS).queues:
+        assert kind_of(queue.name) is queue.kind, queue.name
+    assert kind_of("conductor.c1.questions") is QueueKind.QUESTIONS
+    assert kind_of("of-somebody-else") is None
 
 
 def test_a_queue_with_retries_is_reached_by_its_own_name() -> None:

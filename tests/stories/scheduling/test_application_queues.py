@@ -1,0 +1,211 @@
+"""Applications with queues of their own: a flood of one leaves another's requests at the head of theirs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec import structs
+
+from bus.broker import PLAIN, Broker, Parcel, Receipt
+from bus.message import Message
+from bus.messages.applications import SetApplication
+from bus.messages.build import AskInstances, BuildAccepted, BuildRejected
+from bus.topology import (
+    API,
+    API_QUEUES,
+    Application,
+    Objects,
+    answers_queue,
+    application_queue,
+    objects_of_application,
+)
+from tests.contracts.broker_under_test import BANK, SHOP
+from tests.contracts.stage import dead_letters, line, until
+from tests.stories.cloud import SMALL, Cloud, a_build, cloud_on, wait_until
+from tests.stories.layouts import one_broker_with_users
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
+
+FLOOD = 2_000
+BUSES = pytest.mark.parametrize(
+    ("bus", "books"), [("memory", "memory"), pytest.param("rabbitmq", "memory", marks=pytest.mark.rabbitmq)]
+)
+
+
+@asynccontextmanager
+async def a_cloud(bus: str, books: str) -> AsyncIterator[Cloud]:
+    async with (
+        one_broker_with_users(bus, SHOP.user, BANK.user) as brokers,
+        cloud_on(brokers, books) as setup,
+        setup.placement(),
+    ):
+        yield setup
+
+
+async def publish(broker: Broker, exchange: str, requests: Sequence[Message], project: str) -> None:
+    """Each request in a parcel of its own, as the program in docs/bus.md publishes it."""
+    connection = await broker.connect()
+    publishing = await connection.open_publishing()
+    parcels = [
+        Parcel(exchange, f"build.request.{project}", line(each), content_type=PLAIN, mandatory=True)
+        for each in requests
+    ]
+    receipts = await asyncio.gather(*[publishing.publish(each) for each in parcels])
+    assert set(receipts) == {Receipt.CONFIRMED}
+    await connection.close()
+
+
+async def give_queue(setup: Cloud, *applications: Application) -> None:
+    for each in applications:
+        await setup.brokers.api.declare(objects_of_application(each))
+
+
+async def register(setup: Cloud, *applications: Application) -> None:
+    for each in applications:
+        await setup.client.ask(SetApplication(name=each.name, projects=each.projects))
+
+
+def wrong(number: int, project: str) -> Message:
+    """It is answered without a host, which makes a flood of it cheap to test."""
+    return a_build(number, project=project, flavor=structs.replace(SMALL, vcpus=-1))
+
+
+@BUSES
+async def test_a_flood_of_one_application_delays_the_boot_of_another_by_a_few_batches(
+    bus: str, books: str
+) -> None:
+    async with a_cloud(bus, books) as setup, setup.listening("build.#") as heard:
+        await setup.add_host("h1")
+        await give_queue(setup, SHOP, BANK)
+        async with setup.scheduler():
+            await register(setup, SHOP, BANK)
+            await setup.until_registered("h1")
+        flood = [wrong(number, "shop") for number in range(1, FLOOD + 1)]
+        await publish(setup.brokers.api.broker(SHOP.user), SHOP.exchange, flood, "shop")
+        late = a_build(FLOOD + 1, project="bank")
+        await publish(setup.brokers.api.broker(BANK.user), BANK.exchange, [late], "bank")
+
+        async with setup.scheduler():
+
+            async def is_whole() -> bool:
+                return len(heard) == FLOOD + 1
+
+            await wait_until(is_whole, "every request has ended")
+
+        of_bank = [number for number, each in enumerate(heard) if isinstance(each, BuildAccepted)]
+        assert len(of_bank) == 1
+        # All of the flood waited before it.
+        assert of_bank[0] < FLOOD / 2
+        assert sum(isinstance(each, BuildRejected) for each in heard) == FLOOD
+
+
+@BUSES
+async def test_a_flood_of_questions_of_one_application_leaves_anothers_question_first_in_line(
+    bus: str, books: str
+) -> None:
+    async with a_cloud(bus, books) as setup:
+        await give_queue(setup, SHOP, BANK)
+        async with setup.scheduler():
+            await register(setup, SHOP, BANK)
+        async with (
+            asking(setup, SHOP, FLOOD) as of_shop,
+            asking(setup, BANK, 1) as of_bank,
+            setup.scheduler(),
+        ):
+            await until(lambda: len(of_bank) == 1, "the bank has its answer")
+            before = len(of_shop)
+            await until(lambda: len(of_shop) == FLOOD, "the shop has its answers")
+
+    assert before < FLOOD / 2
+
+
+@asynccontextmanager
+async def asking(setup: Cloud, by: Application, count: int) -> AsyncIterator[list[bytes]]:
+    """Publish questions, each in a parcel of its own. The list has their answers, as they arrive."""
+    (project,) = by.projects
+    broker = setup.brokers.api.broker(by.user)
+    answers = answers_queue(by.user, "a-test")
+    connection = await broker.connect()
+    await connection.declare(Objects(queues=(answers,)))
+    consuming = await connection.open_consuming(answers.name, 1_000)
+    publishing = await connection.open_publishing()
+    question = Parcel(
+        by.exchange,
+        f"instance.query.{project}",
+        line(AskInstances(project=project)),
+        mandatory=True,
+        reply_to=answers.name,
+    )
+    receipts = await asyncio.gather(*[publishing.publish(question) for _ in range(count)])
+    assert set(receipts) == {Receipt.CONFIRMED}
+    arrived: list[bytes] = []
+
+    async def hear() -> None:
+        while True:
+            for delivery in await consuming.receive():
+                arrived.extend(delivery.parcel.body.splitlines())
+                await consuming.acknowledge(delivery.tag)
+
+    hearing = asyncio.create_task(hear())
+    try:
+        yield arrived
+    finally:
+        hearing.cancel()
+        await asyncio.gather(hearing, return_exceptions=True)
+        await connection.close()
+
+
+@BUSES
+async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_until_it_is_removed(
+    bus: str, books: str
+) -> None:
+    async with a_cloud(bus, books) as setup, setup.listening("build.#") as heard:
+
+        async def until_rejected(count: int) -> None:
+            async def are_so() -> bool:
+                return len(heard) == count
+
+            await wait_until(are_so, f"{count} requests are answered", heard)
+
+        async def by_its_own(number: int, by: Application = SHOP) -> None:
+            requests = [wrong(number, by.name)]
+            await publish(setup.brokers.api.broker(by.user), by.exchange, requests, by.name)
+
+        async with setup.scheduler():
+            # As an application that an earlier release added.
+            await register(setup, SHOP)
+            await publish(setup.brokers.api.broker(SHOP.user), API, [wrong(1, "shop")], "shop")
+            await until_rejected(1)
+            await give_queue(setup, SHOP)
+            await by_its_own(2)
+            await until_rejected(2)
+
+            await setup.client.ask(SetApplication(name=SHOP.name, removed=True))
+            for queue in API_QUEUES:
+                await setup.brokers.api.delete_queue(application_queue(queue, SHOP.name))
+            await setup.send(wrong(3, "bank"))
+            await until_rejected(3)
+
+            await give_queue(setup, BANK)
+            await register(setup, BANK)
+            await by_its_own(4, BANK)
+            await until_rejected(4)
+
+
+@BUSES
+async def test_an_unreadable_message_in_the_queue_of_an_application_is_a_dead_letter_of_that_queue(
+    bus: str, books: str
+) -> None:
+    async with a_cloud(bus, books) as setup:
+        await give_queue(setup, SHOP)
+        async with setup.scheduler():
+            await register(setup, SHOP)
+            connection = await setup.brokers.api.broker(SHOP.user).connect()
+            publishing = await connection.open_publishing()
+            await publishing.publish(Parcel(SHOP.exchange, "build.request.shop", b"not json", mandatory=True))
+            (letter,) = await dead_letters(setup.brokers.at_api("operator"), 1)
+            await connection.close()
+
+        assert letter.queue == application_queue("scheduler.requests", SHOP.name)
+        assert letter.origin.sender == SHOP.user
