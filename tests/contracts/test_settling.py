@@ -20,7 +20,17 @@ from bus.messages.placement import ReleaseClaim
 from bus.operating.health import About, Health
 from bus.operating.metrics import Metrics
 from bus.parts import State
-from bus.topology import API, DEAD, PLACEMENT, Limits, objects_of, retry_exchange_of, user_of
+from bus.topology import (
+    API,
+    DEAD,
+    PLACEMENT,
+    Limits,
+    application_queue,
+    objects_of,
+    objects_of_application,
+    retry_exchange_of,
+    user_of,
+)
 from bus.unreadable import Unreadable
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.handling import Received, Said
@@ -355,10 +365,15 @@ async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
     assert len(await dead_letters(person, 4)) == 4
 
 
+@pytest.mark.parametrize(
+    "questions",
+    ["placement.questions", "conductor.c1.questions", application_queue("scheduler.questions", SHOP.name)],
+)
 async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, questions: str
 ) -> None:
     broker = await declared(under_test)
+    await under_test.declare(objects_of_application(SHOP))
     deaths: list[int] = []
 
     def kill(number: int) -> None:
@@ -368,7 +383,6 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
 
     memory = Remembering(kill)
     few = structs.replace(SETTINGS, attempts_max=4)
-    questions = "placement.questions"
     said = {headers.SENDER: broker.user, headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
     await send(
         broker, Parcel(retry_exchange_of(questions), questions, line(order(1)), mandatory=True, headers=said)
