@@ -163,6 +163,8 @@ server_groups = Table(
     Column("uuid", Id, primary_key=True),
     Column("policy", String(32), nullable=False),
     Column("max_per_host", Integer, nullable=False),
+    # Empty: of all projects. NULL: the API level has not claimed for a member yet.
+    Column("project_id", String(255)),
 )
 
 # A row outlives its consumer's holdings, until it is pruned. It may also outlive its host and group, so it has their public

@@ -66,11 +66,12 @@ def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: ti
     consumer = draft.consumer(order.consumer)
     match order:
         case ClaimResources():
-            return _claim(draft, consumer, order, now, horizon, is_known=is_known)
+            by_cell = asked.speaks_for is not None
+            return _claim(draft, consumer, order, now, horizon, is_known=is_known, by_cell=by_cell)
         case SwapClaim() if order.together:
             return _swap_together(draft, asked, order, now)
         case SwapClaim():
-            return swap(draft, consumer, order, now)
+            return swap(draft, consumer, order, now, by_cell=asked.speaks_for is not None)
         case ReleaseClaim() if order.leaves_group:
             return _leave_group(consumer, order)
         case ReleaseClaim():
@@ -101,6 +102,7 @@ def _claim(
     horizon: timedelta,
     *,
     is_known: bool,
+    by_cell: bool,
 ) -> ClaimJudgement:
     if not is_known:
         if now - order.issued_at > horizon:
@@ -112,7 +114,7 @@ def _claim(
     elif order.attempt == consumer.row.attempt:
         return superseded(consumer)
 
-    wanted = judge_place(draft, order, {})
+    wanted = judge_place(draft, order, {}, joins=order.project or NO_OWNER, by_cell=by_cell)
     if not isinstance(wanted, dict):
         return wanted
     draft.take(wanted)
@@ -154,7 +156,8 @@ def _swap_together(draft: LedgerDraft, asked: SentOrder, first: SwapClaim, now: 
         if not isinstance(is_known, bool):
             verdict = is_known
         else:
-            verdict = swap(draft, draft.consumer(each.consumer), each, now, beside=leaving)
+            by_cell = asked.speaks_for is not None
+            verdict = swap(draft, draft.consumer(each.consumer), each, now, by_cell=by_cell, beside=leaving)
         if not isinstance(verdict, Claimed):
             draft.restore(before)
             return verdict

@@ -97,12 +97,25 @@ class ProviderRow(Struct, frozen=True, gc=False):
     consumers: int = 0
 
 
-class GroupBook(Struct, frozen=True):
-    """A locked server group: its definition, and its members with the host of each. The members of a soft group are not
-    read, since it refuses nobody.
+# Of a server group that consumers of all projects may join.
+SHARED = ""
+
+
+class GroupRow(Struct, frozen=True):
+    """A server group: how its members are placed, and the project for which the API level has claimed a member. None: only
+    cells have, or an earlier release.
     """
 
     definition: ServerGroup
+    project: str | None = None
+
+
+class GroupBook(Struct, frozen=True):
+    """A locked server group: its row, and its members with the host of each. The members of a soft group are not read, since
+    it refuses nobody.
+    """
+
+    row: GroupRow
     members: tuple[tuple[ConsumerId, ProviderId], ...] = ()
 
 
@@ -139,7 +152,7 @@ class ClaimChanges(Struct, frozen=True):
 
     `consumers` are the changed rows. `forgotten` are the ids of rows to delete: they were inserted and not used, or no
     later message can refer to them. `held` replaces all that a consumer holds. After a reshape, `counted` has the numbers of
-    consumers of the providers that `TreeChanges` writes; all others are in `touched`. `groups` are new server groups.
+    consumers of the providers that `TreeChanges` writes; all others are in `touched`. `groups` are new or changed server groups.
     `claimed`, `ended`, `joined` and `left` are for the log: the claims that began and ended, and the members that joined and
     left groups.
     """
@@ -149,7 +162,7 @@ class ClaimChanges(Struct, frozen=True):
     held: tuple[tuple[ConsumerId, tuple[ResourceAmount, ...]], ...] = ()
     touched: tuple[Touched, ...] = ()
     counted: tuple[tuple[ProviderId, int], ...] = ()
-    groups: tuple[ServerGroup, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
     joined: tuple[GroupMember, ...] = ()

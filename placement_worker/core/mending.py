@@ -76,7 +76,8 @@ def _mend(draft: LedgerDraft, mend: MendConsumer, unknown: tuple[str, ...], now:
         draft.ended(before.id, before.attempt)
     draft.claimed(before.id, claim.attempt)
     if claim.group is not None:
-        draft.groups.define(claim.group)
+        # As by a cell: it is mended to what a cell's row says.
+        draft.groups.joined_by(claim.group, claim.project or NO_OWNER, by_cell=True)
     consumer.become(_mended(before, claim), amounts_in(wanted))
     return Done()
 

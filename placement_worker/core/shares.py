@@ -45,13 +45,17 @@ def judge_place(
     held: Amounts,
     leaving: Sequence[Consumer] = (),
     *,
+    joins: str | None,
+    by_cell: bool,
     beside: AbstractSet[int] = frozenset(),
 ) -> Amounts | ShareRefused | GroupRefused:
     """Judge the share of a claim or swap (`judge_share`), then the policy of its server group.
 
     The consumers in `leaving` give up their hosts, and `held` is the sum of the amounts that they give up. The consumers in
-    `beside` leave their hosts, too: they are members of the server group only on the host of this share. If both agree and
-    the server group is not known yet, it is stored.
+    `beside` leave their hosts, too: they are members of the server group only on the host of this share.
+
+    `joins` is the project of a consumer that would join the server group, None if it is a member already. `by_cell`: a cell's
+    sender gives the order. If all agree, the group's row says so.
     """
     host = order.share.host
     # The usual claim leaves no place, and asks nothing.
@@ -60,10 +64,13 @@ def judge_place(
     group = order.group
     if group is None or not isinstance(wanted, dict):
         return wanted
+    if joins is not None and (foreign := draft.groups.judge_joining(group, joins, by_cell=by_cell)):
+        return foreign
     against = draft.groups.judge(group, host, [one.id.int for one in leaving], beside)
     if against is not None:
         return against
-    draft.groups.define(group)
+    if joins is not None:
+        draft.groups.joined_by(group, joins, by_cell=by_cell)
     return wanted
 
 

@@ -41,10 +41,11 @@ def swap(
     order: SwapClaim,
     now: datetime,
     *,
+    by_cell: bool = False,
     beside: AbstractSet[int] = frozenset(),
 ) -> ClaimJudgement:
     """Judge one swap, and change the draft if it is granted. `beside` are consumers that leave with this one, and their heirs
-    (by the integers of their ids): at the hosts that they leave they are no members of the server group.
+    (by the integers of their ids): at the hosts that they leave they are no members of the server group. `by_cell`: a cell's sender gives the order.
     """
     if refused := _attempt_refused(draft, consumer, order) or _wrong_heir(order):
         return refused
@@ -59,10 +60,11 @@ def swap(
     leaving = (consumer.row,) if returned is None else (consumer.row, returned.row)
     # A cleanup that keeps the old share also keeps its place on the host and in the group.
     keeps_all = heir is not None and _takes_all(order)
+    joins = consumer.row.project if consumer.row.group is None else None
     wanted = (
-        judge_place(draft, order, {}, beside=beside)
+        judge_place(draft, order, {}, joins=joins, by_cell=by_cell, beside=beside)
         if keeps_all
-        else _judge(draft, order, given_up, leaving, beside)
+        else _judge(draft, order, given_up, leaving, joins, by_cell=by_cell, beside=beside)
     )
     if not isinstance(wanted, dict):
         return wanted
@@ -175,10 +177,15 @@ def _judge(
     order: SwapClaim,
     given_up: Amounts,
     leaving: Sequence[Consumer],
+    joins: str | None,
+    *,
+    by_cell: bool,
     beside: AbstractSet[int],
 ) -> Amounts | ShareRefused | GroupRefused:
     still_held = _still_held(draft, order, given_up, leaving) if order.returns is not None else None
-    return judge_place(draft, order, given_up, leaving, beside=beside) if still_held is None else still_held
+    if still_held is not None:
+        return still_held
+    return judge_place(draft, order, given_up, leaving, joins=joins, by_cell=by_cell, beside=beside)
 
 
 def _still_held(

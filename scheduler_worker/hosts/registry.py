@@ -152,6 +152,8 @@ class HostRegistry:
         """Note the heartbeats of these hosts. Beats that name another cell than the host's are ignored, except those of
         a bare-metal node: it may have gone to another cell before its daemon knows.
         """
+        if speaks_for not in (None, cell):
+            return
         now = self._clock()
         self.hear_of_cell(cell, speaks_for)
         back = []

@@ -21,7 +21,7 @@ from bus.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.core.ledger import ClaimOrder, GroupRow, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.claims.claims import LockedClaims
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
@@ -197,10 +197,10 @@ class _Trap(PostgresClaims):
 
     both_have_read = asyncio.Barrier(2)
 
-    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
-        return groups
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
+        return [GroupRow(each) for each in groups]
 
-    async def _add_groups(self, locked: LockedClaims, known: Sequence[ServerGroup]) -> None:
+    async def _add_groups(self, locked: LockedClaims, known: Sequence[GroupRow]) -> None:
         await super()._add_groups(locked, known)
         await self.both_have_read.wait()
 

@@ -18,7 +18,9 @@ from bus.messages.placement import (
     Share,
     swapped_together,
 )
+from placement_worker.core.ledger import ClaimOrder, SentOrder
 from tests.contracts.placement_orders import (
+    CELL,
     CLEANUP,
     DB,
     GROUP,
@@ -183,6 +185,58 @@ async def test_another_definition_under_a_known_id_is_refused(client: StoreClien
     assert "'anti-affinity'" in other_policy.reason
     assert isinstance(other_number, NotAllowed)
     assert other_number.field == "group.max_per_host"
+
+
+async def test_a_cell_brings_nobody_into_the_group_of_another_project(client: StoreClient) -> None:
+    def by_cell(order: ClaimOrder) -> SentOrder:
+        return SentOrder(order, CELL)
+
+    await client.ask(a_claim(on(HOST), WEB, group=GROUP))
+    theirs, alone = replace(a_claim(on(OTHER_HOST), DB, group=GROUP), project="bank"), consumer("alone")
+    await client.ask(replace(a_claim(on(OTHER_HOST), alone), project="bank"))
+    joins = a_swap(on(THIRD_HOST), alone, group=GROUP)
+
+    claimed, swapped = await client.judge([by_cell(theirs), by_cell(joins)])
+
+    foreign = NotAllowed(field="group.id", reason=f"server group {GROUP.id} is another project's")
+    assert (claimed, swapped) == (foreign, foreign)
+    assert await members(client) == {WEB: a_member(WEB, HOST)}
+    # The members themselves go on, and so does an offloaded one that its cell claims again.
+    assert await client.judge([by_cell(a_swap(on(OTHER_HOST), WEB, group=GROUP))]) == (Claimed(),)
+    await client.ask(a_release(WEB, attempt=2))
+    assert await client.judge([by_cell(a_claim(on(HOST), WEB, attempt=3, group=GROUP))]) == (Claimed(),)
+
+
+async def test_what_a_cell_says_of_a_group_holds_only_until_the_api_level_claims_for_it(
+    client: StoreClient,
+) -> None:
+    early = replace(a_claim(on(HOST), WEB, group=TOGETHER), project="bank")
+    assert await client.judge([SentOrder(early, CELL)]) == (Claimed(),)
+
+    assert await client.ask_one(a_claim(on(OTHER_HOST), DB, group=GROUP)) == Claimed()
+
+    late = replace(a_claim(on(THIRD_HOST), consumer("late"), group=GROUP), project="bank")
+    (verdict,) = await client.judge([SentOrder(late, CELL)])
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == "group.id"
+    assert await client.ask_one(a_claim(on(OTHER_HOST), consumer("third"), group=GROUP)) == refused(
+        GROUP, OTHER_HOST, DB
+    )
+
+
+async def test_a_group_for_which_the_api_level_claims_twice_is_of_all_projects(client: StoreClient) -> None:
+    theirs = replace(a_claim(on(OTHER_HOST), DB, group=GROUP), project="bank")
+    late = replace(a_claim(on(THIRD_HOST), consumer("late"), group=GROUP), project="yard")
+    refused_too = replace(a_claim(a_share(HOST, amounts(HOST, VCPU=9)), CLEANUP, group=GROUP), project="yard")
+
+    await client.ask(a_claim(on(HOST), WEB, group=GROUP))
+    # A claim that is refused says nothing of the group.
+    assert isinstance(await client.ask_one(refused_too), DoesNotFit)
+    (verdict,) = await client.judge([SentOrder(late, CELL)])
+    assert isinstance(verdict, NotAllowed)
+    assert await client.ask_one(theirs) == Claimed()
+
+    assert await client.judge([SentOrder(late, CELL)]) == (Claimed(),)
 
 
 async def test_a_claim_that_is_refused_defines_no_group(client: StoreClient) -> None:

@@ -9,7 +9,11 @@ member, since the instance may still run there. A migration on another host than
 instance may come back. A release ends the membership. Only claims and swaps are judged by the policy; a consumer that an
 administrator writes counts as a member without being judged.
 
-The first claim that is granted defines its group; from then on no claim may name another policy under the same id.
+The first claim of the API level defines its group and says of which project it is; from then on no claim may name another policy
+under the same id. The API level knows whose groups are: if it claims for a second project, the group is shared by all. A
+cell's consumer joins no group of another project, since its members count for everybody. A cell may claim before the API
+level does, as for an instance that was offloaded for so long that the group's row was pruned. That defines the group only
+until the API level does.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +22,7 @@ from typing import NamedTuple
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import GroupMember, GroupRefused, Holder, NotAllowed, ServerGroup
-from placement_worker.core.ledger import Consumer, Ledger
+from placement_worker.core.ledger import SHARED, Consumer, GroupRow, Ledger
 
 HARD = ("affinity", "anti-affinity")
 # A refusal names so many of the members that stand against it.
@@ -28,19 +32,22 @@ NAMED_MAX = 10
 class SavedGroups(NamedTuple):
     groups: AbstractSet[int]
     members: Mapping[int, Mapping[int, tuple[ConsumerId, ProviderId]]]
-    new: AbstractSet[int]
+    known: Mapping[int, GroupRow]
+    written: Mapping[int, GroupRow]
     joined: int
     left: int
 
 
 class GroupsDraft:
-    """The server groups that a batch names, by the integers of their ids. `new` are those that the batch defines."""
+    """The server groups that a batch names, by the integers of their ids. `written` are the rows that the batch makes or
+    changes.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._known = {number: book.definition for number, book in ledger.groups.items()}
+        self._known = {number: book.row for number, book in ledger.groups.items()}
         # By group, then by consumer.
         self._members = _members(ledger) if ledger.groups else {}
-        self.new: dict[int, ServerGroup] = {}
+        self.written: dict[int, GroupRow] = {}
         self.joined: list[GroupMember] = []
         self.left: list[Holder] = []
 
@@ -50,12 +57,10 @@ class GroupsDraft:
         host: ProviderId,
         leaving: Collection[int],
         beside: AbstractSet[int] = frozenset(),
-    ) -> GroupRefused | NotAllowed | None:
+    ) -> GroupRefused | None:
         """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count, and
         those in `beside` count only on this host.
         """
-        if wrong := self.other_definition(group):
-            return wrong
         others = [
             (other, there)
             for number, (other, there) in self._members.get(group.id.int, {}).items()
@@ -69,10 +74,25 @@ class GroupsDraft:
             return _refused(group, against) if against else None
         return None
 
-    def define(self, group: ServerGroup) -> None:
-        """Add the server group, if it is new: the claim of a member was granted."""
-        if group.id.int not in self._known:
-            self._known[group.id.int] = self.new[group.id.int] = group
+    def judge_joining(self, group: ServerGroup, project: str, *, by_cell: bool) -> NotAllowed | None:
+        """Why no consumer of this project may join the group; `by_cell`: the order comes from a cell."""
+        known = self._known.get(group.id.int)
+        if known is None or (known.project is None and not by_cell):
+            return None
+        if by_cell and known.project not in (None, SHARED, project):
+            return NotAllowed(field="group.id", reason=f"server group {group.id} is another project's")
+        return self.other_definition(group)
+
+    def joined_by(self, group: ServerGroup, project: str, *, by_cell: bool) -> None:
+        """Write the group's row, if this claim says something new of it: the claim of a member was granted."""
+        known = self._known.get(group.id.int)
+        if known is None:
+            row = GroupRow(group, None if by_cell else project)
+        elif by_cell or known.project in (SHARED, project):
+            return
+        else:
+            row = GroupRow(group, project if known.project is None else SHARED)
+        self._known[group.id.int] = self.written[group.id.int] = row
 
     def changed(self, before: Consumer, after: Consumer, *, is_alive: bool) -> None:
         """Update the members of server groups after a consumer's row changed from `before` to `after`."""
@@ -91,22 +111,27 @@ class GroupsDraft:
     def saved(self, groups: AbstractSet[int]) -> "SavedGroups":
         """A copy of these groups and their members as they are now, to restore them later."""
         members = {number: {**self._members[number]} for number in groups if number in self._members}
-        new = {number for number in groups if number in self.new}
-        return SavedGroups(groups, members, new, len(self.joined), len(self.left))
+        known = {number: self._known[number] for number in groups if number in self._known}
+        written = {number: self.written[number] for number in groups if number in self.written}
+        return SavedGroups(groups, members, known, written, len(self.joined), len(self.left))
 
     def restore(self, was: "SavedGroups") -> None:
         for number in was.groups:
             self._members[number] = {**was.members.get(number, {})}
-            if number in self.new and number not in was.new:
-                del self.new[number], self._known[number]
+            for rows, had in ((self._known, was.known), (self.written, was.written)):
+                if number in had:
+                    rows[number] = had[number]
+                else:
+                    rows.pop(number, None)
         del self.joined[was.joined :]
         del self.left[was.left :]
 
     def other_definition(self, group: ServerGroup) -> NotAllowed | None:
         """The refusal of an order that names this server group with another policy or limit than the one that is stored."""
-        known = self._known.get(group.id.int)
-        if known is None or known == group:
+        row = self._known.get(group.id.int)
+        if row is None or row.definition == group:
             return None
+        known = row.definition
         if known.policy != group.policy:
             return NotAllowed(
                 field="group.policy",

@@ -283,7 +283,7 @@ class LedgerDraft:
                     if usage.touched
                 ]
             ),
-            groups=tuple(self.groups.new.values()),
+            groups=tuple(self.groups.written.values()),
             claimed=tuple(self._claimed),
             ended=tuple(self._ended),
             joined=tuple(self.groups.joined),

@@ -17,7 +17,7 @@ from bus.messages.placement import ServerGroup
 from bus.sql import Transaction
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.group_draft import HARD
-from placement_worker.core.ledger import ClaimChanges, Ledger
+from placement_worker.core.ledger import ClaimChanges, GroupRow, Ledger
 from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
 from placement_worker.store_sql.driver_rows import portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
@@ -76,7 +76,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         return locked.ledger()
 
     @abstractmethod
-    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
         """Lock these server groups. Returns those that existed before, as they are stored."""
 
     @abstractmethod
@@ -93,9 +93,9 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         locked.found([row[0] for row in rows])
         return len(rows)
 
-    async def _add_groups(self, locked: LockedClaims, known: Sequence[ServerGroup]) -> None:
+    async def _add_groups(self, locked: LockedClaims, known: Sequence[GroupRow]) -> None:
         """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
-        judged = [each.id for each in known if each.policy in HARD]
+        judged = [each.definition.id for each in known if each.definition.policy in HARD]
         locked.add_groups(known, await rows_of(self._transaction, _READ_MEMBERS, judged))
 
     async def _add_consumers(self, locked: LockedClaims, rows: Sequence[ConsumerRow]) -> None:

@@ -12,10 +12,10 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.placement import ResourceAmount, ServerGroup
+from bus.messages.placement import ResourceAmount
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.claims import claimed_consumer
-from placement_worker.core.ledger import ClaimChanges, Consumer, GroupBook, Ledger, ProviderRow
+from placement_worker.core.ledger import ClaimChanges, Consumer, GroupBook, GroupRow, Ledger, ProviderRow
 from placement_worker.core.writes.allocation_writes import new_consumer
 from placement_worker.store_sql import log
 from placement_worker.store_sql.amounts import (
@@ -172,14 +172,15 @@ class LockedClaims:
                 )
             )
 
-    def add_groups(self, known: Iterable[ServerGroup], members: Iterable[MemberRow]) -> None:
+    def add_groups(self, known: Iterable[GroupRow], members: Iterable[MemberRow]) -> None:
         of_group: dict[int, list[tuple[ConsumerId, ProviderId]]] = {}
         for uuid, group, host in members:
             if host is not None:
                 living = of_group.setdefault(id_of(group).int, [])
                 living.append((ConsumerId(id_of(uuid)), ProviderId(id_of(host))))
         for each in known:
-            self._groups[each.id.int] = GroupBook(each, tuple(of_group.get(each.id.int, ())))
+            number = each.definition.id.int
+            self._groups[number] = GroupBook(each, tuple(of_group.get(number, ())))
 
     def ledger(self) -> Ledger:
         rows = self._rows

@@ -8,7 +8,7 @@ from bus.errors import Bug, Transient
 from bus.message import GroupId
 from bus.messages.placement import ServerGroup
 from bus.sql import PostgresTransaction, array_of, columns_of
-from placement_worker.core.ledger import ClaimChanges
+from placement_worker.core.ledger import ClaimChanges, GroupRow
 from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
 from placement_worker.store_sql.driver_rows import id_of
@@ -22,12 +22,14 @@ RETURNING uuid
 
 # Rows inserted here are locked already: no other transaction can see them.
 _LOCK_GROUPS = """
-SELECT uuid, policy, max_per_host FROM server_groups WHERE uuid = ANY($1) ORDER BY uuid::text COLLATE "C" FOR UPDATE
+SELECT uuid, policy, max_per_host, project_id FROM server_groups
+WHERE uuid = ANY($1) ORDER BY uuid::text COLLATE "C" FOR UPDATE
 """
 
 _WRITE_GROUPS = """
-UPDATE server_groups SET policy = new.policy, max_per_host = new.max_per_host
-FROM unnest($1::uuid[], $2::text[], $3::int[]) AS new (uuid, policy, max_per_host)
+UPDATE server_groups
+SET policy = new.policy, max_per_host = new.max_per_host, project_id = new.project_id
+FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[]) AS new (uuid, policy, max_per_host, project_id)
 WHERE server_groups.uuid = ANY (ARRAY[new.uuid])
 """
 _DROP_GROUPS = "DELETE FROM server_groups WHERE uuid = ANY($1)"
@@ -113,7 +115,7 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
     # The groups inserted by it, by the integers of their ids.
     _made_groups: Mapping[int, ServerGroup] = {}
 
-    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
         """Lock server groups by inserting those that have no row yet, as the batch first defines each."""
         new = await self._transaction.fetch(_MAKE_GROUPS, *_group_columns(groups))
         made = {id_of(row[0]).int for row in new}
@@ -123,8 +125,11 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
             raise Transient(
                 "a server group was pruned at the moment of a new claim in it: the batch is tried again"
             )
-        known = [ServerGroup(id=GroupId(id_of(row[0])), policy=row[1], max_per_host=row[2]) for row in rows]
-        return [each for each in known if each.id.int not in made]
+        known = [
+            GroupRow(ServerGroup(id=GroupId(id_of(row[0])), policy=row[1], max_per_host=row[2]), row[3])
+            for row in rows
+        ]
+        return [each for each in known if each.definition.id.int not in made]
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids
@@ -182,16 +187,15 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
                 " consumers exist, although all of them were locked"
             )
 
-    async def _write_groups(self, groups: Sequence[ServerGroup]) -> None:
-        """Finish the server groups that this transaction has inserted.
-
-        They are kept as the granted claims define them. Those that no granted claim is in are deleted.
+    async def _write_groups(self, groups: Sequence[GroupRow]) -> None:
+        """Write the server groups as the granted claims define them. Those that this transaction has inserted, and that no
+        granted claim is in, are deleted.
         """
-        if not self._made_groups:
-            return
-        granted = {each.id.int: each for each in groups}
-        if others := [each for number, each in granted.items() if self._made_groups[number] != each]:
-            await self._transaction.change(_WRITE_GROUPS, *_group_columns(others))
+        if groups:
+            definitions = [each.definition for each in groups]
+            projects = [each.project for each in groups]
+            await self._transaction.change(_WRITE_GROUPS, *_group_columns(definitions), projects)
+        granted = {each.definition.id.int for each in groups}
         if unused := [each.id for number, each in self._made_groups.items() if number not in granted]:
             await self._transaction.change(_DROP_GROUPS, unused)
 

@@ -13,7 +13,7 @@ from bus.errors import Bug
 from bus.message import GroupId
 from bus.messages.placement import ServerGroup
 from bus.sql import SqliteTransaction, driver_of, moment_text
-from placement_worker.core.ledger import ClaimChanges
+from placement_worker.core.ledger import ClaimChanges, GroupRow
 from placement_worker.store_sql import log
 from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
@@ -25,11 +25,13 @@ _READ_CONSUMERS = portable(
 )
 
 _READ_GROUPS = portable(
-    "SELECT uuid, policy, max_per_host FROM server_groups WHERE uuid = ANY ($1::text::uuid[])"
+    "SELECT uuid, policy, max_per_host, project_id FROM server_groups WHERE uuid = ANY ($1::text::uuid[])"
 )
 
 _WRITE_GROUP = """
-INSERT INTO server_groups (uuid, policy, max_per_host) VALUES (?, ?, ?)
+INSERT INTO server_groups (uuid, policy, max_per_host, project_id) VALUES (?, ?, ?, ?)
+ON CONFLICT (uuid) DO UPDATE
+SET policy = excluded.policy, max_per_host = excluded.max_per_host, project_id = excluded.project_id
 """
 
 # An empty string stands for NULL: the driver takes longer to bind a None.
@@ -61,9 +63,12 @@ _HOLD = "INSERT INTO holders (provider_id, consumer_id) VALUES (?, ?)"
 class SqliteClaims(ClaimLocks[SqliteTransaction]):
     """Reads and writes claims on SQLite. BEGIN IMMEDIATE has locked the whole file, so no rows are locked here."""
 
-    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
         rows = await rows_of(self._transaction, _READ_GROUPS, [group.id for group in groups])
-        return [ServerGroup(id=GroupId(UUID(row[0])), policy=row[1], max_per_host=row[2]) for row in rows]
+        return [
+            GroupRow(ServerGroup(id=GroupId(UUID(row[0])), policy=row[1], max_per_host=row[2]), row[3])
+            for row in rows
+        ]
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         rows = await rows_of(self._transaction, _READ_CONSUMERS, locked.keys.consumers)
@@ -79,7 +84,12 @@ class SqliteClaims(ClaimLocks[SqliteTransaction]):
 def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) -> None:
     driver = driver_of(connection)
     driver.executemany(
-        _WRITE_GROUP, [(group.id.hex, group.policy, group.max_per_host) for group in changes.groups]
+        _WRITE_GROUP,
+        [
+            (group.id.hex, group.policy, group.max_per_host, row.project)
+            for row in changes.groups
+            for group in (row.definition,)
+        ],
     )
     kept = locked.consumer_writes(changes, {})
     known = [one for one in kept.consumers if one.row.id.int in locked.consumer_ids]

@@ -18,10 +18,9 @@ from bus.messages.placement import (
     ProviderState,
     ProviderUsage,
     ResourceAmount,
-    ServerGroup,
 )
 from placement_worker.core.capacity import InventoryLimits
-from placement_worker.core.ledger import Consumer, ProviderBook, TreeBook
+from placement_worker.core.ledger import Consumer, GroupRow, ProviderBook, TreeBook
 from placement_worker.store import KeptPage
 
 
@@ -79,7 +78,7 @@ class MemoryTables:
     def __init__(self) -> None:
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.held: dict[ConsumerId, tuple[ResourceAmount, ...]] = {}
-        self.groups: dict[GroupId, ServerGroup] = {}
+        self.groups: dict[GroupId, GroupRow] = {}
         # The members of each server group, each with a number that grows with every write; a group without members has no
         # entry.
         self.members: dict[GroupId, dict[ConsumerId, tuple[int, Consumer]]] = {}

@@ -109,7 +109,7 @@ class MemoryTransaction:
     async def write_claims(self, changes: ClaimChanges) -> None:
         tables = self._tables
         for group in changes.groups:
-            self._put(tables.groups, group.id, group)
+            self._put(tables.groups, group.definition.id, group)
         for consumer in changes.consumers:
             self._put_consumer(consumer.id, consumer)
         for forgotten in changes.forgotten:

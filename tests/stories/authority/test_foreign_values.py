@@ -10,17 +10,19 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import pytest
 from msgspec import Struct
 
 from bus.broker import Parcel
 from bus.codec import encode
-from bus.message import Envelope, Message, type_of
+from bus.message import ConsumerId, Envelope, GroupId, Message, type_of
 from bus.messages.applications import SetApplication
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId
+from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, JoinedGroup
 from bus.messages.groups import CreateGroup
+from bus.messages.hosts import AskHosts, HostImages, HostMetrics, HostsFound, HostsMeasured, ImagesCached
+from bus.messages.placement import ClaimResources, ResourceAmount, ServerGroup, Share, SwapClaim
 from bus.topology import FEED, REPLY, ROUTES, destination_of, user_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.store import GroupQuery, HostQuery, InstanceQuery
@@ -28,7 +30,7 @@ from tests.contracts.broker_under_test import SHOP
 from tests.contracts.memory_under_test import topology_rights
 from tests.contracts.stage import CELLS, send
 from tests.identity_fields import as_of_now, leaves_of, without_options
-from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, host_id, instance_of
+from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, host_id, instance_of, wait_until
 from tests.stories.layouts import one_broker_with_users
 from tests.stories.scheduling.test_applications import until_fed
 from tests.unit.examples import EXAMPLES
@@ -47,6 +49,7 @@ STAGES = pytest.mark.parametrize(
 )
 # An attacker may know what the bank's instance is called, and by which attempts it is claimed now and next.
 ATTEMPTS = (1, 2)
+BANKS_GROUP = GroupId(UUID(int=4711))
 OWN_NAMES: dict[str, object] = {"cell": OWN, "project": "shop", "host": "o1", "provider": host_id("o1")}
 
 
@@ -56,6 +59,8 @@ class Bank(Struct, frozen=True):
     instance: InstanceId
     build: BuildInstance
     group: CreateGroup
+    # Another project's, in the cell of the attackers.
+    other: InstanceId
 
     @property
     def names(self) -> dict[str, object]:
@@ -90,6 +95,37 @@ def attacks(bank: Bank, now: datetime) -> Iterator[Attack]:
             for attempt in ATTEMPTS:
                 for message in (example, without_options(example)):
                     yield from _attacks(bank, as_of_now(message, now, attempt))
+
+
+def joins(bank: Bank, now: datetime) -> Iterator[Attack]:
+    """The bank's server group, under its own policy and under others, in claims and swaps that are granted without it."""
+    order = bank.group
+    for number, policy in enumerate((order.policy, "affinity", "soft-affinity")):
+        group = ServerGroup(id=order.id, policy=policy, max_per_host=order.max_per_host)
+        share = Share(
+            host=host_id("o1"),
+            amounts=(ResourceAmount(provider=host_id("o1"), resource="VCPU", amount=1),),
+        )
+        claim = ClaimResources(
+            cell=OWN,
+            consumer=ConsumerId(uuid5(bank.instance, str(number))),
+            attempt=1,
+            issued_at=now,
+            share=share,
+            project="shop",
+            group=group,
+        )
+        yield Attack(claim, ("group.id",), destination_of(claim).routing_key)
+        swap = SwapClaim(
+            cell=OWN,
+            consumer=ConsumerId(bank.other),
+            held_attempt=1,
+            attempt=2,
+            issued_at=now,
+            share=share,
+            group=group,
+        )
+        yield Attack(swap, ("group.id",), destination_of(swap).routing_key)
 
 
 def _attacks(bank: Bank, message: Message) -> Iterator[Attack]:
@@ -137,13 +173,37 @@ async def a_bank(setup: Cloud) -> Bank:
     await setup.until_registered("o1", "v1", "v2")
     await setup.client.ask(SetApplication(name="shop", projects=("shop",)))
     await setup.client.ask(SetApplication(name="teller", projects=("bank",)))
-    group = CreateGroup(id=UUID(int=4711), name="vaults", policy="anti-affinity", project="bank")  # type: ignore[arg-type]
+    group = CreateGroup(id=BANKS_GROUP, name="vaults", policy="anti-affinity", project="bank")
     await setup.client.ask(group)
-    build = a_build(1, project="bank", flavor=Flavor(name="whole", vcpus=64), hosts=("v1",))
+    build = a_build(
+        1,
+        project="bank",
+        flavor=Flavor(name="whole", vcpus=64),
+        hosts=("v1",),
+        group=JoinedGroup(id=group.id),
+    )
     await setup.send(build)
     instance = instance_of(build)
     await setup.until_state(instance, "active")
-    return Bank(instance, build, group)
+    other = a_build(5, project="shop", flavor=SMALL, hosts=("o1",))
+    await setup.send(other)
+    await setup.until_state(instance_of(other), "active")
+    await a_host_that_tells_all(setup)
+    return Bank(instance, build, group, instance_of(other))
+
+
+async def a_host_that_tells_all(setup: Cloud) -> None:
+    """The bank's host has sent its metrics, and which images it has cached."""
+    metrics = HostMetrics(id=host_id("v1"), values={"temperature": 20.5})
+    images = HostImages(id=host_id("v1"), images=("vault-os",))
+    of_cell = setup.stations_in[THEIR_CELL].publisher
+    await of_cell.send(HostsMeasured(cell=THEIR_CELL, hosts=(metrics,), sequence=1))
+    await of_cell.send(ImagesCached(cell=THEIR_CELL, hosts=(images,), sequence=1))
+
+    async def are_known() -> bool:
+        return _measured(setup.pictures[0]) == ({"temperature": 20.5}, True)
+
+    await wait_until(are_known, "the metrics and images of the bank's host are known")
 
 
 async def of_the_bank(setup: Cloud) -> dict[str, object]:
@@ -151,13 +211,18 @@ async def of_the_bank(setup: Cloud) -> dict[str, object]:
     entries = await setup.books.books_page(None, 1000)
     providers = (await setup.books.snapshot_page(0, 1000)).providers
     hosts = await setup.rows.hosts(HostQuery())
+    # With the time when each was last heard.
+    heard = await setup.client.ask(AskHosts())
+    assert isinstance(heard, HostsFound)
     instances = await setup.rows.instances(InstanceQuery(project="bank", limit=1000))
     orders = setup.cells[THEIR_CELL]
     ids = {each.told.id for each in instances}
     return {
         "consumers": [each for each in entries if each.project == "bank"],
         "providers": [each for each in providers if each.name == "v1"],
+        "members": [each for each in entries if each.group == BANKS_GROUP],
         "instances": instances,
+        "heard": [each for each in heard.hosts if each.cell == THEIR_CELL and each.name == "v1"],
         "hosts": [each for each in hosts if each.cell == THEIR_CELL and each.name == "v1"],
         "groups": await setup.rows.groups(GroupQuery(project="bank")),
         "applications": await setup.rows.applications(),
@@ -169,7 +234,21 @@ async def of_the_bank(setup: Cloud) -> dict[str, object]:
 def _pictured(picture: Picture) -> list[object]:
     rows = [*picture.rows_named("v1")]
     known = [host for host in map(picture.registered, rows) if host is not None and host.cell == THEIR_CELL]
-    return [*known, picture.is_up(THEIR_CELL, "v1"), picture.placed_in(host_id("v1"))]
+    members = [*picture.groups.of_group(BANKS_GROUP)]
+    return [
+        *known,
+        picture.is_up(THEIR_CELL, "v1"),
+        picture.placed_in(host_id("v1")),
+        _measured(picture),
+        members,
+    ]
+
+
+def _measured(picture: Picture) -> tuple[dict[str, float], bool]:
+    """The metrics of the bank's host, and whether the picture knows that it has cached the bank's image."""
+    (row,) = picture.rows_named("v1")
+    metrics = {name: float(column[row]) for name, column in picture.columns.metrics.items()}
+    return metrics, bool(picture.columns.images.having("vault-os", row + 1)[row])
 
 
 async def until_all_is_read(setup: Cloud, number: int) -> None:
@@ -192,7 +271,8 @@ async def test_no_message_with_a_foreign_value_changes_anything_of_anothers(bus:
             await until_all_is_read(setup, 2)
             heard.clear()
             before = await of_the_bank(setup)
-            sent = await attack(setup, [*attacks(bank, datetime.now(UTC))])
+            now = datetime.now(UTC)
+            sent = await attack(setup, [*joins(bank, now), *attacks(bank, now)])
             await until_all_is_read(setup, 3)
             after = await of_the_bank(setup)
 

@@ -29,6 +29,7 @@ from placement_worker.core.ledger import (
     ClaimOrder,
     Consumer,
     Decision,
+    GroupRow,
     Ledger,
     ProviderRow,
     SentOrder,
@@ -267,7 +268,7 @@ def test_writes_are_absolute_values_of_the_changed_rows() -> None:
     assert changes.forgotten == (CLEANUP, MIGRATION)
     assert changes.held == ((WEB, asked.amounts),)
     assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}, consumers=1), Touched(NUMA, 6, {"VCPU": 4}))
-    assert changes.groups == (GROUP,)
+    assert changes.groups == (GroupRow(GROUP, "shop"),)
     assert (changes.claimed, changes.ended) == ((Holder(consumer=WEB, attempt=1),), ())
 
 

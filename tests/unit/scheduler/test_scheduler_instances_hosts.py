@@ -205,6 +205,7 @@ def test_a_host_is_believed_for_one_period_and_then_down_until_it_is_heard_of() 
     assert not registry.as_heard(a_host()).up
 
     registry.hear_beats("c2", [HOST])
+    registry.hear_beats("c1", [HOST], speaks_for="c2")
     assert picture.up == [True, False]
     registry.hear_beats("c1", [HOST])
     assert picture.up == [True, False, True]
