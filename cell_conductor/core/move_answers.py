@@ -185,6 +185,8 @@ def _on_claimed(transition: Transition, host: Choice) -> None:
 
 def _on_claimed_back(transition: Transition, attempt: int) -> None:
     moving = transition.moving
+    if transition.row.was_silent:
+        transition.leave_group(transition.heir_claim())
     transition.change(
         attempt=attempt,
         host=moving.source,

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.message import GroupId
 from bus.messages.build import (
     Flavor,
     InstanceActive,
@@ -26,7 +27,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim
+from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim, ServerGroup
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,
@@ -249,6 +250,18 @@ def test_a_silent_destination_keeps_its_rest_until_it_has_cleaned_up() -> None:
     # It was never stopped: it just stays where it is.
     assert kinds(cell.swap(CLAIMED)) == [InstanceActive]
     assert released(cell.hear(destroyed(2, "h2"))) == [(cell.heir(2), 2)]
+
+
+def test_what_a_silent_destination_has_leaves_the_affinity_group_when_the_instance_is_back() -> None:
+    cell = Cell(structs.replace(place(), group=ServerGroup(id=GroupId(ONE), policy="affinity")))
+    cell.hear(spawned(1, "h1"))
+    cell.confirm_all()
+    cell.hear(move("live-migrate"))
+    cell.swap(CLAIMED)
+    cell.after_s(60)
+    cell.after_s(0)
+    left = [each for each in cell.swap(CLAIMED) if isinstance(each, ReleaseClaim) and each.leaves_group]
+    assert [(each.consumer, each.attempt) for each in left] == [(cell.heir(2), 2)]
 
 
 def test_an_evacuation_builds_it_anew_and_the_dead_host_keeps_its_share() -> None:
