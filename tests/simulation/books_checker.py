@@ -183,7 +183,8 @@ class BooksChecker:
 
     def _note_cleanups(self, orders: Sequence[ClaimOrder]) -> None:
         for order in orders:
-            if isinstance(order, SwapClaim) and order.heir is not None:
+            # The id of a consumer that holds something is taken: it is not the heir's.
+            if isinstance(order, SwapClaim) and order.heir is not None and order.heir.id not in self.held:
                 self.cleanup_consumers[order.heir.id] = CleanupOf(order.consumer, order.held_attempt)
                 self._outside_host.setdefault(order.heir.id, set()).update(
                     self._outside_host.get(order.consumer, ())

@@ -7,6 +7,7 @@ may still fail, and everything must settle.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
+from datetime import datetime, timedelta
 from typing import Any
 
 from bus.broker import Parcel
@@ -33,16 +34,18 @@ from tests.simulation.cells_checker import CellsChecker
 from tests.simulation.clients import Client, Operator
 from tests.simulation.demands_checker import DemandsChecker
 from tests.simulation.drawing import ADMINS, API, COMPUTES, WORKERS
+from tests.simulation.drawing_group_moves import LATER
 from tests.simulation.faulty_broker import FaultyBroker
 from tests.simulation.findings import Findings
 from tests.simulation.flavors_checker import FlavorsChecker
+from tests.simulation.foreign_owners import Owned
 from tests.simulation.host_history import HostHistories
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
 from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.outages_checker import OutagesChecker
 from tests.simulation.plan import CELLS, Plan
-from tests.simulation.process import SimProcess
+from tests.simulation.process import EPOCH, SimProcess
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.requests_checker import RequestsChecker
 from tests.simulation.traffic import Traffic
@@ -97,6 +100,8 @@ class Cloud:
         self.capacity = CapacityChecker(self.findings)
         self._auditor = Auditor(self.real_instances, self.capacity)
         self.intruders = Intruders(self.findings, self.memory, rights, self)
+        # The names of hosts that several cells have, in lower case, about which a scheduler has raised an alarm.
+        self.alarms: set[str] = set()
         self._processes: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
         self._zombies: list[SimProcess] = []
@@ -399,6 +404,30 @@ class Cloud:
             for row in self.cells.rows.values()
             if row.state == "active" and row.host is not None and row.order is not None
         ]
+
+    def owned(self) -> list[Owned]:
+        return [
+            Owned(row.id, row.order.cell, row.host.share.host, row.order.group)
+            for row in self.cells.rows.values()
+            if row.state == "active" and row.host is not None and row.order is not None
+        ]
+
+    def upcoming(self) -> dict[InstanceId, str]:
+        later = [boot for boot in self.plan.boots if boot.name.startswith(LATER)]
+        return {
+            instance_id_of(RequestId(boot.id), index): boot.name.removeprefix(LATER)
+            for boot in later
+            for index in range(boot.count)
+        }
+
+    def unused_names(self, cell: str) -> list[str]:
+        plan = self.plan
+        used = {each.host for each in plan.disabled_hosts} | {each.host for each in plan.host_orders}
+        used |= {each.host for each in plan.evacuations} | {boot.host for boot in plan.boots}
+        return [host.name for host in plan.hosts[cell] if host.name not in used]
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self._loop.time())
 
     def answer_queues(self) -> list[str]:
         return [queue for name, queue in self.traffic.answers_of.items() if name in API]

@@ -23,6 +23,7 @@ from placement_worker.core.drafts.group_draft import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.drawing_demands import has_demands, with_demands
 from tests.simulation.drawing_flavors import has_flavors, with_flavors
+from tests.simulation.drawing_group_moves import has_group_moves, with_group_moves
 from tests.simulation.drawing_hosts import has_host_modes, with_host_modes
 from tests.simulation.drawing_moves import has_moves, with_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
@@ -162,6 +163,8 @@ def draw(seed: int) -> Plan:
         plan = with_host_modes(plan, random.Random(f"{seed} host modes"))
     if has_flavors(seed):
         plan = with_flavors(plan, random.Random(f"{seed} flavors"))
+    if has_group_moves(seed):
+        return with_group_moves(plan, random.Random(f"{seed} moves of groups"))
     if has_waiting_moves(seed):
         return with_waiting_moves(plan, random.Random(f"{seed} moves that wait"))
     if has_moves(seed):

@@ -261,6 +261,8 @@ FORGERIES = (
         "wrong_answer",
     ),
 )
+# Attacks of a cell on what another owner has. Only some seeds have them.
+FOREIGN_OWNERS = ("foreign_group", "foreign_heir", "foreign_tombstone", "foreign_name")
 # A message that its handler can never complete: the database refuses its row each time.
 CURSED = "cursed"
 # Requests with these ids have a row that the database refuses; all other ids are larger.
@@ -287,7 +289,7 @@ ALL_FAULTS = (
     "placement_down",
     "broker_restart",
     *(f"cell_without_{what}" for what in OUTAGES),
-    *(f"hostile_{content}" for content in (*BROKEN_BODIES, *FORGERIES, CURSED)),
+    *(f"hostile_{content}" for content in (*BROKEN_BODIES, *FORGERIES, *FOREIGN_OWNERS, CURSED)),
 )
 # Consequences of several faults together, counted from outside.
 CONSEQUENCES = ("redelivered", "between_commit_and_redelivery", "handed_over")

@@ -13,6 +13,7 @@ from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, Sw
 from placement_worker.core.ledger import ClaimOrder
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
+from tests.simulation.plan import PROJECT
 
 GROUP = "group"
 
@@ -23,7 +24,8 @@ class GroupsChecker:
         self._hosts = hosts
         self._groups = {group.id: group for group in groups}
         self._group_of: dict[ConsumerId, GroupId] = {}
-        self._migrations: set[ConsumerId] = set()
+        # Those that may be on another host than their group.
+        self._apart: set[ConsumerId] = set()
         self._members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
         # When a host last had as many members as it may have; and when the group last had a member.
         self._full_s: dict[tuple[GroupId, ProviderId], float] = {}
@@ -62,12 +64,18 @@ class GroupsChecker:
     def _joined(
         self, order: ClaimResources | SwapClaim, group: GroupId, placed_on: Mapping[ConsumerId, ProviderId]
     ) -> None:
+        if isinstance(order, ClaimResources) and order.project != PROJECT and self._members.get(group):
+            self._findings.breaks(
+                "nobody acts with another's authority",
+                f"{short_id(order.consumer)} of project {order.project!r} is in {short_id(group)}",
+            )
         self._group_of[order.consumer] = group
         if isinstance(order, SwapClaim) and order.heir is not None and order.heir.id in placed_on:
             self._findings.count(GROUP, f"a {order.heir.type.lower()} is a member")
             self._group_of[order.heir.id] = group
-            if order.heir.type == "MIGRATION":
-                self._migrations.add(order.heir.id)
+            # The way back is not judged. What a silent destination may still have leaves the group at once.
+            if order.heir.type == "MIGRATION" or order.returns is not None:
+                self._apart.add(order.heir.id)
 
     def excluded(self, group: GroupId, since_s: float) -> Collection[ProviderId] | None:
         """The hosts that may have been refused because of the group's members since `since_s`. None: any host may
@@ -101,7 +109,7 @@ class GroupsChecker:
                 self._findings.count(GROUP, "kept apart")
         if group.policy == "affinity" and len(members) > 1:
             self._findings.count(GROUP, "kept together")
-            there = {host for who, host in members.items() if who not in self._migrations}
+            there = {host for who, host in members.items() if who not in self._apart}
             if len(there) > 1:
                 self._findings.breaks(
                     "members that are kept together have one host",

@@ -41,18 +41,22 @@ from bus.topology import REPLY, Application, Destination, Kind, destination_of, 
 from bus.workers.dead_letters import DeadLetter
 from tests.simulation.faults import CURSED, FORGERIES, Hostile
 from tests.simulation.findings import Findings
+from tests.simulation.foreign_owners import FOREIGN_ATTACKS, RIVAL_PROJECT, OwnersKnowledge
+from tests.simulation.loop import until_s
 from tests.simulation.plan import CELLS
 from tests.unit.examples import EXAMPLES
 
 CLIENT = Application("people", admin=True)
 # An application with a project of its own that owns no instance.
-RIVAL_PROJECT = "rival"
 RIVAL = Application("rival", projects=(RIVAL_PROJECT,))
 AUTHORITY = "nobody acts with another's authority"
 MARK = "hostile-"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NESTED_DEEP = 20_000
 ANSWERS_GUESSED = 6
+PUBLISHED_AGAIN_S = 1.0
+# Long after each attack: the alarm must have been raised although workers die and messages come late.
+ALARM_BY_S = 32.0
 
 
 class Target(Struct, frozen=True):
@@ -66,8 +70,11 @@ class Target(Struct, frozen=True):
     attempt: int
 
 
-class IntruderKnowledge(Protocol):
+class IntruderKnowledge(OwnersKnowledge, Protocol):
     """What an intruder may know about the cloud."""
+
+    # The names of hosts that several cells have, in lower case, about which a scheduler has raised an alarm.
+    alarms: set[str]
 
     def targets(self) -> list[Target]: ...
 
@@ -142,6 +149,8 @@ class Intruders:
             self._knowledge.on_next_question(partial(self._answer_wrongly, mark))
         elif fault.content in FORGERIES:
             await self._forge(fault.content, mark, chance)
+        elif fault.content in FOREIGN_ATTACKS:
+            await self._attack_owner(fault.content, mark, chance)
         elif fault.content == CURSED:
             flavor = Flavor(vcpus=1, ram_mb=1024)
             build = BuildInstance(request_id=RequestId(UUID(int=fault.seed)), flavor=flavor, name=CURSED)
@@ -199,6 +208,20 @@ class Intruders:
                 is_taken = await self._publish(user, address, _line_of(message, id_, mark), **more)
                 if is_taken and what == "forged_answer":
                     self._findings.breaks(AUTHORITY, f"{user} may publish {address.routing_key} to {REPLY}")
+
+    async def _attack_owner(self, what: str, mark: str, chance: random.Random) -> None:
+        for user, message in FOREIGN_ATTACKS[what](self._knowledge, chance):
+            address = destination_of(message)
+            self._record(what, mark, f"{user} publishes {address.routing_key}", user)
+            # Nothing may stay of its own claim.
+            while not await self._publish(user, address, _line_of(message, mark, mark)):
+                await asyncio.sleep(PUBLISHED_AGAIN_S)
+            if isinstance(message, HostsReported):
+                await until_s(ALARM_BY_S)
+                if missing := {each.name.lower() for each in message.hosts} - self._knowledge.alarms:
+                    self._findings.breaks(
+                        AUTHORITY, f"no alarm about {sorted(missing)}, which two cells have"
+                    )
 
     def _answer_wrongly(self, mark: str, question: Parcel) -> None:
         """Answer the question at once, as placement, with an answer of another type."""

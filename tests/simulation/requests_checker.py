@@ -9,6 +9,7 @@ from bus.topology import CELL0
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.requests.burying import BURIED
 from tests.simulation.demands_checker import WAYS, DemandsChecker
+from tests.simulation.drawing_group_moves import LATER
 from tests.simulation.findings import Findings
 from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import HostHistories, short_id
@@ -100,6 +101,11 @@ class RequestsChecker:
             self._check_order(row, row.order)
         if now == "error" and row.told.cell == CELL0:
             self._check_refusal(row, waited=was == "waiting")
+        if now == "deleted" and "released before" in row.told.reason and row.told.name.startswith(LATER):
+            self._findings.breaks(
+                "nobody acts with another's authority",
+                f"{short_id(row.id)}, which only another cell released, is deleted: {row.told.reason}",
+            )
 
     def _check_same(self, before: InstanceRow | None, row: InstanceRow) -> None:
         """Check that an end is not written again with other details. Two later changes are right: a delete that came

@@ -6,12 +6,15 @@ import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from msgspec import Struct
 
 from scheduler_worker.claiming import together
+from scheduler_worker.hosts.registry import HostRegistry
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.findings import Broken
@@ -63,8 +66,20 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     # A claim for five instances has two pages.
     small_pages = replaced(together, "PAGE_BYTES_MAX", lambda _: 1_000)
     watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.capacity.judged)
-    with small_pages, watched, installed_plugins():
+    looks = replaced(HostRegistry, "look", partial(_watched_looks, cloud.alarms))
+    with small_pages, watched, looks, installed_plugins():
         return await _run_cloud(cloud, until_s)
+
+
+def _watched_looks(alarms: set[str], real: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Note the names of hosts about which a scheduler has raised an alarm."""
+
+    def look(registry: Any) -> None:
+        real(registry)
+        (clashes,) = registry.counts
+        alarms.update(clashes.by_value)
+
+    return look
 
 
 async def _run_cloud(cloud: Cloud, end_s: float | None) -> Outcome:

@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import UUID
 
+from msgspec import structs
+
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.administration import CreateProvider
 from bus.messages.placement import (
@@ -31,6 +33,7 @@ from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import HostHistories
 from tests.simulation.loop import run_simulated
 from tests.simulation.moves_checker import HELD_ONCE, MovesChecker
+from tests.simulation.plan import PROJECT
 from tests.simulation.process import EPOCH
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.view_oracle import caught_up_replica
@@ -239,6 +242,7 @@ def _member(
         attempt=1,
         issued_at=AT,
         share=Share(host=host, amounts=amounts),
+        project=PROJECT,
         group=group,
     )
     if not cleanup:
@@ -289,6 +293,14 @@ def test_members_that_are_kept_together_on_two_hosts_are_reported() -> None:
         "members that are kept together have one host"
     )
     assert _broken_by((first, {1: HOST}), (second, {2: OTHER})) == ""
+
+
+def test_a_member_of_another_project_is_reported() -> None:
+    first, second = _member(APART, 1, HOST), structs.replace(_member(APART, 2, OTHER), project="rival")
+
+    assert _broken_by((first, {1: HOST}), (second, {1: HOST, 2: OTHER})) == (
+        "nobody acts with another's authority"
+    )
 
 
 MIGRATION, CLEANUP = ConsumerId(UUID(int=40)), ConsumerId(UUID(int=41))

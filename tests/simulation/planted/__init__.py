@@ -18,6 +18,7 @@ from tests.simulation.planted import (
     host_bugs,
     move_bugs,
     node_bugs,
+    owner_bugs,
     rule_bugs,
     scheduler_bugs,
     waiting_bugs,
@@ -129,6 +130,15 @@ OF_FLAVORS: dict[str, PlantedBug] = {
     "the flavor of an alternate forgotten": flavor_bugs.flavor_of_alternate_forgotten,
 }
 BUGS |= OF_FLAVORS
+
+# Bugs that only seeds with moves of groups and attacks on owners can show.
+OF_GROUP_MOVES: dict[str, PlantedBug] = {
+    "a foreign heir accepted": owner_bugs.foreign_heir_accepted,
+    "a tombstone of another owner binds": owner_bugs.foreign_tombstone_binds,
+    "the group of another project joined": owner_bugs.foreign_group_joined,
+    "a name in two cells not told": owner_bugs.shared_name_not_told,
+}
+BUGS |= OF_GROUP_MOVES
 
 # Bugs that only seeds with moves can show.
 OF_MOVES: dict[str, PlantedBug] = {
