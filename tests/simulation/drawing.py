@@ -32,6 +32,7 @@ from tests.simulation.faults import (
     BROKEN_BODIES,
     CURSED,
     FORGERIES,
+    IN_OUTBOX,
     ON_THE_WAY,
     OUTAGES,
     POINTS,
@@ -87,6 +88,8 @@ BEAT_S, CELL_DOWN_S = 1.0, 6.0
 SOURCES = ("", "debian", "fedora")
 # One seed in so many has boots that wait for room.
 WAITS_EVERY, WAITS_AT = 20, 14
+# In some of these schedulers die between the commit of a timer and its messages.
+DYING_EVERY, DYING_AT = 40, 14
 # When what waits ends at the latest: after the faults, so that nothing but a lost wake-up keeps it from room.
 WAITS_END_S = 57.0
 # When the instance that fills a host is deleted: under faults, and after them.
@@ -179,6 +182,7 @@ def _draw_cloud(seed: int) -> Plan:
     late = {cell: (of_cell[-1].name, chance.uniform(6, 25)) for cell, of_cell in hosts.items()}
     groups, members = _groups(random.Random(f"{seed} groups")) if seed % GROUPS_EVERY == 0 else ((), ())
     is_whole = seed % WHOLE_EVERY == WHOLE_AT
+    dies_in_outbox = seed % DYING_EVERY == DYING_AT
     if groups:
         # Hosts with metrics say them on the bus now and then.
         hosts = {
@@ -229,6 +233,7 @@ def _draw_cloud(seed: int) -> Plan:
                     *_faults_of_databases(random.Random(f"{seed} databases")),
                     *_faults_of_intruders(random.Random(f"{seed} intruders")),
                     *(_faults_of_whole(random.Random(f"{seed} claims")) if is_whole else ()),
+                    *(_faults_of_outboxes(random.Random(f"{seed} outboxes")) if dies_in_outbox else ()),
                 ),
                 key=lambda fault: fault.at_s,
             )
@@ -395,6 +400,12 @@ def _faults_of_whole(chance: random.Random) -> list[Fault]:
         *(Duplicate(at_s(), "", "claims", chance.choice((0.0, 0.1, 1.0, 8.0))) for _ in range(4)),
         *(Nack(at_s(), "", "claims", 1, is_stored=is_stored) for is_stored in (True, False)),
     ]
+
+
+def _faults_of_outboxes(chance: random.Random) -> Iterator[Fault]:
+    for who in API:
+        for _ in range(3):
+            yield CrashAt(chance.uniform(5, 40), who, IN_OUTBOX, chance.uniform(0.1, 1))
 
 
 def _waits(chance: random.Random) -> tuple[tuple[Boot, ...], tuple[Delete, ...]]:

@@ -23,7 +23,8 @@ class Crash(Fault, frozen=True, tag="crash"):
 
 
 class CrashAt(Fault, frozen=True, tag="crash_at"):
-    """The process dies when it next reaches this point: before_commit, after_commit, before_ack, in_timer, on_the_way.
+    """The process dies when it next reaches this point: before_commit, after_commit, before_ack, in_timer, on_the_way,
+    in_outbox.
 
     Its unacknowledged messages are redelivered only after `quiet_s`, so that other messages about the same entities
     overtake them.
@@ -224,6 +225,8 @@ class IronicAway(Fault, frozen=True, tag="ironic_away"):
 POINTS = ("before_commit", "after_commit", "before_ack", "in_timer")
 # A parcel leaves the process and never reaches the broker: the process waits for the confirm, and dies before it comes.
 ON_THE_WAY = "on_the_way"
+# A scheduler's timer has committed rows, and dies before it sends their messages.
+IN_OUTBOX = "in_outbox"
 DATABASE_FAULTS = (
     "deadlock",
     "serialisation_failure",
@@ -270,7 +273,7 @@ CURSED_IDS = range(1, 2**32)
 OUTAGES = ("conductors", "database", "broker")
 ALL_FAULTS = (
     "crash",
-    *(f"crash_{point}" for point in (*POINTS, ON_THE_WAY)),
+    *(f"crash_{point}" for point in (*POINTS, ON_THE_WAY, IN_OUTBOX)),
     "zombie",
     "cut",
     "lost_confirm",

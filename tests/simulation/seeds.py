@@ -15,12 +15,14 @@ from msgspec import Struct
 
 from scheduler_worker.claiming import together
 from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.outbox.outbox import Outbox
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
+from tests.simulation.faults import IN_OUTBOX
 from tests.simulation.findings import Broken
 from tests.simulation.loop import StoppedRun, bounded_cpu, on_bound, run_simulated, until_s
 from tests.simulation.plan import Plan
-from tests.simulation.process import owned_task
+from tests.simulation.process import RUNNING, owned_task
 from tests.simulation.replacing import replaced
 from tests.simulation.settling import choices_left, errors_at_the_end, unsettled
 from tests.simulation.workers import SCHEDULER, installed_plugins
@@ -67,7 +69,8 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     small_pages = replaced(together, "PAGE_BYTES_MAX", lambda _: 1_000)
     watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.capacity.judged)
     looks = replaced(HostRegistry, "look", partial(_watched_looks, cloud.alarms))
-    with small_pages, watched, looks, installed_plugins():
+    outbox = replaced(Outbox, "publish", _may_die_in_outbox)
+    with small_pages, watched, looks, outbox, installed_plugins():
         return await _run_cloud(cloud, until_s)
 
 
@@ -80,6 +83,22 @@ def _watched_looks(alarms: set[str], real: Callable[[Any], None]) -> Callable[[A
         alarms.update(clashes.by_value)
 
     return look
+
+
+def _may_die_in_outbox(real: Callable[..., Any]) -> Callable[..., Any]:
+    class Dying:
+        def __init__(self, publisher: Any) -> None:
+            self._publisher = publisher
+
+        async def send_all(self, *sent: Any) -> None:
+            if (process := RUNNING.get()) is not None:
+                await process.point(IN_OUTBOX)
+            await self._publisher.send_all(*sent)
+
+    async def publish(self: Any, told: Any, publisher: Any) -> None:
+        await real(self, told, Dying(publisher))
+
+    return publish
 
 
 async def _run_cloud(cloud: Cloud, end_s: float | None) -> Outcome:

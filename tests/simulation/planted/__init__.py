@@ -82,6 +82,7 @@ BUGS: dict[str, PlantedBug] = {
     "choices never dropped": scheduler_bugs.choices_never_dropped,
     "an event of another cell believed": scheduler_bugs.foreign_event_believed,
     "no outbox notes written": scheduler_bugs.no_notes_written,
+    "a timer's notes confirmed before they are sent": scheduler_bugs.notes_confirmed_before_sending,
     "changes of usage ignored": scheduler_bugs.usage_ignored,
     "duplicate provider names accepted": admin_write_bugs.name_not_checked,
     "a cell that is down not avoided": cell_bugs.cell_not_avoided,

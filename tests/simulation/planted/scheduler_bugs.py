@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
-from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.outbox.outbox import Outbox, OutboxTransaction
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests import cell_events, more_alternates
 from tests.simulation.replacing import replaced
@@ -52,6 +52,19 @@ def no_notes_written() -> AbstractContextManager[None]:
         return note
 
     return replaced(OutboxTransaction, "note", planted)
+
+
+def notes_confirmed_before_sending() -> AbstractContextManager[None]:
+    """A scheduler's timer counts the messages of its rows as sent before it sends them."""
+
+    def planted(real: Any) -> Any:
+        async def publish(self: Any, told: Any, publisher: Any) -> None:
+            await self._notes.confirm([tell.kept for tell in told if tell.kept is not None])
+            await real(self, told, publisher)
+
+        return publish
+
+    return replaced(Outbox, "publish", planted)
 
 
 def usage_ignored() -> AbstractContextManager[None]:
