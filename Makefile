@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compiled-tests broker-tests other-tests lint types layers bench conformance clean
+.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers bench conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -15,7 +15,11 @@ help: ## list the targets
 demo: $(INSTALLED) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
-test: $(INSTALLED) ## everything: lint, types, layers, and all tests on real servers
+# Of the longest tests a quarter, another one at each commit (tests/parts.py).
+test: export MOOR_TEST_PART := 1
+test: proof ## everything: lint, types, layers, and the tests on real servers
+
+proof: $(INSTALLED) ## the same, with every seed and every planted bug of the simulation
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers compiled-tests
 	@echo '== tests'
 	@$(PYTHON) -m tests.servers --brokers 2 -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests

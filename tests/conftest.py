@@ -1,4 +1,4 @@
-"""For every test: hypothesis uses fixed seeds and no time limits; the longest files start first.
+"""For every test: hypothesis uses fixed seeds and no time limits; the longest files start first; of long proofs, today's part.
 
 With several brokers each test process has one of its own.
 """
@@ -9,15 +9,22 @@ import os
 import pytest
 from hypothesis import settings
 
+from tests.parts import is_todays_name
 from tests.servers.own_broker import brokers_in, take_broker
 
 settings.register_profile("moorage", derandomize=True, deadline=None)
 settings.load_profile("moorage")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Simulations compute for minutes, while other tests mostly wait."""
     items.sort(key=lambda item: "simulation" not in item.path.parts)
+    left_out = [
+        item for item in items if item.get_closest_marker("proof") and not is_todays_name(item.nodeid)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_collection_finish() -> None:

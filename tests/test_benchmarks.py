@@ -29,6 +29,8 @@ BURNT_S = 0.2
 BURN = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
 
 
+@pytest.mark.proof
+@pytest.mark.timeout(300)
 @pytest.mark.asyncio
 async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order() -> None:
     # A check that finds a wrong answer, or books that contradict themselves, raises.

@@ -1,5 +1,5 @@
 """The whole cloud under two hundred seeds with every kind of fault, and bare metal under forty; and that a seed repeats
-exactly.
+exactly. `make test` runs a quarter of these seeds, and all that failed once.
 """
 
 import subprocess
@@ -8,6 +8,7 @@ import sys
 import pytest
 from msgspec import structs
 
+from tests.parts import only_a_part, part_of
 from tests.simulation.drawing import draw
 from tests.simulation.drawing_nodes import NODE_SEEDS
 from tests.simulation.expected_coverage import EVERYTHING, IN_EACH_SEED, IN_EACH_SEED_OF_NODES
@@ -16,6 +17,8 @@ from tests.simulation.seeds import run
 
 SEEDS = range(1, 201)
 SEEDS_OF_NODES = range(NODE_SEEDS + 1, NODE_SEEDS + 41)
+# A quarter of the seeds may miss this share of all that the seeds cover together.
+RARE = 0.1
 # The first test that needs the results runs all seeds.
 TIMEOUT_S = 1800
 
@@ -48,7 +51,7 @@ def test_together_the_seeds_cover_everything_that_can_happen(
 ) -> None:
     seen = ran.seen + ran_nodes.seen
     missing = [each for each in EVERYTHING if not seen[each]]
-    assert not missing
+    assert len(missing) <= (len(EVERYTHING) * RARE if only_a_part() else 0), missing
 
 
 @pytest.mark.timeout(TIMEOUT_S)
@@ -70,7 +73,7 @@ def test_boots_alone_without_any_fault_keep_every_promise() -> None:
 
 
 def _seeds(*, of_nodes: bool) -> list[int]:
-    every = sorted({*SEEDS, *SEEDS_OF_NODES, *failing_seeds()})
+    every = sorted({*part_of(SEEDS), *part_of(SEEDS_OF_NODES), *failing_seeds()})
     return [seed for seed in every if (seed >= NODE_SEEDS) is of_nodes]
 
 

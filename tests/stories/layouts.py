@@ -16,22 +16,23 @@ from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import CELLS, declared
 
 APART = ", a broker a cell"
+SERVERS = (pytest.mark.rabbitmq, pytest.mark.postgresql)
 STAGES = pytest.mark.parametrize(
     ("bus", "books"),
     [
         ("memory", "memory"),
-        ("memory", "sqlite"),
-        (f"memory{APART}", "memory"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-        pytest.param(f"rabbitmq{APART}", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+        pytest.param("memory", "sqlite", marks=pytest.mark.proof),
+        pytest.param(f"memory{APART}", "memory", marks=pytest.mark.proof),
+        pytest.param("rabbitmq", "postgresql", marks=SERVERS),
+        pytest.param(f"rabbitmq{APART}", "postgresql", marks=(*SERVERS, pytest.mark.proof)),
     ],
 )
 BACKENDS_APART = pytest.mark.parametrize(
     ("bus", "books"),
     [
         (f"memory{APART}", "memory"),
-        (f"memory{APART}", "sqlite"),
-        pytest.param(f"rabbitmq{APART}", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+        pytest.param(f"memory{APART}", "sqlite", marks=pytest.mark.proof),
+        pytest.param(f"rabbitmq{APART}", "postgresql", marks=SERVERS),
     ],
 )
 API_ROLES = ("scheduler", "placement", "operator", "ironic")

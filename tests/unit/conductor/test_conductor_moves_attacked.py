@@ -94,6 +94,7 @@ def without_sequence(row: Instance) -> Instance:
     return structs.replace(row, sequence=0)
 
 
+@pytest.mark.proof
 def test_orders_with_a_number_that_is_over_change_nothing_in_any_step() -> None:
     for row in rows():
         if row.move is None:
