@@ -83,7 +83,7 @@ class Transition:
         if "state" in changes:
             changes.setdefault("changed_at", self.now)
             changes.setdefault("state_ends_at", None)
-        if "attempt" in changes:
+        if "attempt" in changes and self.row.heir is not None:
             # An heir takes over from one attempt only.
             changes.setdefault("heir", None)
             changes.setdefault("heirs_taken", 0)
@@ -332,10 +332,10 @@ class Transition:
         )
 
 
-def _host_name(row: Instance) -> str:
+def _host_of_broken(row: Instance) -> str:
     if row.is_stranded and row.moving is not None:
         return row.moving.source.name
-    return row.host.name if row.host and row.state in ("active", "broken", "moved", "shelved") else ""
+    return row.host.name if row.host else ""
 
 
 def _replaced(cleanup: Cleanup, before: HeldClaim, after: HeldClaim) -> Cleanup:
@@ -347,13 +347,14 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
     """The full state of an instance, as readers outside of its cell know it."""
     order = row.order
     is_broken = row.state == "broken"
+    host = row.host if row.state in ("active", "moved", "shelved") else None
     return InstanceState(
         id=row.id,
         request_id=row.request_id,
         sequence=sequence,
         state="error" if is_broken else "moving" if row.is_unshelving else row.state,
         cell=cell,
-        host=_host_name(row),
+        host=_host_of_broken(row) if is_broken else host.name if host else "",
         attempt=row.attempt,
         name=order.name if order else "",
         project=order.project if order else "",

@@ -60,10 +60,10 @@ def decide_claims(
 def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: timedelta) -> ClaimJudgement:
     """Judge one claim, swap or release on the draft of the ledger. If it is granted, the draft changes."""
     order = asked.order
-    is_known = _judge_sender(draft, asked)
+    consumer = draft.consumer(order.consumer)
+    is_known = _judge_sender(consumer, asked)
     if not isinstance(is_known, bool):
         return is_known
-    consumer = draft.consumer(order.consumer)
     match order:
         case ClaimResources():
             by_cell = asked.speaks_for is not None
@@ -78,12 +78,11 @@ def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: ti
             return _release(draft, consumer, order, now, horizon, is_known=is_known)
 
 
-def _judge_sender(draft: LedgerDraft, asked: SentOrder) -> ClaimJudgement | bool:
-    """Why the sender may not give this order; or whether the consumer's row counts for it."""
+def _judge_sender(consumer: ConsumerDraft, asked: SentOrder) -> ClaimJudgement | bool:
+    """Why the sender may not give this order about the consumer; or whether the consumer's row counts for it."""
     order = asked.order
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
         return wrong_cell(f"the sender may act for cell {asked.speaks_for!r}, not for {order.cell!r}")
-    consumer = draft.consumer(order.consumer)
     is_known = not consumer.is_new
     if is_known:
         if refused := judge_owner(consumer.row, asked):
@@ -152,12 +151,13 @@ def _swap_together(draft: LedgerDraft, asked: SentOrder, first: SwapClaim, now: 
     for each in swaps:
         leaving.discard(each.consumer.int)
         verdict: ClaimJudgement
-        is_known = _judge_sender(draft, structs.replace(asked, order=each))
+        consumer = draft.consumer(each.consumer)
+        is_known = _judge_sender(consumer, structs.replace(asked, order=each))
         if not isinstance(is_known, bool):
             verdict = is_known
         else:
             by_cell = asked.speaks_for is not None
-            verdict = swap(draft, draft.consumer(each.consumer), each, now, by_cell=by_cell, beside=leaving)
+            verdict = swap(draft, consumer, each, now, by_cell=by_cell, beside=leaving)
         if not isinstance(verdict, Claimed):
             draft.restore(before)
             return verdict

@@ -290,7 +290,7 @@ class Claimer:
         pools: dict[tuple[str, InstanceSpec], tuple[Choice, ...]] = {}
         for one in searches:
             self._refill(one)
-            if one.may_fall_back:
+            if one.alternatives and one.may_fall_back:
                 self._offer_other_flavors(one, pools)
 
     def _offer_other_flavors(

@@ -59,7 +59,8 @@ class Search:
         self.shortfalls: list[Shortfall] = []
         self._ignored: list[str] = []
         self._claims = 0
-        self.begin_again()
+        if alternatives:
+            self.begin_again()
 
     @property
     def is_searching(self) -> bool:

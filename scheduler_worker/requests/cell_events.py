@@ -60,6 +60,8 @@ def cell_event_handlers(
         if not ours:
             return []
         rows = await _write([ask.message for ask in ours], transaction, clock, repeater)
+        if not rows:
+            return []
         said: list[Said] = []
         # Of moves that wait again, since others got the room before their cell.
         causes = {ask.message.instance.id: ask for ask in ours}

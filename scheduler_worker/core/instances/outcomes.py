@@ -86,7 +86,22 @@ def after_search(
     outcome. With `kept`, an instance for which there is no room now begins to wait. `found` is given for a request that
     accepts several flavors.
     """
-    after = _after(row, build, outcome, refusals, now, timeouts=timeouts, group=group, kept=kept)
+    after: InstanceRow | None
+    match outcome:
+        case Holds():
+            order = _order(row, build, outcome, _ends_by(row, build, outcome, now, timeouts), group)
+            host = outcome.choice.name
+            # A host may be here several times, with other ways to take the amounts.
+            others = tuple(dict.fromkeys([each.name for each in outcome.alternates]))
+            decision = Decision(now, outcome.hosts, outcome.qualified, host, others)
+            after = placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
+        case NoValidHost() | Refused():
+            why = _refused(outcome)
+            after = _without_host(row, build, why, refusals, now, kept=kept if why.may_pass else None)
+        case EndedElsewhere(reason):
+            after = deleted(row, now, reason) if row.is_open else None
+        case None:
+            after = None
     return after if after is None or found is None else _with_flavor(after, found)
 
 
@@ -101,34 +116,6 @@ def _with_flavor(row: InstanceRow, found: FlavorFound) -> InstanceRow:
         order=None if row.order is None else structs.replace(row.order, tells_flavor=True),
         resized_spec=found.spec if found.passed_over else b"",
     )
-
-
-def _after(
-    row: InstanceRow,
-    build: BuildInstance,
-    outcome: Outcome | None,
-    refusals: Sequence[ClaimRefused],
-    now: datetime,
-    *,
-    timeouts: Timeouts,
-    group: ServerGroup | None,
-    kept: KeptRequest | None,
-) -> InstanceRow | None:
-    match outcome:
-        case Holds():
-            order = _order(row, build, outcome, _ends_by(row, build, outcome, now, timeouts), group)
-            host = outcome.choice.name
-            # A host may be here several times, with other ways to take the amounts.
-            others = tuple(dict.fromkeys([each.name for each in outcome.alternates]))
-            decision = Decision(now, outcome.hosts, outcome.qualified, host, others)
-            return placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
-        case NoValidHost() | Refused():
-            why = _refused(outcome)
-            return _without_host(row, build, why, refusals, now, kept=kept if why.may_pass else None)
-        case EndedElsewhere(reason):
-            return deleted(row, now, reason) if row.is_open else None
-        case None:
-            return None
 
 
 def after_failed_wake(

@@ -149,7 +149,7 @@ class InstanceRow(Struct, frozen=True):
         waiting = self.told.waiting
         if waiting is not None and self.told.state != WAITING:
             return waiting.until
-        return self.ends_by if self.is_open else None
+        return self.ends_by if self.told.state in (ACCEPTED, WAITING) else None
 
     @property
     def has_to_say(self) -> bool:
