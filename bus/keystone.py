@@ -38,7 +38,8 @@ class KeystoneAccount(Struct, frozen=True, kw_only=True):
     user: str = ""
     password: str = ""
     user_domain: str = "Default"
-    # What the token is for; an application credential is bound to its project already.
+    # A user asks for a token for a project, or for the whole system. An application credential is made for one project, so
+    # these three fields are not sent for it.
     scope: Literal["project", "system"] = "project"
     project: str = "service"
     project_domain: str = "Default"
@@ -87,7 +88,7 @@ class KeystoneTokens:
     ) -> None:
         self._account = account
         self._client = client
-        # The catalogue is long.
+        # Keystone sends its catalogue with each token, unless the request says no.
         self._query = "" if with_catalogue else "?nocatalog"
         self._clock_s = clock_s
         self._asking = asyncio.Lock()

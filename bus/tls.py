@@ -1,4 +1,4 @@
-"""How a client proves who a server is, and who it is itself: certificates from files."""
+"""TLS settings of clients: the authorities whose servers they trust, and the certificate that they show to servers."""
 
 import ssl
 

@@ -1,7 +1,8 @@
-"""Watches the hosts of the cell, so that instances that wait for a lost host go on.
+"""Notices which hosts of the cell are lost, and which come back.
 
-A host that is heard again after it was silent or dead is asked what it has, and must destroy the attempts that are not its
-own any more. What it said while it was silent may be lost, and the rows of instances that have ended are gone.
+If a host is lost, the instances that wait for it go on without it. If it comes back, it is asked for a list of what it runs,
+and is ordered to destroy the attempts that the cell has given up meanwhile. The list is needed because the host's messages
+may be lost, and because the rows of ended instances are deleted.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

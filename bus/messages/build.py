@@ -476,7 +476,7 @@ class Size(Value, frozen=True):
 
 
 class InstanceDetails(Value, frozen=True):
-    """What the API level's row says of an instance beyond its state.
+    """An instance's size, and when its hosts were chosen. The API level has these facts beside the instance's state.
 
     `size` is what the instance holds; null if its request is not kept, or if an earlier release wrote it. `dropped` are
     amounts that the boot asked for, and that a resize of an earlier release dropped though its order did not say so.

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class ConfigDriveParts(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the instance finds on the drive. `meta_data` and `network_data` are objects as OpenStack's metadata service gives them;
+    """The files of a config drive. `meta_data` and `network_data` are objects as OpenStack's metadata service gives them;
     `user_data` is the text that cloud-init, for example, runs.
     """
 

@@ -173,10 +173,10 @@ def wait_for_source(transition: Transition, reason: str) -> None:
 
 
 def strand(transition: Transition, reason: str, *, asks_again: bool) -> None:
-    """End a move whose way back placement refuses, with the instance in state `broken`: its host has it, stopped or running,
-    and it still holds the share of the destination, until it is deleted.
+    """End a move for which placement refuses to move the claim back to the source. The instance is `broken` then: its source
+    still has it, stopped or running, and its claim holds the share of the destination until the instance is deleted.
 
-    With `asks_again`, placement is asked further, now and then. Otherwise only after the next order for the instance.
+    With `asks_again`, placement is asked again at intervals; otherwise only after the next order for the instance.
     """
     transition.change(move=structs.replace(transition.move, outcome="failed", failure=reason), alternates=())
     if transition.row.state != "broken":

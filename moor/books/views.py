@@ -36,7 +36,7 @@ class View(Struct, frozen=True):
     in_cells: tuple[CellEntry, ...] = ()
     consumer: BookEntry | None = None
     on_hosts: tuple[OnHost, ...] = ()
-    # What the API level's row says beyond its state.
+    # The size and the times of the instance, from the API level.
     details: InstanceDetails | None = None
 
     @property

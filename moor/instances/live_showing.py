@@ -17,7 +17,7 @@ def as_document(
     heard: Mapping[str, CellHeard],
     details: Mapping[InstanceId, InstanceDetails],
 ) -> dict[str, Any]:
-    """The instance as JSON, with what its row and its cell say beyond its state."""
+    """The instance as JSON: its state, its size and times, and what its cell says of it."""
     cell = heard.get(state.cell)
     known = details.get(state.id) or InstanceDetails(id=state.id)
     return {
@@ -47,7 +47,7 @@ def _last_heard(cell: CellHeard) -> str:
     return f"cell {cell.cell} was last heard {moment(cell.heard_at)}{down}"
 
 
-# What a row says of an instance for programs; the rest is for audits.
+# The fields of InstanceDetails that `--json` shows. Only audits need the others.
 _OF_ROW = ("size", "accepted_at", "placed_at", "move_placed_at")
 
 

@@ -1,4 +1,4 @@
-"""What the API level's row says of an instance beyond its state: its size, and when its hosts were chosen.
+"""The details of an instance that its row at API level has beside its state: its size, and when its hosts were chosen.
 
 This is read from the row when somebody asks: nothing of it is written for it.
 """

@@ -1,4 +1,4 @@
-"""What a row says of an instance beyond its state: which size counts, when its hosts were chosen, and what was lost."""
+"""The details that a row has of an instance: which size counts, when its hosts were chosen, and what was lost."""
 
 from datetime import timedelta
 
