@@ -5,11 +5,11 @@ All that an explanation needs is on the instance's row. So any scheduler can ans
 another did, after a restart too, and for as long as the row lives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from bus.message import Message
+from bus.message import ConsumerId, GroupId, Message
 from bus.messages.build import InstanceId, NoValidHost
 from bus.messages.hosts import cell_and_name, host_in_cell, names_clash
 from bus.messages.planning import (
@@ -23,16 +23,26 @@ from bus.messages.planning import (
     PlanFound,
 )
 from bus.workers.handling import Handlers, answering
-from scheduler_worker.core.choosing.planning import drain, has_other_hosts, plan, plan_flavors
+from scheduler_worker.core.choosing.choosing import Chosen
+from scheduler_worker.core.choosing.planning import (
+    drain,
+    drain_together,
+    has_other_hosts,
+    plan,
+    plan_flavors,
+)
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.moves import why_stays_on_node
 from scheduler_worker.core.instances.rows import ERROR, Decision, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.requests.answering import in_words, rejection
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 DRAINED_MAX = 200
+# The picture holds the choices of a plan by this attempt while the plan is made: no claim has it.
+_PLANNED = 0
 
 
 class Explainer:
@@ -108,9 +118,8 @@ class Explainer:
             for row in rows
             if row.id not in reasons and (spec := decoded(row.current_spec)) is not None
         }
-        chosen = drain(self._picture, host_in_cell(cell, host), [*known.values()], self._plugins, salt=0)
         to: dict[InstanceId, tuple[str, str]] = {}
-        for instance, outcome in zip(known, chosen, strict=True):
+        for instance, outcome in self._chosen(host_in_cell(cell, host), known).items():
             if isinstance(outcome, NoValidHost):
                 reasons[instance] = in_words(outcome)
             else:
@@ -128,6 +137,41 @@ class Explainer:
             for row in rows
         ]
 
+    def _chosen(
+        self, host: str, known: Mapping[InstanceId, InstanceSpec]
+    ) -> dict[InstanceId, Chosen | NoValidHost]:
+        """Another host for each of these instances of the host (`c1/h1`), as if all left it at once. The members of an
+        affinity group leave together, for one host: they are chosen first, and count as there for all others.
+        """
+        here = {self._picture.columns.ids[row] for row in self._picture.rows_named(host.lower())}
+        outcomes: dict[InstanceId, Chosen | NoValidHost] = {}
+        alone = dict(known)
+        held: list[tuple[ConsumerId, int]] = []
+        try:
+            for group, ids in _by_affinity(known).items():
+                members = self._picture.groups.of_group(group)
+                if any(each.host not in here for each in members):
+                    continue
+                specs = [structs.replace(known[id_], server_group=None) for id_ in ids]
+                if len(ids) == 1:
+                    alone[ids[0]] = specs[0]
+                    continue
+                for id_ in ids:
+                    del alone[id_]
+                chosen = drain_together(self._picture, host, specs, self._plugins, salt=0)
+                outcomes.update(zip(ids, chosen, strict=True))
+                shares = [
+                    (id_, _PLANNED, each.choice.share)
+                    for id_, each in zip(ids, chosen, strict=True)
+                    if isinstance(each, Chosen)
+                ]
+                held += [(id_, attempt) for id_, attempt, _ in shares]
+                self._picture.hold(shares)
+            chosen = drain(self._picture, host, [*alone.values()], self._plugins, salt=0)
+        finally:
+            self._picture.drop(held)
+        return {**outcomes, **dict(zip(alone, chosen, strict=True))}
+
     def _why_all_stay(self, cell: str, host: str) -> str:
         """Why no host is looked for; empty if there may be one."""
         if self._picture.is_node(cell, host):
@@ -135,6 +179,15 @@ class Explainer:
         if not has_other_hosts(self._picture, cell, host):
             return f"cell {cell} has no other host, and an instance moves only within its cell"
         return ""
+
+
+def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list[InstanceId]]:
+    """The members of each affinity group among these instances."""
+    groups: dict[GroupId, list[InstanceId]] = {}
+    for id_, spec in specs.items():
+        if spec.server_group is not None and spec.server_group.policy == "affinity":
+            groups.setdefault(spec.server_group.id, []).append(id_)
+    return groups
 
 
 def _explanation(row: InstanceRow) -> Explanation:

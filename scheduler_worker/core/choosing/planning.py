@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
-from bus.messages.build import NoValidHost
+from bus.messages.build import FunnelStep, NoValidHost
+from bus.messages.moves import TOGETHER_MAX
 from bus.messages.planning import (
     ExhaustedPool,
     HostVerdict,
@@ -22,6 +23,7 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.refusals.explaining import explain, failures
 from scheduler_worker.core.choosing.refusals.relaxing import relaxations
+from scheduler_worker.core.choosing.together import choose_together
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Alternative, InstanceSpec
 
@@ -130,8 +132,24 @@ def drain(
     """Choose another host for each instance of this host (`c1/h1`), as if all left it together. Their shares on this host and in
     pools count as used still.
     """
-    elsewhere = [structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, host.lower())) for spec in specs]
+    elsewhere = _not_on(host, specs)
     return choose(picture, elsewhere, plugins, salt, alternates=0, explained_max=DRAIN_EXPLAINED_MAX)
+
+
+def drain_together(
+    picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
+) -> Sequence[Chosen | NoValidHost]:
+    """Choose one host, instead of this one, for instances that leave it together; if there is none, the same reason for all."""
+    if len(specs) > TOGETHER_MAX:
+        why = f"at most {TOGETHER_MAX} instances move together"
+        step = FunnelStep(step="together", removed=len(picture), example=why)
+        return [NoValidHost(hosts=len(picture), steps=(step,))] * len(specs)
+    chosen = choose_together(picture, _not_on(host, specs), plugins, salt, alternates=0)
+    return [chosen] * len(specs) if isinstance(chosen, NoValidHost) else chosen
+
+
+def _not_on(host: str, specs: Sequence[InstanceSpec]) -> list[InstanceSpec]:
+    return [structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, host.lower())) for spec in specs]
 
 
 def has_other_hosts(picture: Picture, cell: str, host: str) -> bool:

@@ -18,6 +18,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.groups import CreateGroup
+from bus.messages.planning import AskDrain, DrainFound
 from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
 from compute_sim.simulated.hosts import HostSize
 from tests.stories.cloud import a_build, instance_of, wait_until
@@ -135,6 +136,44 @@ async def test_the_destination_has_room_for_all_or_is_not_chosen(bus: str, books
 
         assert {each.host for each in await group.until_all("active", "confirmed")} == {"h3"}
         await group.here.until_used(h1=0, h2=1, h3=3)
+
+
+@EMBEDDED
+async def test_a_plan_to_drain_says_where_members_go_together_and_the_others_beside_them(
+    bus: str, books: str
+) -> None:
+    async with members(bus, books, "h1", "h2", "h3") as group:
+        setup = group.here.setup
+        # The second host has room for one, and the third for both members.
+        for number, (host, ram_mb) in enumerate((("h2", LARGE_MB - 64), ("h3", LARGE_MB - 128)), start=20):
+            flavor = Flavor(vcpus=1, ram_mb=ram_mb, root_gb=1)
+            await setup.send(a_build(number, flavor=flavor, hosts=(host,)))
+        lone = a_build(5, flavor=SMALL, hosts=("h1",))
+        await setup.send(lone)
+        await group.here.until_used(h1=3, h2=1, h3=1)
+        await setup.until_current()
+
+        planned = await setup.client.ask(AskDrain(host="h1"))
+
+        assert isinstance(planned, DrainFound)
+        assert {each.id: each.to for each in planned.instances} == {
+            **dict.fromkeys(group.ids, "h3"),
+            instance_of(lone): "h2",
+        }
+        await group.here.move(group.ids[0], with_group=True)
+        assert {each.host for each in await group.until_all("active", "confirmed")} == {"h3"}
+
+
+@EMBEDDED
+async def test_a_lone_member_of_an_affinity_group_may_leave_by_the_plan_as_by_the_move(
+    bus: str, books: str
+) -> None:
+    async with members(bus, books, "h1", "h2", count=1) as group:
+        await group.here.setup.until_current()
+        planned = await group.here.setup.client.ask(AskDrain(host="h1"))
+        assert isinstance(planned, DrainFound)
+        assert [(each.to, each.reason) for each in planned.instances] == [("h2", "")]
+        assert isinstance(await group.here.move(group.ids[0]), InstancesFound)
 
 
 @EMBEDDED
