@@ -210,7 +210,8 @@ class _Moves:
         for now, order, state, kinds in over:
             del self._under_way[state.id]
             if why := _why_not(now, order):
-                self._did_not(state, kinds, why)
+                # By another kind it would need the same room, and wait for it as long again.
+                self._did_not(state, () if _waited_in_vain(now) else kinds, why)
             else:
                 self.moved.append(now)
                 del self.stayed[state.id]
@@ -247,6 +248,12 @@ def _why_not(state: InstanceState, order: MoveInstance) -> str:
             [move.failure or move.outcome, *(f"{each.host}: {each.reason}" for each in state.failures)]
         )
     return ""
+
+
+def _waited_in_vain(state: InstanceState) -> bool:
+    """Has its move ended while it waited for room? Such a move ends at the same time as its wait."""
+    move = state.move
+    return move is not None and move.outcome == "failed" and move.ends_by == move.waits_until
 
 
 def show_emptied(done: Emptied, *, as_json: bool) -> None:

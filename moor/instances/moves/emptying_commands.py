@@ -37,6 +37,8 @@ def drain(
 ) -> None:
     """Set a host draining, and move its instances to other hosts of its cell: live, or else stopped meanwhile.
 
+    With --wait-for-room, an instance waits for a host to which it can move live. A stopped one would need the same room.
+
     Ctrl-C ends the orders, and shows which instances are still there: what moves already goes on, and the host stays draining until
     `moor host set HOST up`.
     """

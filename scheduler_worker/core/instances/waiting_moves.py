@@ -220,7 +220,7 @@ def waits_again(row: InstanceRow, now: datetime) -> InstanceRow:
     told = structs.replace(
         told,
         sequence=told.sequence + 1,
-        move=structs.replace(move, outcome="", failure="", destination="", asked=""),
+        move=structs.replace(move, ends_by=kept.until, outcome="", failure="", destination="", asked=""),
         waiting=waiting,
     )
     return structs.replace(row, told=told, unsaid=True, kept=KeptRequest(kept.digest, kept.order))

@@ -36,6 +36,8 @@ class Asking:
         self.room: Callable[[], int] = lambda: count
         # The numbers of the instances whose moves wait for room, each so many seconds.
         self.wait_s: dict[int, float] = {}
+        # Those that wait until their time is up.
+        self.in_vain: set[int] = set()
         self.kinds: list[str] = []
         # The numbers of the instances whose moves were taken, and when.
         self.taken: list[tuple[int, float]] = []
@@ -67,10 +69,12 @@ class Asking:
             request_id=order.request_id, number=2, kind=order.kind, source="h1", ends_by=NOON, confirm_s=0
         )
         if (wait_s := self.wait_s.get(number)) is not None:
+            move = structs.replace(move, waits_until=NOON)
             self._change(
                 order.instance, move=move, waiting=Waiting(until=NOON, since=NOON, reason="all full")
             )
-            loop.call_later(wait_s, self._begin, order.instance, move)
+            goes_on = self._fail if number in self.in_vain else self._begin
+            loop.call_later(wait_s, goes_on, order.instance, move)
             return InstancesFound(instances=(self._states[order.instance],))
         self.under_way.add(order.instance)
         self._change(order.instance, state="moving", move=move)
@@ -82,6 +86,11 @@ class Asking:
         self._change(instance, state="moving", waiting=None)
         self._events.put_nowait(self._states[instance])
         asyncio.get_running_loop().call_later(self._takes_s(instance.int), self._end, instance, move)
+
+    def _fail(self, instance: InstanceId, move: Move) -> None:
+        failed = structs.replace(move, outcome="failed", failure="no valid host: it waited in vain")
+        self._change(instance, waiting=None, move=failed)
+        self._events.put_nowait(self._states[instance])
 
     def _end(self, instance: InstanceId, move: Move) -> None:
         self.under_way.discard(instance)
@@ -164,6 +173,18 @@ def test_what_still_waits_at_the_end_says_so() -> None:
     assert [each.id.int for each in done.moved] == [2]
     (stays,) = done.stayed
     assert stays.reason == "its move waits for room until 2026-03-04 12:00:00 UTC: all full"
+
+
+def test_what_waited_for_room_until_its_time_was_up_does_not_wait_again_by_another_kind() -> None:
+    async def story() -> tuple[Asking, Emptied]:
+        asking = Asking(1)
+        asking.wait_s, asking.in_vain = {1: 500.0}, {1}
+        return asking, await emptied(asking)
+
+    asking, done = run_simulated(story())
+
+    assert asking.kinds == ["live-migrate"]
+    assert [each.reason for each in done.stayed] == ["no valid host: it waited in vain"]
 
 
 def test_limits_that_others_reach_are_asked_again_while_what_was_ordered_waits() -> None:

@@ -253,6 +253,8 @@ def test_a_move_waits_again_if_others_got_the_room_before_its_cell() -> None:
     assert again.told.sequence > said.sequence
     assert again.kept is not None
     assert again.kept.digest == b"digest"
+    assert again.told.move is not None
+    assert again.told.move.ends_by == again.told.move.waits_until == NOON + timedelta(seconds=600)
     assert messages_of(again) == (InstanceWaiting(cell="c1", instance=again.told),)
     (entry,) = changes_between(row, again, "")
     assert (entry.number, entry.outcome, entry.ended_at) == (11, "waiting", None)
