@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8':sqlalchemy.exc.SAWarning"),
 ]
 
-HEAD = "0006"
+HEAD = "0007"
 KINDS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 
