@@ -47,7 +47,7 @@ class Calls:
             self._codes.add(frame.f_code)
 
     async def places(self, work: Awaitable[object]) -> set[Place]:
-        """What the work calls, and what happens soon after it."""
+        """The places that run during the work, and shortly after it."""
         self._codes.clear()
         await work
         await asyncio.sleep(AFTER_S)

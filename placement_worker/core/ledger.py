@@ -97,7 +97,7 @@ class ProviderRow(Struct, frozen=True, gc=False):
     consumers: int = 0
 
 
-# Of a server group that consumers of all projects may join.
+# The project of a server group that consumers of all projects may join.
 SHARED = ""
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's rows in SQL: the few hot statements for each of the two databases, all others once for both.
+"""The scheduler's rows in SQL. Each statement is made once for both databases.
 
 `bus.sql.upgrade(url, "scheduler_worker")` creates the tables first. A batch is a constant number of statements.
 

@@ -73,7 +73,7 @@ class GroupsChecker:
         if isinstance(order, SwapClaim) and order.heir is not None and order.heir.id in placed_on:
             self._findings.count(GROUP, f"a {order.heir.type.lower()} is a member")
             self._group_of[order.heir.id] = group
-            # The way back is not judged. What a silent destination may still have leaves the group at once.
+            # The way back is not judged. The heir of a silent destination leaves the group at once.
             if order.heir.type == "MIGRATION" or order.returns is not None:
                 self._apart.add(order.heir.id)
 
