@@ -15,8 +15,7 @@ _ROW = RowColumns(cell_instances, "id", "state", "due_us", "body", "placed", sha
 
 LOAD = RowColumns(cell_instances, "body", shared=_OF_CELL).lock()
 ADD = _ROW.insert("ON CONFLICT (id, cell) DO NOTHING")
-# As an expression the cell does not lead PostgreSQL to the index of due rows, which begins with it.
-REPLACE = _ROW.update("kept.cell || '' = new.cell", placed="coalesce(kept.placed, new.placed)")
+REPLACE = _ROW.update(placed="coalesce(kept.placed, new.placed)")
 
 NOTE = RowColumns(cell_notes, shared=("cell", "at_us", "said")).insert(returning=("number",))
 NOTES = RowColumns(cell_notes, shared=_OF_CELL).select("said")

@@ -138,7 +138,7 @@ async def test_an_update_writes_the_new_values_and_the_expressions_where_the_con
     await add(database, FULL, EMPTY)
     await add(database, FULL, room="attic")
     update = RowColumns(SHELVES, "id", "count", "place", shared=("room",)).update(
-        "kept.room = new.room AND kept.count < new.count",
+        "kept.count < new.count",
         place="coalesce(kept.place, new.place)",
         body="NULL",
     )
@@ -171,7 +171,7 @@ async def test_a_statement_returns_the_ids_of_the_rows_that_it_wrote(database: D
     await add(database, FULL, room="attic")
     adding = ROW.insert("ON CONFLICT (id, room) DO NOTHING", returning=("id",))
     columns = RowColumns(SHELVES, "id", "count", shared=("room",))
-    changing = columns.update("kept.room = new.room AND kept.count < new.count", returning=("id",))
+    changing = columns.update("kept.count < new.count", returning=("id",))
 
     async with database.writing() as transaction:
         added = await adding.fetch(transaction, [FULL, EMPTY], "hall")
