@@ -13,7 +13,7 @@ from bus.broker import Delivery, Parcel
 from bus.topology import DEAD, is_retry_exchange
 
 
-class Origin(Struct, frozen=True):
+class Origin(Struct, frozen=True, cache_hash=True):
     """Where a message comes from, and where its answer goes.
 
     `sender` is a user, empty if the message named none. `reply_to` is an answer queue, empty if no answer is wanted.

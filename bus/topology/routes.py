@@ -171,7 +171,7 @@ class Destination(Struct, frozen=True):
 
 def destination_of(message: Message) -> Destination:
     """The exchange and the routing key of a message that is no answer. An answer goes to the queue of its asker."""
-    return _destination(type(message), end_of(message))
+    return destination_of_like(type(message), end_of(message))
 
 
 def end_of(message: Message) -> str:
@@ -196,6 +196,7 @@ def _reader_of_end(kind: type[Message]) -> Callable[[Any], str]:
             return lambda _: ""
 
 
+@functools.lru_cache(maxsize=10_000)
 def project_of_key(routing_key: str) -> str:
     """The project that ends a routing key; empty if it names none."""
     name, _, end = routing_key.rpartition(".")
@@ -204,7 +205,8 @@ def project_of_key(routing_key: str) -> str:
 
 
 @functools.lru_cache(maxsize=100_000)
-def _destination(kind_of_message: type[Message], end: str) -> Destination:
+def destination_of_like(kind_of_message: type[Message], end: str) -> Destination:
+    """The destination of messages of this type whose routing keys have this end."""
     name = type_of(kind_of_message)
     route = ROUTES[name]
     exchange = in_cell(route.exchange, end) if route.scope is Scope.CELL else route.exchange

@@ -29,12 +29,15 @@ from bus.topology import (
     ROLES_BY_NAME,
     ROUTES,
     BrokerUser,
+    Destination,
     Grant,
     Kind,
     Scope,
     application_exchange,
     broker_user_of,
     destination_of,
+    destination_of_like,
+    end_of,
     of_projects,
 )
 
@@ -97,18 +100,24 @@ def judge_parcel(origin: Origin, facts: BrokerFacts) -> Refused | None:
 
 def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
     """Refuse one message of a parcel that was not refused as a whole. None if the message counts."""
-    destination = destination_of(message)
-    if destination.kind is Kind.EVENT and origin.exchange == FEED:
+    if origin.exchange == FEED and destination_of(message).kind is Kind.EVENT:
         if origin.key != (project_of(message) or NO_PROJECT):
-            return _elsewhere(message, origin)
+            return _elsewhere(type_of(message), destination_of(message), origin)
         return _may_say(origin.sender, FEED, origin.key, "", facts)
+    return _judge_like(type(message), end_of(message), getattr(message, "cell", ""), origin, facts)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _judge_like(
+    kind: type[Message], end: str, cell: str, origin: Origin, facts: BrokerFacts
+) -> Refused | None:
+    """Judge messages of this type which name this cell, and whose routing keys have this end."""
+    destination = destination_of_like(kind, end)
     if destination.routing_key != origin.key or (
         destination.exchange != origin.exchange and not _is_by_its_own_exchange(destination.exchange, origin)
     ):
-        return _elsewhere(message, origin)
-    return _may_say(
-        origin.sender, destination.exchange, destination.routing_key, getattr(message, "cell", ""), facts
-    )
+        return _elsewhere(type_of(kind), destination, origin)
+    return _may_say(origin.sender, destination.exchange, destination.routing_key, cell, facts)
 
 
 def judge_answer(question: Message, answer: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
@@ -212,10 +221,9 @@ def project_of(event: Message) -> str:
     return getattr(event, "project", "") or getattr(getattr(event, "instance", None), "project", "")
 
 
-def _elsewhere(message: Message, origin: Origin) -> Refused:
-    destination = destination_of(message)
+def _elsewhere(name: str, destination: Destination, origin: Origin) -> Refused:
     return Refused(
-        f"{type_of(message)!r} counts only under the key {destination.routing_key!r} of {destination.exchange!r}, and this one came "
+        f"{name!r} counts only under the key {destination.routing_key!r} of {destination.exchange!r}, and this one came "
         f"under {origin.key!r} of {origin.exchange!r}",
         "routing key",
         origin.key,

@@ -131,9 +131,13 @@ class Publisher:
             waiter.done.add_done_callback(self._kept.pop)
         self.waiting += len(outgoing)
         sent_at = self._clock()
+        buckets, most = self._buckets, self._settings.parcel_items_max
         for each in outgoing:
             message = each.message
-            bucket = self._bucket_for(each)
+            key = _key_of(each)
+            bucket = buckets.get(key)
+            if bucket is None:
+                bucket = buckets[key] = Bucket(key, _destination(each))
             bucket.envelopes.append(
                 Envelope(
                     message=message,
@@ -144,9 +148,10 @@ class Publisher:
                     trace=each.trace,
                 )
             )
-            bucket.waiters.append(waiter)
-            if len(bucket.waiters) >= self._settings.parcel_items_max:
-                self._full.append(self._buckets.pop(bucket.key))
+            waiters = bucket.waiters
+            waiters.append(waiter)
+            if len(waiters) >= most:
+                self._full.append(buckets.pop(key))
         self._schedule()
         return waiter.done
 
@@ -228,21 +233,6 @@ class Publisher:
         await self._way.close()
 
     # Building parcels
-
-    def _bucket_for(self, outgoing: Outgoing) -> Bucket:
-        message = outgoing.message
-        key: Key
-        if outgoing.feed:
-            # Events of all types share parcels on a feed.
-            key = (FEED, outgoing.feed, "")
-        elif outgoing.to:
-            key = (REPLY, outgoing.to, outgoing.reply_to)
-        else:
-            key = (type(message), end_of(message), outgoing.reply_to)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = Bucket(key, _destination(outgoing))
-        return bucket
 
     def _why_not_taken(self, count: int) -> Exception | None:
         if self._is_closed:
@@ -417,6 +407,16 @@ def _undeliverable(parcel: Parcel, count: int) -> Undeliverable:
         f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
         "there, and does the cell exist?"
     )
+
+
+def _key_of(outgoing: Outgoing) -> Key:
+    if outgoing.feed:
+        # Events of all types share parcels on a feed.
+        return FEED, outgoing.feed, ""
+    if outgoing.to:
+        return REPLY, outgoing.to, outgoing.reply_to
+    message = outgoing.message
+    return type(message), end_of(message), outgoing.reply_to
 
 
 def _destination(outgoing: Outgoing) -> Destination:

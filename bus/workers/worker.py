@@ -341,19 +341,22 @@ class _Leaving:
     __slots__ = ("buried", "kept", "outgoing")
 
     def __init__(self, said: Sequence[Said]) -> None:
-        self.outgoing: list[Outgoing] = []
+        outgoing: list[Outgoing] = []
+        self.outgoing = outgoing
         self.kept: list[OutboxKey] = []
         self.buried: dict[int, str] = {}
         for each in said:
             if isinstance(each, Tell):
-                cause, trace = (each.cause.id, each.cause.trace) if each.cause else ("", "")
-                self.outgoing.append(Outgoing(each.message, cause, trace, feed=each.feed))
+                cause = each.cause
+                if cause is None:
+                    outgoing.append(Outgoing(each.message, feed=each.feed))
+                else:
+                    outgoing.append(Outgoing(each.message, cause.id, cause.trace, feed=each.feed))
                 # Messages with the same key mostly follow each other.
-                if each.kept is not None and not (self.kept and self.kept[-1] == each.kept):
-                    self.kept.append(each.kept)
+                kept = each.kept
+                if kept is not None and not (self.kept and self.kept[-1] == kept):
+                    self.kept.append(kept)
             elif isinstance(each, Bury):
                 self.buried[id(each.item)] = each.reason
             elif (question := each.question).reply_to:
-                self.outgoing.append(
-                    Outgoing(each.message, question.id, question.trace, to=question.reply_to)
-                )
+                outgoing.append(Outgoing(each.message, question.id, question.trace, to=question.reply_to))

@@ -345,14 +345,14 @@ def _replaced(cleanup: Cleanup, before: HeldClaim, after: HeldClaim) -> Cleanup:
 
 def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
     """The full state of an instance, as readers outside of its cell know it."""
-    order = row.order
-    is_broken = row.state == "broken"
-    host = row.host if row.state in ("active", "moved", "shelved") else None
+    order, state = row.order, row.state
+    is_broken = state == "broken"
+    host = row.host if state in ("active", "moved", "shelved") else None
     return InstanceState(
         id=row.id,
         request_id=row.request_id,
         sequence=sequence,
-        state="error" if is_broken else "moving" if row.is_unshelving else row.state,
+        state="error" if is_broken else "moving" if row.is_unshelving else state,
         cell=cell,
         host=_host_of_broken(row) if is_broken else host.name if host else "",
         attempt=row.attempt,
@@ -361,7 +361,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
         failures=row.failures,
         reason=row.reason,
         changed_at=row.changed_at,
-        keeps_share=is_broken or (row.state in ("deleted", "offloaded", "error") and row.keeps_share),
+        keeps_share=is_broken or (state in ("deleted", "offloaded", "error") and row.keeps_share),
         rebuild=row.rebuild,
         move=row.move,
         flavor=flavor_of(row, order) if order is not None and order.tells_flavor else None,

@@ -3,6 +3,8 @@
 from hashlib import sha1
 from uuid import UUID
 
+from msgspec import convert
+
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 
 _LAST_80_BITS = (1 << 80) - 1
@@ -27,4 +29,5 @@ def instance_id_of(request: RequestId, index: int) -> InstanceId:
     # The end of uuid5(request, str(index)), whose other half would be made in vain: that takes twice as long.
     digest = sha1(request.bytes + str(index).encode(), usedforsecurity=False).digest()
     own = int.from_bytes(digest[6:16]) & ~_KIND | _UUID5
-    return InstanceId(UUID(int=request.int & ~_LAST_80_BITS | own))
+    # Half as dear as UUID(int=...).
+    return InstanceId(convert((request.int & ~_LAST_80_BITS | own).to_bytes(16), UUID))

@@ -40,7 +40,9 @@ def test_an_update_finds_its_row_by_the_whole_key(module: ModuleType, table: Tab
         assert isinstance(driver, sqlite3.Connection)
         updates = updates_of(module, table)
         # A plan needs no values: without parameters each is NULL.
-        plans = [driver.execute(f"EXPLAIN QUERY PLAN {re.sub(r'[?][0-9]+', 'NULL', each)}") for each in updates]
+        plans = [
+            driver.execute(f"EXPLAIN QUERY PLAN {re.sub(r'[?][0-9]+', 'NULL', each)}") for each in updates
+        ]
         steps = [[step for *_, step in plan] for plan in plans]
     engine.dispose()
 
