@@ -178,12 +178,12 @@ def end_of(message: Message) -> str:
     """The cell or project that ends the routing key of a message. Messages of equal type and end have the same
     destination.
     """
-    return _reader_of_end(type(message))(message)
+    return reader_of_end(type(message))(message)
 
 
 @functools.cache
-def _reader_of_end(kind: type[Message]) -> Callable[[Any], str]:
-    """Make a function that returns the last word of a message's routing key: its cell, its project or nothing.
+def reader_of_end(kind: type[Message]) -> Callable[[Any], str]:
+    """`end_of` for messages of this type, without the steps that would find it for each message anew.
 
     A test checks that messages of each type have that field.
     """

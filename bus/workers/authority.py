@@ -37,8 +37,8 @@ from bus.topology import (
     broker_user_of,
     destination_of,
     destination_of_like,
-    end_of,
     of_projects,
+    reader_of_end,
 )
 
 REPLY_TO_LENGTH_MAX = 255
@@ -104,7 +104,8 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
         if origin.key != (project_of(message) or NO_PROJECT):
             return _elsewhere(type_of(message), destination_of(message), origin)
         return _may_say(origin.sender, FEED, origin.key, "", facts)
-    return _judge_like(type(message), end_of(message), getattr(message, "cell", ""), origin, facts)
+    kind = type(message)
+    return _judge_like(kind, reader_of_end(kind)(message), getattr(message, "cell", ""), origin, facts)
 
 
 @functools.lru_cache(maxsize=10_000)

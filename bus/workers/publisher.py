@@ -35,7 +35,7 @@ from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.message import Envelope, Message
 from bus.parts import Pauses
-from bus.topology import FEED, REPLY, Destination, Kind, destination_of, end_of
+from bus.topology import FEED, REPLY, Destination, Kind, destination_of, reader_of_end
 from bus.workers.link import Link, PublishingChannel
 from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
 
@@ -416,7 +416,8 @@ def _key_of(outgoing: Outgoing) -> Key:
     if outgoing.to:
         return REPLY, outgoing.to, outgoing.reply_to
     message = outgoing.message
-    return type(message), end_of(message), outgoing.reply_to
+    kind = type(message)
+    return kind, reader_of_end(kind)(message), outgoing.reply_to
 
 
 def _destination(outgoing: Outgoing) -> Destination:

@@ -160,7 +160,7 @@ def decide(
         swaps += _apply(transition, each)
         decided = [(before, transition)]
         # One that comes to such a step by this input is due again at once: then the rows of the others are there, too.
-        if isinstance(each, Due) and waits_for_others(before) and is_gathered(transition):
+        if before.moving is not None and _is_due_with_others(each, before) and is_gathered(transition):
             rows_of_all = {id_.int: changed.get(id_.int) or rows.get(id_) for id_ in transition.move.together}
             of_others = {
                 key: Transition(row, now, rules, draw, hosts)
@@ -191,6 +191,10 @@ def decide(
         said=tuple(said.values()),
         swaps=tuple(swaps),
     )
+
+
+def _is_due_with_others(each: Input, row: Instance) -> bool:
+    return isinstance(each, Due) and waits_for_others(row)
 
 
 def _new_row(each: Input, now: datetime) -> Instance | None:

@@ -33,12 +33,14 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
     claims: dict[int, ClaimResources] = {}
     for order in each_swap(orders):
         number = order.consumer.int
-        if isinstance(order, ClaimResources) and number not in consumers:
-            claims[number] = order
-        consumers[number] = order.consumer
-        if isinstance(order, ReleaseClaim):
-            continue
-        if isinstance(order, SwapClaim):
+        if isinstance(order, ClaimResources):
+            if number not in consumers:
+                claims[number] = order
+            consumers[number] = order.consumer
+        else:
+            consumers[number] = order.consumer
+            if isinstance(order, ReleaseClaim):
+                continue
             if order.heir is not None:
                 consumers[order.heir.id.int] = order.heir.id
             if order.returns is not None:

@@ -114,7 +114,7 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
     told = row.told
     return (
         row.id,
-        None if told.request_id == NO_REQUEST else told.request_id,
+        None if told.request_id.int == NO_REQUEST.int else told.request_id,
         place,
         told.project or None,
         _encode(_Given(digest, told.name, row.issued_at, row.ends_by, row.spec, row.by)),
