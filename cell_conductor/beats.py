@@ -13,7 +13,7 @@ from math import inf
 from uuid import UUID
 
 from bus.message import CellName, Message, ProviderId
-from bus.messages.hosts import NODE, HostsAlive
+from bus.messages.hosts import HostsAlive
 from bus.parts import State
 from bus.topology import BEATS, EVENTS, Grant, in_cell
 from bus.workers.handling import Received
@@ -44,8 +44,6 @@ class Beats(FeedListener):
         self._never_heard: set[int] = set()
         # Hosts that were found silent, and were not heard since.
         self._silent: set[int] = set()
-        # Hypervisors that were silent and are heard again, and were not asked yet what they have.
-        self._returned: dict[ProviderId, None] = {}
         # For each host that the database knows, whether it says that the host is silent; and the hosts of which it says
         # something else than this process, or nothing.
         self._said_silent: dict[int, bool] = {}
@@ -58,13 +56,7 @@ class Beats(FeedListener):
             self._begin_again()
         for each in batch:
             if isinstance(each.message, HostsAlive) and each.message.cell == self._cell:
-                if each.message.kind != NODE:
-                    self._note_returned(each.message.hosts)
                 self.hear(each.message.hosts)
-
-    def _note_returned(self, heard: Iterable[ProviderId]) -> None:
-        if self._silent:
-            self._returned.update(dict.fromkeys(host for host in heard if host.int in self._silent))
 
     def hear(self, hosts: Iterable[ProviderId]) -> None:
         now_s = self._clock_s()
@@ -103,14 +95,6 @@ class Beats(FeedListener):
             is_silent = self._said_silent[host.id.int] = host.silent_since is not None
             if is_silent is (host.id.int in self._silent):
                 self._unsaid.discard(host.id.int)
-
-    def returned(self, at_most: int) -> list[ProviderId]:
-        """Hypervisors that were silent and are heard again, in the order in which they were, until they were asked."""
-        return [*islice(self._returned, at_most)]
-
-    def were_asked(self, hosts: Iterable[ProviderId]) -> None:
-        for host in hosts:
-            self._returned.pop(host, None)
 
     def is_heard(self, host: ProviderId) -> bool:
         """Was this host heard, and is it not silent now?"""

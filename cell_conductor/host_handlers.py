@@ -1,6 +1,4 @@
-"""Handles the orders that set the mode of a host, and a host's answer to the question what it has after it was silent or
-dead.
-"""
+"""Handles the orders that set the mode of a host, and a host's list of what it has after it was silent or dead."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +8,7 @@ from bus.message import CellName
 from bus.messages.cell import DestroyInstance
 from bus.messages.host_modes import CheckHost, HostCleaned, HostHolds, SetHostInCell
 from bus.workers.handling import Handlers, Received, Said, Tell
-from cell_conductor.core.host_states import CellHost, foreign, newer, number_of
+from cell_conductor.core.host_states import CellHost, foreign, newer
 from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorTransaction
 
@@ -43,9 +41,6 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
         for item in ours:
             holds = item.message
             host = hosts.get(holds.host)
-            if number_of(host) != holds.number:
-                # It was set again since: it is asked again.
-                continue
             gone = foreign(rows, holds.host, holds.attempts)
             said += [
                 Tell(
@@ -54,12 +49,13 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
                 )
                 for each in gone
             ]
-            if gone:
+            if gone and host is not None and host.must_clean:
+                # It is asked again, from the first page, until it has nothing that is not its own.
                 continue
             if holds.next is not None:
                 again = CheckHost(cell=cell, host=holds.host, number=holds.number, after=holds.next)
                 said.append(Tell(again, item))
-            elif host is not None and host.word.must_clean and host.mode != "dead":
+            elif host is not None and host.is_cleaned_by(holds.number):
                 await tx.save_hosts([structs.replace(host, cleaned=holds.number)])
                 said.append(Tell(HostCleaned(cell=cell, host=holds.host, number=holds.number), item))
         return said

@@ -1,8 +1,8 @@
-"""Notices which hosts of the cell are lost, and which come back.
+"""Notices which hosts of the cell are lost, and which dead ones come back.
 
-If a host is lost, the instances that wait for it go on without it. If it comes back, it is asked for a list of what it runs,
-and is ordered to destroy the attempts that the cell has given up meanwhile. The list is needed because the host's messages
-may be lost, and because the rows of ended instances are deleted.
+If a host is lost, the instances that wait for it go on without it. If a dead host comes back, it is asked for a list of what it
+runs. It is ordered to destroy the attempts that the cell has given up, until it has none of them. The list is needed because
+the rows of ended instances are deleted. A host that was only silent sends that list by itself.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,9 +19,6 @@ from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Timers
-
-# A whole cell may return at once. Then its hosts are asked one part after another.
-ASKED_AT_ONCE = 200
 
 
 class HostWatch(PartGroup):
@@ -82,7 +79,7 @@ class HostWatch(PartGroup):
         states = self.states = HostStates(self._set, frozenset(self._beats.silent()))
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
-        await self._check_returned()
+        await self._check_unclean()
         if self._beats.has_listened_long and not self._has_listened_long:
             await self._miss_hosts(states)
         self._has_listened_long = self._beats.has_listened_long
@@ -151,16 +148,12 @@ class HostWatch(PartGroup):
             assert last.due_at is not None, "it was found by when it is due"
             after = (last.due_at, last.id)
 
-    async def _check_returned(self) -> None:
-        """Ask hosts that were silent or dead, and are heard again, what they have. The answer decides what they must
-        destroy.
-        """
-        returned = self._beats.returned(ASKED_AT_ONCE)
-        unclean = [host.word.host for host in self._unclean if self._beats.is_heard(host.word.host)]
+    async def _check_unclean(self) -> None:
+        """Ask hosts that were dead, and are heard again, what they have. The answer decides what they must destroy."""
+        unclean = [each for each in self._unclean if self._beats.is_heard(each.word.host)]
         orders = [
-            CheckHost(cell=self._rules.cell, host=host, number=number_of(self._set.get(host.int)))
-            for host in dict.fromkeys((*unclean, *returned))
+            CheckHost(cell=self._rules.cell, host=each.word.host, number=number_of(each)) for each in unclean
         ]
-        # Those that were dead are asked again at the next look: an order that has not left by then would ask twice.
-        if orders and await self._publisher.send_within(self._every_s, orders):
-            self._beats.were_asked(returned)
+        # They are asked again at the next look: an order that has not left by then would ask twice.
+        if orders:
+            await self._publisher.send_within(self._every_s, orders)

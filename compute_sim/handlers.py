@@ -97,15 +97,15 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
 def _checks(fleet: Fleet) -> Handler:
     async def on_checks(orders: Sequence[Received[CheckHost]], tx: ComputeTransaction) -> list[Said]:
         at_s = fleet.clock_s()
-        said: list[Said] = []
-        for item in orders:
-            order = item.message
-            driver = fleet.get(order.host)
-            if driver is None:
-                said.append(_unknown(item))
-            elif driver.condition(at_s) == WELL:
-                # A host that cannot send now is asked again when it is heard.
-                said.append(Tell(holdings(order, await tx.of_host(order.host)), item))
+        said: list[Said] = [_unknown(item) for item in orders if fleet.get(item.message.host) is None]
+        # A host that cannot send now lists its attempts when it can again.
+        well = {*fleet.well([item.message.host for item in orders], at_s)}
+        attempts = await tx.of_hosts(well)
+        said += [
+            Tell(holdings(item.message, attempts.get(item.message.host, ())), item)
+            for item in orders
+            if item.message.host in well
+        ]
         return said
 
     return on_checks

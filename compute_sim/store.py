@@ -38,8 +38,10 @@ class ComputeTransaction(Protocol):
     def waiting(self, host: ProviderId) -> Sequence[AttemptRecord]:
         """The attempts that wait for their turn on this host, as of before the transaction; the earliest first."""
 
-    async def of_host(self, host: ProviderId) -> Sequence[AttemptRecord]:
-        """All attempts that this host still has, and those that are over but whose last answer is still due."""
+    async def of_hosts(self, hosts: Collection[ProviderId]) -> Mapping[ProviderId, Sequence[AttemptRecord]]:
+        """All attempts that these hosts still have, and those that are over but whose last answer is still due. Hosts without
+        any are left out.
+        """
 
     async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         """Replace the first attempt of each pair by the second, if it has not changed since it was read.

@@ -100,13 +100,14 @@ class MemoryComputeStore:
                 self._push(at_s, key)
         self._sooner()
 
-    async def of_host(self, host: ProviderId) -> Sequence[AttemptRecord]:
-        number = host.int
-        return [
-            each
-            for key, each in self._attempts.items()
-            if key[0] == number and (not each.state.is_over or each.due_s is not None)
-        ]
+    async def of_hosts(self, hosts: Collection[ProviderId]) -> Mapping[ProviderId, Sequence[AttemptRecord]]:
+        # No index by host: this is read rarely, and then for many hosts.
+        numbers = {host.int for host in hosts}
+        found: dict[ProviderId, list[AttemptRecord]] = {}
+        for key, each in self._attempts.items():
+            if key[0] in numbers and (not each.state.is_over or each.due_s is not None):
+                found.setdefault(each.host, []).append(each)
+        return found
 
     async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         await self.save([after for before, after in pairs if self._attempts.get(before.key) is before])

@@ -35,7 +35,7 @@ class _Transaction:
         self.due = memory.due
         self.building = memory.building
         self.waiting = memory.waiting
-        self.of_host = memory.of_host
+        self.of_hosts = memory.of_hosts
         self.saved: dict[AttemptKey, AttemptRecord] = {}
         self.remembered: list[AttemptRecord] = []
 

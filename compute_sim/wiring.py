@@ -15,6 +15,7 @@ from compute_sim.drivers import Driver, Reported
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet, watch_hosts
 from compute_sim.handlers import books_handlers, handlers
+from compute_sim.listing import AttemptLister
 from compute_sim.reporting import TreeReporter
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.driver import SimulatedDriver
@@ -67,12 +68,14 @@ def compute_parts(
     chance = station.chance
     reporter = TreeReporter(fleet, station, settings, next_sequence, chance)
     announcer = Announcer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
-    watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch))
+    lister = AttemptLister(fleet, store, station.publisher, settings, chance=chance)
+    watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch, lister.touch))
     return (
         station.worker(f"compute.{settings.cell}.work", handlers(fleet, settings.builds_at_once_max), store),
         station.worker(f"compute.{settings.cell}.questions", books_handlers(fleet, store), store),
         Finisher(fleet, store, station.publisher, settings, chance),
         announcer,
+        lister,
         Supervised("watch the hosts", watching, chance=chance),
         reporter,
         station,

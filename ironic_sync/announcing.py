@@ -39,9 +39,7 @@ class Announcer(PartGroup):
         )
         super().__init__(
             self._telling,
-            HostHeartbeats(
-                "vouch for nodes", publisher, self._alive, settings.beat_s, kind=NODE, chance=chance
-            ),
+            HostHeartbeats("vouch for nodes", publisher, self._alive, settings.beat_s, chance=chance),
         )
         self._store = store
         self._membership = membership

@@ -1,7 +1,7 @@
 """Messages in a cell about the modes of its hosts (hosts.py).
 
-The API level tells the cell each new mode. A host that was dead tells its conductor which attempts of instances it
-still has. The conductor has it destroy all attempts that the cell no longer counts on.
+The API level tells the cell each new mode. A host that was dead or silent tells the conductors which attempts of instances it
+still has. They have it destroy all attempts that the cell no longer counts on.
 """
 
 from typing import Annotated
@@ -49,6 +49,9 @@ class HeldAttempt(Value, frozen=True, array_like=True):
 
 class HostHolds(CellMessage, frozen=True, tag="host.holds"):
     """A page of all attempts that a host has, in the order of their instances. It answers a `host.check`.
+
+    A host also sends the first page without being asked, when answers of it may have been lost: when its compute starts, and
+    when it can send again after it could not. `number` is 0 then.
 
     `after` and `number` repeat those of the order. `next` is the `after` for the next page, null on the last page. The
     conductor orders the host to destroy the attempts that the cell no longer counts on.

@@ -85,10 +85,9 @@ class HostsReported(CellMessage, frozen=True, tag="host.state"):
 
 
 class HostsAlive(CellMessage, frozen=True, tag="host.beat"):
-    """Heartbeats of many hosts of a cell, all of one kind. A host that is not heard of for a while is down."""
+    """Heartbeats of many hosts of a cell. A host that is not heard of for a while is down."""
 
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)]
-    kind: Label = ""
 
 
 class HostMetrics(Value, frozen=True, kw_only=True):

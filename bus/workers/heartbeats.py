@@ -34,19 +34,17 @@ class HostHeartbeats(Periodic):
         alive: Callable[[], Mapping[CellName, Iterable[ProviderId]]],
         every_s: float,
         *,
-        kind: str = "",
         chance: random.Random | None = None,
     ) -> None:
         super().__init__(name, self._beat, every_s, rests_first=True, is_cut_short=True, chance=chance)
         self._publisher = publisher
         self._alive = alive
         self._beat_s = every_s
-        self._kind = kind
 
     async def _beat(self) -> None:
         beats = []
         for cell, hosts in self._alive().items():
             left = iter(hosts)
             while some := tuple(islice(left, BEATS_PER_MESSAGE)):
-                beats.append(HostsAlive(cell=cell, hosts=some, kind=self._kind))
+                beats.append(HostsAlive(cell=cell, hosts=some))
         await self._publisher.send_within(self._beat_s, beats)

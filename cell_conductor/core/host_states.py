@@ -38,6 +38,14 @@ class CellHost(Struct, frozen=True):
         """Must the host still destroy attempts that are not its own, before it may be used again?"""
         return self.mode == "dead" or (self.word.must_clean and self.cleaned < self.word.setting.number)
 
+    def is_cleaned_by(self, number: int) -> bool:
+        """Is the host clean after it has listed, for the order with this number, that it has nothing but its own?
+
+        Not if it was set again since, or lists what it has without being asked (0): it is asked again. Repeated lists clean it
+        again, since the event that told so may have been lost.
+        """
+        return self.mode != "dead" and self.word.must_clean and self.word.setting.number == number
+
 
 class HeardHost(Struct, frozen=True):
     """A host that some conductor of the cell has heard. `silent_since` is when a conductor found it silent; None if it was

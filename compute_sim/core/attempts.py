@@ -44,7 +44,7 @@ attempt waits no more.
 A host forgets attempts: all of them when it restarts, unless its store keeps them; finished ones after a long time. It builds
 or receives an unknown attempt when ordered to, and confirms that it is gone when ordered to destroy it. So a spawn order that
 arrives after its destroy was forgotten is built once more; the conductor, which has moved on, then orders another destroy.
-If the host is silent by then, it is asked what it has when it is heard again.
+If the host is silent by then, it lists what it has when it can send again (listing.py).
 """
 
 from enum import Enum

@@ -367,6 +367,7 @@ CASES = (
     Case("compute", "tell of changed hosts", *OF_THE_STORE["changed"]),
     Case("compute", "tell of changed hosts", publishing(EVENTS), None, from_start=True),
     Case("compute", "heartbeats", publishing(EVENTS), None),
+    Case("compute", "list the attempts of hosts", *OF_THE_STORE["transaction"], from_start=True),
     Case("compute", "ask placement to take reports", *asking(ReportInventory), from_start=True),
 )
 

@@ -26,6 +26,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
+from bus.messages.host_modes import HostHolds
 from bus.messages.hosts import HostFacts, HostMetrics, HostsAlive, HostsMeasured, HostsReported, Supported
 from bus.messages.placement import (
     ProvidersChanged,
@@ -40,7 +41,7 @@ from bus.messages.placement import (
 )
 from bus.process import run_until
 from bus.topology import EVENTS, Grant
-from bus.workers.handling import Received, Said
+from bus.workers.handling import Handlers, Received, Said
 from bus.workers.link import Link
 from bus.workers.listening import listen
 from bus.workers.station import Station
@@ -87,6 +88,7 @@ class ComputeSetup:
         self.client = client
         self.store = store
         self.answers: list[Message] = []
+        self.listed: list[HostHolds] = []
         self.heard: list[Message] = []
         self.listening = asyncio.Event()
 
@@ -95,6 +97,10 @@ class ComputeSetup:
 
     async def on_answers(self, answers: Sequence[Received[Message]], _: None) -> list[Said]:
         self.answers += [each.message for each in answers]
+        return []
+
+    async def on_lists(self, lists: Sequence[Received[HostHolds]], _: None) -> list[Said]:
+        self.listed += [each.message for each in lists]
         return []
 
     @asynccontextmanager
@@ -169,7 +175,8 @@ async def compute_setup(bus: str, settings: PlacementSettings = BOOKS) -> AsyncI
         client = Station(broker, "client", settings=SETTINGS, asks=True)
         setup = ComputeSetup(under_test, broker, client, store)
         kinds = (InstanceSpawned, SpawnFailed, InstanceStopped, InstanceDestroyed)
-        conductor = client.worker("conductor.c1.work", dict.fromkeys(kinds, setup.on_answers), setup)
+        handlers: Handlers = {**dict.fromkeys(kinds, setup.on_answers), HostHolds: setup.on_lists}
+        conductor = client.worker("conductor.c1.work", handlers, setup)
         told = asyncio.Event()
         books = placement_parts((placement,), store, settings)
         running = asyncio.create_task(run_until(told, (client, conductor, *books), drain_s_max=PATIENCE_S))

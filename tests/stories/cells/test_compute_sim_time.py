@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bus.clock import now
+from bus.messages.host_modes import HeldAttempt, HostHolds
 from bus.messages.hosts import HostsAlive
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -33,6 +34,7 @@ from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.driver import root_of
 from compute_sim.simulated.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
 from compute_sim.simulated.hosts import equal_hosts
+from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
@@ -59,6 +61,73 @@ def claim(here_amount: int) -> ClaimResources:
         issued_at=now(),
         share=Share(host=root_of(HOST), amounts=(amount,)),
     )
+
+
+def what_it_has(host: str, *instances: int) -> HostHolds:
+    attempts = tuple(HeldAttempt(instance=spawn(each, host).instance, attempt=1) for each in instances)
+    return HostHolds(cell="c1", host=root_of(host), number=0, attempts=attempts)
+
+
+def test_a_host_whose_answer_was_lost_lists_once_what_it_has_however_short_its_silence_was() -> None:
+    script = FaultScript(spawn_ms=1_000, faults=(FallsSilent(hosts=(HOST,), after_s=600, for_s=2),))
+
+    async def scenario() -> None:
+        async with (
+            compute_setup("memory", BOOKS) as setup,
+            setup.computing(equal_hosts("c1", 2), script, SETTINGS),
+        ):
+            await until_s(500)
+            await setup.order(spawn(1, HOST), spawn(2, "c1-host-00002"))
+            await until_s(599.5)
+            await setup.order(spawn(3, HOST))
+            await until_s(602)
+            assert spawned(3, HOST) not in setup.answers
+            assert setup.listed == []
+
+            await until_s(620)
+            assert setup.listed == [what_it_has(HOST, 1, 3)]
+            await until_s(3600)
+            assert len(setup.listed) == 1
+
+    run_simulated(scenario())
+
+
+def test_a_host_lists_what_it_has_when_its_compute_starts_again() -> None:
+    async def scenario() -> None:
+        store = MemoryComputeStore(asyncio.get_running_loop().time)
+        hosts = equal_hosts("c1", 2)
+        async with compute_setup("memory", BOOKS) as setup:
+            async with setup.computing(hosts, None, SETTINGS, store=store):
+                await until_s(50)
+                await setup.order(spawn(1, HOST))
+                await until_s(100)
+                assert setup.listed == [], "it had nothing when its compute started"
+            async with setup.computing(hosts, None, SETTINGS, store=store):
+                await until_s(200)
+        assert setup.listed == [what_it_has(HOST, 1)]
+
+    run_simulated(scenario())
+
+
+def test_a_host_that_is_silent_when_its_compute_starts_lists_what_it_has_when_the_broker_takes_it() -> None:
+    script = FaultScript(faults=(FallsSilent(hosts=(HOST,), for_s=50),))
+
+    async def scenario() -> None:
+        async with (
+            compute_setup("memory", BOOKS) as setup,
+            setup.computing(equal_hosts("c1", 1), script, SETTINGS),
+        ):
+            await until_s(10)
+            await setup.order(spawn(1, HOST))
+            await until_s(40)
+            await setup.under_test.set_alarm(on=True)
+            await until_s(100)
+            assert setup.listed == []
+            await setup.under_test.set_alarm(on=False)
+            await until_s(200)
+        assert setup.listed == [what_it_has(HOST, 1)]
+
+    run_simulated(scenario())
 
 
 def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:

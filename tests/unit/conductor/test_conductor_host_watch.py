@@ -15,7 +15,7 @@ from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DestroyInstance, SpawnInstance
 from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
-from bus.messages.hosts import NODE, HostMode, HostsAlive, HostSetting
+from bus.messages.hosts import HostMode, HostsAlive, HostSetting
 from bus.messages.placement import ClaimAnswered, Claimed, SwapClaim
 from bus.process import run_until
 from bus.topology import EVENTS, Grant, objects_of
@@ -73,18 +73,18 @@ class World:
     def now(self) -> datetime:
         return NOON + timedelta(seconds=asyncio.get_running_loop().time())
 
-    def begin(self, *names: str, kind: str = "") -> None:
+    def begin(self, *names: str) -> None:
         """These hosts send heartbeats from now on."""
         for name in names:
-            self._beating[name] = asyncio.create_task(self._beat(name, kind))
+            self._beating[name] = asyncio.create_task(self._beat(name))
 
     def end(self, *names: str) -> None:
         for name in names:
             self._beating.pop(name).cancel()
 
-    async def _beat(self, name: str, kind: str = "") -> None:
+    async def _beat(self, name: str) -> None:
         while True:
-            await self.computes.publisher.send(HostsAlive(cell="c1", hosts=(host(name),), kind=kind))
+            await self.computes.publisher.send(HostsAlive(cell="c1", hosts=(host(name),)))
             await asyncio.sleep(BEAT_S)
 
     async def say(self, *messages: Message) -> None:
@@ -457,42 +457,53 @@ def test_a_dead_host_that_is_heard_destroys_what_is_not_its_own_and_is_clean_onl
     simulated(story)
 
 
-def test_a_silent_host_that_is_heard_again_is_asked_once_what_it_has_and_destroys_what_is_not_its_own() -> (
-    None
-):
+def test_a_host_that_lists_what_it_has_without_being_asked_destroys_what_is_not_its_own() -> None:
     kept = HeldAttempt(instance=ONE, attempt=1)
     forgotten = HeldAttempt(instance=other_instance(78), attempt=2)
+    listed = HostHolds(cell="c1", host=host("h1"), number=0, attempts=(kept, forgotten))
+    order = DestroyInstance(cell="c1", instance=forgotten.instance, attempt=2, host=host("h1"))
 
     async def story(world: World) -> None:
         world.begin("h1")
         await world.say(LONG, spawned(1, "h1"))
-        await until_s(20)
-        world.end("h1")
-        await until_s(120)
-        assert world.orders_of(CheckHost) == [], "it is not heard"
+        await world.say(listed)
+        assert world.orders_of(DestroyInstance) == [order]
 
-        world.begin("h1")
-        await until_s(300)
-        assert world.orders_of(CheckHost) == [CheckHost(cell="c1", host=host("h1"), number=0)]
-
-        await world.say(HostHolds(cell="c1", host=host("h1"), number=0, attempts=(kept, forgotten)))
-        assert world.orders_of(DestroyInstance) == [
-            DestroyInstance(cell="c1", instance=forgotten.instance, attempt=2, host=host("h1"))
-        ]
-        assert world.cleaned == [], "it was not dead"
+        # A host does not know by which setting it was set up, or that it must clean up.
+        await world.say(the_word("h1", "up", 2, must_clean=True))
+        await world.say(listed)
+        assert world.orders_of(DestroyInstance) == [order, order]
+        await world.say(structs.replace(listed, attempts=(kept,)))
+        assert world.cleaned == [], "it lists again what it has, by the number of that setting"
 
     simulated(story)
 
 
-def test_a_silent_node_that_is_heard_again_is_not_asked() -> None:
+def test_all_pages_of_what_a_host_has_are_asked_for_although_the_first_has_something_that_is_not_its_own() -> (
+    None
+):
+    forgotten = HeldAttempt(instance=other_instance(78), attempt=2)
+    page = HostHolds(cell="c1", host=host("h1"), number=0, attempts=(forgotten,), next=forgotten.instance)
+
     async def story(world: World) -> None:
-        world.begin("h1", kind=NODE)
+        await world.say(page)
+        assert len(world.orders_of(DestroyInstance)) == 1
+        assert world.orders_of(CheckHost) == [
+            CheckHost(cell="c1", host=host("h1"), number=0, after=forgotten.instance)
+        ]
+
+    simulated(story)
+
+
+def test_a_host_that_was_only_silent_is_not_asked() -> None:
+    async def story(world: World) -> None:
+        world.begin("h1")
         await until_s(20)
         world.end("h1")
         await until_s(120)
-        world.begin("h1", kind=NODE)
+        world.begin("h1")
         await until_s(300)
-        assert world.orders_of(CheckHost) == []
+        assert world.orders_of(CheckHost) == [], "it lists what it has by itself"
 
     simulated(story)
 

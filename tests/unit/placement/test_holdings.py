@@ -10,7 +10,7 @@ from compute_sim.core.holding import holdings
 from compute_sim.store_memory import MemoryComputeStore
 from tests.simulation.loop import run_simulated
 
-HOST = ProviderId(UUID(int=7))
+HOST, OTHER = ProviderId(UUID(int=7)), ProviderId(UUID(int=8))
 ORDER = CheckHost(cell="c1", host=HOST, number=3)
 
 
@@ -63,7 +63,7 @@ def test_pages_follow_each_other_and_attempts_of_one_instance_stay_together() ->
 
 
 def test_a_host_has_what_is_not_over_and_what_is_still_being_destroyed() -> None:
-    async def story() -> list[int]:
+    async def story() -> dict[ProviderId, list[int]]:
         store = MemoryComputeStore(lambda: 0.0)
         await store.save(
             [
@@ -73,9 +73,11 @@ def test_a_host_has_what_is_not_over_and_what_is_still_being_destroyed() -> None
                 attempt(4, state=State.DESTROYED, due_s=1.0),
                 attempt(5, state=State.DESTROYED),
                 attempt(6, state=State.FAILED),
-                attempt(7, host=ProviderId(UUID(int=8))),
+                attempt(7, host=OTHER),
+                attempt(8, host=ProviderId(UUID(int=9))),
             ]
         )
-        return sorted(each.instance.int for each in await store.of_host(HOST))
+        found = await store.of_hosts([HOST, OTHER, ProviderId(UUID(int=10))])
+        return {host: sorted(each.instance.int for each in some) for host, some in found.items()}
 
-    assert run_simulated(story()) == [1, 2, 3, 4]
+    assert run_simulated(story()) == {HOST: [1, 2, 3, 4], OTHER: [7]}
