@@ -12,19 +12,17 @@ import os_traits
 
 from bus.clock import now
 from bus.configuration.addresses import BadSetting
-from bus.message import Message
 from bus.messages.build import BuildInstance
-from bus.messages.cells import ConductorAlive, LiveTold
-from bus.parts import Once, PartGroup, Periodic, set_beside
+from bus.parts import Once, PartGroup, set_beside
 from bus.process import Part
-from bus.workers.handling import Received
 from bus.workers.station import FeedListener, Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
-from scheduler_worker.aggregates.watch import read_aggregates
+from scheduler_worker.aggregates.watch import AggregateWatch
 from scheduler_worker.application_queues import ApplicationQueues
 from scheduler_worker.applications import Applications
+from scheduler_worker.cells.hearing import hear_cells
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.cells.watch import CellWatch
@@ -54,6 +52,7 @@ from scheduler_worker.requests.deadlines import Deadlines
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.requests.waiting_moves import WaitingMoves
 from scheduler_worker.requests.waking import Waker
 from scheduler_worker.settings import SchedulerSettings
@@ -109,17 +108,7 @@ def scheduler_parts(
     )
     live = LiveRelay(station, cells, known_cells, registry, clock=clock, answer_s=settings.live_answer_s)
 
-    def hear(batch: Sequence[Received[Message]]) -> None:
-        for heard in batch:
-            match heard.message:
-                case ConductorAlive() as beat:
-                    known_cells.hear(beat, heard.cell)
-                    registry.hear_of_cell(beat.cell, heard.cell)
-                case LiveTold() as told:
-                    live.hear(told)
-                case _:
-                    registry.hear(heard)
-
+    hear = partial(hear_cells, known_cells, registry, live)
     plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
     waiting = WaitingSpecs(picture, plugins)
     replica = Replica(
@@ -133,16 +122,14 @@ def scheduler_parts(
     )
     watch = HostWatch(store, registry, settings.hosts_poll_s, clock, chance)
 
-    know_aggregates = partial(read_aggregates, store, picture)
-    aggregate_watch = Periodic(
-        "read aggregates", know_aggregates, settings.hosts_poll_s, is_needed=True, chance=chance
-    )
+    aggregate_watch = AggregateWatch(store, picture, settings.hosts_poll_s, chance)
+    unclaimed = UnclaimedShares(picture)
 
     async def make_sure() -> None:
-        mover.let_go()
+        unclaimed.drop_all()
         await replica.catch_up()
         await watch.look_again()
-        await know_aggregates()
+        await aggregate_watch.refresh()
 
     membership = Membership(picture, station.ask_all, replica.catch_up)
     claimer = Claimer(
@@ -187,6 +174,7 @@ def scheduler_parts(
         make_sure=make_sure,
         know_hosts=watch.look_again,
         waiting=waiting,
+        unclaimed=unclaimed,
         chance=chance,
     )
     more_alternates = AlternatesFinder(
@@ -196,7 +184,7 @@ def scheduler_parts(
         clock,
         alternates_max=settings.alternates_max,
         make_sure=make_sure,
-        hold=mover.hold,
+        hold=unclaimed.hold,
         chance=chance,
     )
     # By the queue that they read, or beside which they read that of an application.
@@ -295,7 +283,9 @@ def scheduler_parts(
             station.publisher,
             claimer,
             waiting,
-            moves=WaitingMoves(mover, store, outbox, station.publisher, specs=waiting, clock=clock),
+            moves=WaitingMoves(
+                mover, unclaimed, store, outbox, station.publisher, specs=waiting, clock=clock
+            ),
             settings=settings,
             clock=clock,
             chance=chance,

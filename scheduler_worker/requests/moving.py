@@ -3,10 +3,9 @@
 A move for which no host has room waits, if its order says so: waiting_moves.py tries it again.
 
 Nothing is claimed here. The instance's cell asks placement to swap the claim, since only the cell knows the last
-attempt. Until then the picture holds the chosen share for a while, so that the next choices count it as used.
+attempt. Until then the picture holds the chosen share (unclaimed_shares.py).
 """
 
-import asyncio
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -30,7 +29,7 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import cell_and_name, host_in_cell
 from bus.messages.moves import EndMove, MoveInstance
-from bus.messages.placement import GroupMember, ResourceAmount
+from bus.messages.placement import ResourceAmount
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Leaving
@@ -55,15 +54,14 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import in_words
-from scheduler_worker.requests.companions import Unit, group_of, units_of, why_others_stay
+from scheduler_worker.requests.companions import Unit, units_of, why_others_stay
 from scheduler_worker.requests.locked_rows import follow_several
 from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
 from scheduler_worker.waiting import MoveSource, WaitingSpecs
 
-# How long the picture holds a choice for which no swap is seen.
-HELD_S = 30.0
 # The reason of a refusal because the instance changed while its host was chosen.
 JUST_CHANGED = "it has just changed: ask again"
 
@@ -128,9 +126,11 @@ class Mover:
         make_sure: Callable[[], Awaitable[None]],
         know_hosts: Callable[[], Awaitable[None]],
         waiting: WaitingSpecs,
+        unclaimed: UnclaimedShares,
         chance: random.Random,
     ) -> None:
         self._waiting = waiting
+        self._unclaimed = unclaimed
         self._store = store
         self._picture = picture
         self._ask_all = ask_all
@@ -141,15 +141,6 @@ class Mover:
         self._make_sure = make_sure
         self._know_hosts = know_hosts
         self._salt = chance.getrandbits(32)
-        # The shares that the picture holds for moves.
-        self._held: set[tuple[InstanceId, int]] = set()
-
-    def let_go(self) -> None:
-        """Hold no shares for moves in the picture any more. This is called before a client is told that there is no
-        host; placement still judges whether a swap has room.
-        """
-        self._picture.drop(self._held)
-        self._held.clear()
 
     def handlers(self) -> Handlers:
         return {MoveInstance: self._on_moves, EndMove: self._on_ends}
@@ -179,7 +170,7 @@ class Mover:
                 ]
             )
         said = await follow_several(asks, steps_of, transaction, are_whole=[unit.is_whole for unit in units])
-        self.hold([row for row in begun.values() if row.choices])
+        self._unclaimed.hold([row for row in begun.values() if row.choices])
         by_id = {
             order.instance: needs_of_one
             for unit, needs in zip(units, wanted, strict=True)
@@ -600,25 +591,6 @@ class Mover:
             self._settings.alternates_max,
             leaving=leaving,
         )
-
-    def hold(self, rows: Sequence[InstanceRow]) -> None:
-        """Hold the chosen shares in the picture for some seconds. They count under the attempt that the first swap of
-        the move will have, so the change of placement that names this attempt ends the hold earlier.
-        """
-        held = [(row.id, row.told.attempt + 1, row.choices[0].share) for row in rows]
-        self._picture.hold(held)
-        for row, (instance, attempt, share) in zip(rows, held, strict=True):
-            if (group := group_of(row)) is not None:
-                # Those that are ordered to leave next follow it there.
-                member = GroupMember(group=group.id, consumer=instance, attempt=attempt, host=share.host)
-                self._picture.groups.hold(member)
-        keys = [(instance, attempt) for instance, attempt, _ in held]
-        self._held.update(keys)
-        asyncio.get_running_loop().call_later(HELD_S, self._drop, keys)
-
-    def _drop(self, keys: Sequence[tuple[InstanceId, int]]) -> None:
-        self._picture.drop(keys)
-        self._held.difference_update(keys)
 
 
 def _is_named(told: InstanceState, name: str) -> bool:

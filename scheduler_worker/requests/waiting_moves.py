@@ -30,6 +30,7 @@ from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.companions import Unit
 from scheduler_worker.requests.moving import JUST_CHANGED, Found, Mover, Wanted, source_of
+from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import MoveSource, WaitingSpecs
 
@@ -40,6 +41,7 @@ class WaitingMoves:
     def __init__(
         self,
         mover: Mover,
+        unclaimed: UnclaimedShares,
         store: SchedulerStore,
         outbox: Outbox,
         publisher: Publisher,
@@ -48,6 +50,7 @@ class WaitingMoves:
         clock: Callable[[], datetime],
     ) -> None:
         self._mover = mover
+        self._unclaimed = unclaimed
         self._store = store
         self._outbox = outbox
         self._publisher = publisher
@@ -113,7 +116,7 @@ class WaitingMoves:
             await store.let_wait(sorted(waits, key=_by_number))
             await store.unlist(sorted({*listed} - waits, key=_by_number))
             told = await transaction.say([row for row in changed if row.unsaid])
-        self._mover.hold([row for row in changed if row.choices and not row.move_waits])
+        self._unclaimed.hold([row for row in changed if row.choices and not row.move_waits])
         for digest, problem in problems:
             if problem is None:
                 self._specs.succeeded(digest)

@@ -144,6 +144,7 @@ async def test_a_move_that_waits_again_is_tried_only_when_all_that_move_with_it_
     await worker.handle(order)
     waiting = WaitingMoves(
         worker.mover,
+        worker.unclaimed,
         worker.store,
         worker.outbox,
         Sent(),  # type: ignore[arg-type]

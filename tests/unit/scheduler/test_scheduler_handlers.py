@@ -59,6 +59,7 @@ from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
 from scheduler_worker.waiting import WaitingSpecs
@@ -133,6 +134,7 @@ class Worker:
             chance=random.Random(1),
         )
         self.waiting = WaitingSpecs(self.picture, standard_plugins())
+        self.unclaimed = UnclaimedShares(self.picture)
         self.mover = Mover(
             self.store,
             self.picture,
@@ -144,6 +146,7 @@ class Worker:
             make_sure=finds_nothing,
             know_hosts=self.look_at_hosts,
             waiting=self.waiting,
+            unclaimed=self.unclaimed,
             chance=random.Random(1),
         )
         self.handlers: Handlers = {

@@ -1,0 +1,25 @@
+"""What cells publish for every scheduler to hear, on their own brokers or on the API level's."""
+
+from collections.abc import Sequence
+
+from bus.message import Message
+from bus.messages.cells import ConductorAlive, LiveTold
+from bus.workers.handling import Received
+from scheduler_worker.cells.live import LiveRelay
+from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.hosts.registry import HostRegistry
+
+
+def hear_cells(
+    cells: CellRegistry, hosts: HostRegistry, live: LiveRelay, batch: Sequence[Received[Message]]
+) -> None:
+    """Give each message to the object that keeps what it says."""
+    for heard in batch:
+        match heard.message:
+            case ConductorAlive() as beat:
+                cells.hear(beat, heard.cell)
+                hosts.hear_of_cell(beat.cell, heard.cell)
+            case LiveTold() as told:
+                live.hear(told)
+            case _:
+                hosts.hear(heard)
