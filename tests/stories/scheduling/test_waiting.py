@@ -42,7 +42,7 @@ from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.wiring import STANDARD
+from scheduler_worker.wiring.deciders import STANDARD
 from tests.contracts.stage import SETTINGS
 from tests.plugins import standard_plugins
 from tests.stories.cloud import (

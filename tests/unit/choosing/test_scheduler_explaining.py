@@ -49,7 +49,7 @@ from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.requests.groups import with_groups
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.store import KnownGroup, NewRequest
-from scheduler_worker.wiring import STANDARD
+from scheduler_worker.wiring.deciders import STANDARD
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus

@@ -40,7 +40,7 @@ from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.questions.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.wiring import STANDARD
+from scheduler_worker.wiring.deciders import STANDARD
 from tests.contracts.placement_orders import an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins

@@ -30,7 +30,7 @@ from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.wiring import STANDARD
+from scheduler_worker.wiring.deciders import STANDARD
 from tests.contracts.placement_orders import an_id
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_state

@@ -63,7 +63,7 @@ from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
 from scheduler_worker.waiting import WaitingSpecs
-from scheduler_worker.wiring import STANDARD
+from scheduler_worker.wiring.deciders import STANDARD
 from tests.contracts.placement_orders import provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins

@@ -1,0 +1,163 @@
+"""The parts of a scheduler worker, put together. `__main__.py` runs them alone, `moor up` beside other workers.
+
+Each stage is made of the stages before it:
+
+    given      what the process has: connections, the database, settings, a clock, the picture.
+    knowledge  what it knows of the cloud, and how that is kept true.
+    deciders   what decides about requests.
+    sending    what sends the messages of rows.
+    queues     what answers: the worker loops.
+    staged     what runs first, and what is started when the first snapshot is whole.
+"""
+
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from bus.clock import now
+from bus.parts import set_beside
+from bus.process import Part
+from bus.workers.station import Station, by_station
+from scheduler_worker.application_queues import ApplicationQueues
+from scheduler_worker.cells.watch import CellWatch
+from scheduler_worker.core.choosing.standard import chosen_plugins
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.forgetting import Forgetting
+from scheduler_worker.hosts.telling import ModeTeller
+from scheduler_worker.requests.deadlines import Deadlines
+from scheduler_worker.requests.waiting_moves import WaitingMoves
+from scheduler_worker.requests.waking import Waker
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import SchedulerStore
+from scheduler_worker.third_party import filters_of, weighers_of
+from scheduler_worker.wiring.deciders import Deciders
+from scheduler_worker.wiring.given import Given, check_settings
+from scheduler_worker.wiring.knowledge import Knowledge
+from scheduler_worker.wiring.queues import Queues
+from scheduler_worker.wiring.sending import Sending
+from scheduler_worker.wiring.staged import Staged
+
+
+def scheduler_parts(
+    station: Station,
+    store: SchedulerStore,
+    settings: SchedulerSettings,
+    clock: Callable[[], datetime] = now,
+    chance: random.Random | None = None,
+    *,
+    cells: Mapping[str, Station] | None = None,
+    picture: Picture | None = None,
+) -> tuple[Part, ...]:
+    """Everything that a scheduler worker runs, its stations included; the caller closes the stations.
+
+    `station` is on the API level's broker, and asks questions there. `cells` has the station of each cell that has a
+    broker of its own; all other cells are on the API level's broker.
+    """
+    check_settings(settings, station.settings)
+    given = Given(
+        station=station,
+        cells=cells or {},
+        cells_at=by_station(cells or {}),
+        store=store,
+        settings=settings,
+        clock=clock,
+        chance=chance or random.Random(secrets.randbits(64)),
+        picture=Picture() if picture is None else picture,
+        plugins=chosen_plugins(settings, filters_of(settings), weighers_of(settings)),
+    )
+    known = Knowledge(given)
+    deciders = Deciders(given, known)
+    sending = Sending(given)
+    queues = Queues(given, known, deciders, sending)
+    # Without one of these a scheduler serves all other cells.
+    for below, names in given.cells_at.items():
+        beside = (below, known.listeners[below], queues.events_of_cells[below])
+        set_beside(beside, f"cell {', '.join(names)}")
+    ready = (
+        known.replica.whole,
+        known.host_watch.has_run,
+        sending.applications.has_run,
+        known.aggregate_watch.has_run,
+    )
+    first = _first(given, known, sending)
+    workers = _workers(given, known, deciders, sending, queues)
+    return (Staged(first, ready, workers, seen=(deciders.claimer,)),)
+
+
+def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]:
+    """The parts that bring the first snapshot, or do not need it."""
+    station, store, hosts, outbox = given.station, given.store, known.hosts, sending.outbox
+    settings, clock, chance = given.settings, given.clock, given.chance
+    brokers = [
+        (station, lambda cell: cell not in given.cells),
+        *[(below, names.__contains__) for below, names in given.cells_at.items()],
+    ]
+    return (
+        station,
+        known.replica,
+        known.host_watch,
+        known.aggregate_watch,
+        sending.applications,
+        Deadlines(
+            store, outbox, station.publisher, poll_s=settings.deadline_poll_s, clock=clock, chance=chance
+        ),
+        Forgetting(
+            store,
+            hosts,
+            lambda host: not known.replica.whole.is_set() or given.picture.has_provider(host),
+            settings,
+            clock,
+            down_after=given.host_down_after,
+            chance=chance,
+        ),
+        *[
+            ModeTeller(at, store, hosts, is_there, every_s=settings.hosts_poll_s, clock=clock)
+            for at, is_there in brokers
+        ],
+        CellWatch(store, known.cells, settings.hosts_poll_s, chance),
+        known.live,
+        *given.cells_at,
+        *sending.dispatches,
+        *known.listeners.values(),
+    )
+
+
+def _workers(
+    given: Given, known: Knowledge, deciders: Deciders, sending: Sending, queues: Queues
+) -> tuple[Part, ...]:
+    """The parts that start when the first snapshot is whole."""
+    store, settings, clock, chance = given.store, given.settings, given.clock, given.chance
+    outbox, publisher = sending.outbox, given.station.publisher
+    moves = WaitingMoves(
+        deciders.mover, known.unclaimed, store, outbox, publisher, specs=known.waiting, clock=clock
+    )
+    return (
+        Waker(
+            store,
+            outbox,
+            publisher,
+            deciders.claimer,
+            known.waiting,
+            moves=moves,
+            settings=settings,
+            clock=clock,
+            chance=chance,
+        ),
+        *[
+            # One loop sweeps for all; each clears what it has published itself.
+            queues.read_requests("scheduler.requests", sweeps=number == 0)
+            for number in range(settings.batches_in_flight)
+        ],
+        ApplicationQueues(
+            lambda: sending.applications.names,
+            given.station.consuming,
+            # By the queue for all.
+            {"scheduler.requests": queues.read_requests, "scheduler.questions": queues.read_questions},
+            settings.hosts_poll_s,
+            chance,
+        ),
+        queues.events,
+        *queues.events_of_cells.values(),
+        queues.read_questions("scheduler.questions"),
+    )

@@ -1,0 +1,77 @@
+"""What decides about requests: each decider goes by what the worker knows, and asks placement."""
+
+import os_resource_classes
+import os_traits
+
+from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.orders import AggregateOrders
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.core.choosing.plugins import multiplier_key
+from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.burying import Burial
+from scheduler_worker.requests.more_alternates import AlternatesFinder
+from scheduler_worker.requests.moving import Mover
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.wiring.given import Given
+from scheduler_worker.wiring.knowledge import Knowledge
+
+STANDARD = Vocabulary(
+    classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
+)
+
+
+class Deciders:
+    def __init__(self, given: Given, known: Knowledge) -> None:
+        store, settings, clock, chance = given.store, given.settings, given.clock, given.chance
+        picture, plugins, ask_all = given.picture, given.plugins, given.station.ask_all
+        self.reader = RequestReader(STANDARD, settings.horizon, plugins)
+        self.claimer = Claimer(
+            picture,
+            known.replica,
+            known.hosts,
+            ask_all,
+            make_sure=known.make_sure,
+            plugins=plugins,
+            settings=settings,
+            chance=chance,
+            clock=clock,
+        )
+        self.builder = Builder(
+            store, self.claimer, self.reader, clock, settings, begin_waits=known.waiting.wrote
+        )
+        self.burial = Burial(self.reader, clock, settings)
+        self.membership = Membership(picture, ask_all, known.replica.catch_up)
+        self.aggregates = AggregateOrders(
+            store,
+            picture,
+            self.membership,
+            clock,
+            make_sure=known.make_sure,
+            multipliers=frozenset(multiplier_key(each) for each in plugins.weighers),
+            horizon=settings.horizon,
+        )
+        self.mover = Mover(
+            store,
+            picture,
+            plugins,
+            self.reader,
+            clock,
+            ask_all=ask_all,
+            settings=settings,
+            make_sure=known.make_sure,
+            know_hosts=known.host_watch.look_again,
+            waiting=known.waiting,
+            unclaimed=known.unclaimed,
+            chance=chance,
+        )
+        self.more_alternates = AlternatesFinder(
+            store,
+            picture,
+            plugins,
+            clock,
+            alternates_max=settings.alternates_max,
+            make_sure=known.make_sure,
+            hold=known.unclaimed.hold,
+            chance=chance,
+        )

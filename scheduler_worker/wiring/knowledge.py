@@ -1,0 +1,68 @@
+"""What a scheduler worker knows of the cloud: hosts, cells, its picture of placement's data, and what waits for room."""
+
+from datetime import timedelta
+from functools import partial
+
+from bus.workers.station import FeedListener
+from scheduler_worker.aggregates.watch import AggregateWatch
+from scheduler_worker.cells.hearing import hear_cells
+from scheduler_worker.cells.live import LiveRelay
+from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts.watch import HostWatch
+from scheduler_worker.replica.replica import HEARD_OF_CELLS, Replica
+from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
+from scheduler_worker.waiting import WaitingSpecs
+from scheduler_worker.wiring.given import Given
+
+
+class Knowledge:
+    """What this worker knows, and the parts that keep it true."""
+
+    def __init__(self, given: Given) -> None:
+        settings, picture, clock, chance = given.settings, given.picture, given.clock, given.chance
+        self.cells = CellRegistry(
+            picture,
+            timedelta(seconds=settings.cell_down_s),
+            clock,
+            is_avoided=settings.when_cell_down == "elsewhere",
+            troubles=given.trouble_at,
+        )
+        self.hosts = HostRegistry(
+            picture,
+            given.host_down_after,
+            clock,
+            failed_builds_max=settings.failed_builds_max,
+            excuses=self.cells.excuses,
+        )
+        self.live = LiveRelay(
+            given.station, given.cells, self.cells, self.hosts, clock=clock, answer_s=settings.live_answer_s
+        )
+        self.waiting = WaitingSpecs(picture, given.plugins)
+        hear = partial(hear_cells, self.cells, self.hosts, self.live)
+        self.replica = Replica(
+            given.station,
+            picture,
+            hear,
+            waiting=self.waiting,
+            page=settings.snapshot_page,
+            verify_every_s=settings.verify_every_s,
+            chance=chance,
+        )
+        # Of the brokers that have cells only.
+        self.listeners = {
+            below: FeedListener("hear of hosts in cells", below, HEARD_OF_CELLS, hear, is_needed=True)
+            for below in given.cells_at
+        }
+        self.host_watch = HostWatch(given.store, self.hosts, settings.hosts_poll_s, clock, chance)
+        self.aggregate_watch = AggregateWatch(given.store, picture, settings.hosts_poll_s, chance)
+        self.unclaimed = UnclaimedShares(picture)
+
+    async def make_sure(self) -> None:
+        """On return, the picture has every provider, host and aggregate that was written before the call, and counts no
+        share that is not claimed yet.
+        """
+        self.unclaimed.drop_all()
+        await self.replica.catch_up()
+        await self.host_watch.look_again()
+        await self.aggregate_watch.refresh()
