@@ -24,8 +24,8 @@ from bus.messages.cells import TellLive
 from bus.messages.host_modes import HostHolds, SetHostInCell
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, decide
-from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import DrawId, Instance, Rules
+from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.store import ConductorTransaction
 
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
@@ -35,19 +35,19 @@ def handlers(
     rules: Rules,
     clock: Callable[[], datetime],
     expect: Callable[[Sequence[Instance]], None],
-    hosts: Callable[[], HostStates],
+    hosts: KnownHosts,
     draw: DrawId,
 ) -> Handlers:
     """The handlers of orders and of hosts' messages, by message type.
 
-    `expect` is called with rows that are about to be saved, so that timers know their due times. `hosts` returns what
-    this process knows of the hosts. `draw` draws the ids of new consumers.
+    `expect` is called with rows that are about to be saved, so that timers know their due times. `draw` draws
+    the ids of new consumers.
     """
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours, said = of_cell(rules.cell, received)
         rows = await tx.load([each.message.instance for each in ours])
-        decision = decide(rows, [each.message for each in ours], clock(), rules, hosts(), draw=draw)
+        decision = decide(rows, [each.message for each in ours], clock(), rules, hosts.states, draw=draw)
         kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         expect(decision.rows)
         said += [

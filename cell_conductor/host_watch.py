@@ -14,8 +14,9 @@ from bus.parts import PartGroup, Periodic
 from bus.workers.station import Station
 from cell_conductor.beats import Beats
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, awaited, concerns, number_of
+from cell_conductor.core.host_states import CellHost, HostStates, awaited, concerns, number_of
 from cell_conductor.core.instance import Instance, Rules
+from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Timers
@@ -24,8 +25,7 @@ from cell_conductor.timers import Timers
 class HostWatch(PartGroup):
     """A part of a conductor that watches the cell's hosts. If a cell has several conductors, each has one.
 
-    They need not know of each other: what another conductor has done already changes nothing. `states` is what this
-    process knows of the hosts; decisions read it.
+    They need not know of each other: what another conductor has done already changes nothing.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class HostWatch(PartGroup):
         station: Station,
         store: ConductorStore,
         timers: Timers,
+        hosts: KnownHosts,
         *,
         rules: Rules,
         settings: ConductorSettings,
@@ -47,7 +48,7 @@ class HostWatch(PartGroup):
         self._publisher = station.publisher
         self._store = store
         self._timers = timers
-        self.states: HostStates = ALL_UP
+        self._hosts = hosts
         self._rules = rules
         self._clock = clock
         self._set: Mapping[int, CellHost] = {}
@@ -73,10 +74,10 @@ class HostWatch(PartGroup):
             self._watching.wake()
 
     async def _look(self) -> None:
-        before = self.states
+        before = self._hosts.states
         await self._read_set()
         await self._keep_heard()
-        states = self.states = HostStates(self._set, frozenset(self._beats.silent()))
+        states = self._hosts.states = HostStates(self._set, frozenset(self._beats.silent()))
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
         await self._check_unclean()
@@ -113,7 +114,7 @@ class HostWatch(PartGroup):
 
     async def _read_waiting(self) -> None:
         async for page in self._waiting():
-            concerned = [HostsLost(row.id) for row in page if concerns(row, self.states)]
+            concerned = [HostsLost(row.id) for row in page if concerns(row, self._hosts.states)]
             if concerned:
                 await self._timers.carry_out(concerned)
 
@@ -127,7 +128,7 @@ class HostWatch(PartGroup):
                 host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
             )
         if silent := frozenset(self._beats.silent()) - states.silent:
-            self.states = HostStates(states.set, states.silent | silent)
+            self._hosts.states = HostStates(states.set, states.silent | silent)
             self._readings_left = 2
 
     async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:

@@ -18,10 +18,10 @@ from bus.retrying import retrying
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost, decide
-from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import DrawId, Instance, Rules
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.core.together import answers_of_all, others_of
+from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 
@@ -44,7 +44,7 @@ class Timers:
         rules: Rules,
         settings: ConductorSettings,
         clock: Callable[[], datetime],
-        hosts: Callable[[], HostStates],
+        hosts: KnownHosts,
         draw: DrawId,
         chance: random.Random | None = None,
     ) -> None:
@@ -135,7 +135,7 @@ class Timers:
             due = [Due(each) for each in rows]
             if others := others_of(rows.values()):
                 rows = {**rows, **await tx.load(others)}
-            decision = decide(rows, due, now, self._rules, self._hosts(), draw=self._draw)
+            decision = decide(rows, due, now, self._rules, self._hosts.states, draw=self._draw)
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         del self._confirmed[: len(confirmed)]
         self._has_more = len(due) == self._settings.due_rows_max
@@ -171,7 +171,7 @@ class Timers:
     async def _save(self, inputs: Sequence[SwapAnswered | HostsLost]) -> tuple[Decision, OutboxKey | None]:
         async with self._store.transaction() as tx:
             rows = await tx.load([each.instance for each in inputs])
-            decision = decide(rows, inputs, self._clock(), self._rules, self._hosts(), draw=self._draw)
+            decision = decide(rows, inputs, self._clock(), self._rules, self._hosts.states, draw=self._draw)
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         return decision, kept
 

@@ -15,6 +15,7 @@ from cell_conductor.core.instance import DrawId, Rules
 from cell_conductor.handlers import handlers
 from cell_conductor.host_handlers import host_handlers
 from cell_conductor.host_watch import HostWatch
+from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.questions import question_handlers
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -49,6 +50,7 @@ def conductor_parts(
             "again too early",
         )
     rules = rules_of(settings, cell)
+    hosts = KnownHosts()
     timers = Timers(
         store,
         station.publisher,
@@ -56,11 +58,13 @@ def conductor_parts(
         rules=rules,
         settings=settings,
         clock=clock,
-        hosts=lambda: watch.states,
+        hosts=hosts,
         draw=draw,
         chance=station.chance,
     )
-    watch = HostWatch(station, store, timers, rules=rules, settings=settings, clock=clock, clock_s=clock_s)
+    watch = HostWatch(
+        station, store, timers, hosts, rules=rules, settings=settings, clock=clock, clock_s=clock_s
+    )
 
     def saved() -> None:
         timers.saved()
@@ -69,7 +73,7 @@ def conductor_parts(
     worker = station.worker(
         f"conductor.{cell}.work",
         {
-            **handlers(rules, clock, timers.expect, lambda: watch.states, draw),
+            **handlers(rules, clock, timers.expect, hosts, draw),
             **host_handlers(cell, watch.expect_setting),
         },
         Notifying(store, saved),

@@ -13,7 +13,7 @@ from bus.messages.build import InstanceId
 from bus.process import run_until
 from bus.workers.link import Link
 from bus.workers.publisher import Publisher
-from cell_conductor.core.host_states import ALL_UP
+from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.timers import Timers
 from tests.contracts.stage import SETTINGS as BUS
@@ -38,7 +38,7 @@ class TimersSetup:
             rules=RULES,
             settings=SETTINGS,
             clock=lambda: NOON + timedelta(seconds=asyncio.get_running_loop().time()),
-            hosts=lambda: ALL_UP,
+            hosts=KnownHosts(),
             draw=lambda: ConsumerId(UUID(int=1)),
         )
 
