@@ -35,6 +35,7 @@ from scheduler_worker.questions.instances import (
 )
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
+from scheduler_worker.requests.ending_moves import move_end_handlers
 from scheduler_worker.requests.groups import group_order_handlers, group_questions
 from scheduler_worker.requests.instance_orders import instance_order_handlers
 from scheduler_worker.requests.more_alternates import AlternatesFinder
@@ -55,6 +56,7 @@ def request_handlers(
     clock: Clock,
     settings: SchedulerSettings,
     *,
+    store: SchedulerStore,
     picture: Picture,
     aggregates: AggregateOrders,
     mover: Mover,
@@ -69,6 +71,7 @@ def request_handlers(
             picture, clock, know_hosts, rebuild_timeout_s=settings.node_request_timeout_s
         ),
         **mover.handlers(),
+        **move_end_handlers(store, picture, clock, know_hosts),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),
         SetApplication: applications.on_set,

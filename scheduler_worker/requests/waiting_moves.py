@@ -29,27 +29,33 @@ from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.companions import Unit
-from scheduler_worker.requests.moving import JUST_CHANGED, Found, Mover, Wanted, source_of
+from scheduler_worker.requests.kept_moves import source_of
+from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder
+from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, Needed
+from scheduler_worker.requests.move_verdicts import JUST_CHANGED, after_order, room_for_moves
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
+from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import MoveSource, WaitingSpecs
-
-Needs = Sequence[Wanted | BuildRejected | None]
 
 
 class WaitingMoves:
     def __init__(
         self,
-        mover: Mover,
-        unclaimed: UnclaimedShares,
+        needs: MoveNeedsFinder,
+        hosts: MoveHostFinder,
         store: SchedulerStore,
         outbox: Outbox,
         publisher: Publisher,
         *,
+        unclaimed: UnclaimedShares,
         specs: WaitingSpecs,
+        settings: SchedulerSettings,
         clock: Callable[[], datetime],
     ) -> None:
-        self._mover = mover
+        self._needs = needs
+        self._hosts = hosts
+        self._settings = settings
         self._unclaimed = unclaimed
         self._store = store
         self._outbox = outbox
@@ -61,8 +67,8 @@ class WaitingMoves:
         """What a waiting move needs of a host, and where its instance is. None if it does not wait by this order."""
         if not waits_by(row, order):
             return None
-        _, ((needs, *_),) = await self._mover.needed([order], _as_new([order]))
-        if isinstance(needs, Wanted):
+        _, ((needs, *_),) = await self._needs.find([order], _as_new([order]))
+        if isinstance(needs, MoveNeeds):
             return needs.spec, source_of(row.told, needs, order.kind)
         # It is not possible now. When a host seems to have room, it is tried, and ends.
         spec = decoded(row.current_spec)
@@ -85,22 +91,24 @@ class WaitingMoves:
             key = order.request_id if order.together else (order.request_id, order.instance)
             orders.setdefault(key, (one.digest, structs.replace(order, together=together)))
         tried = [order for _, order in orders.values()]
-        units, wanted = await self._mover.needed(tried, _as_new(tried))
-        chosen = await self._mover.hosts_for(wanted, [unit.is_whole for unit in units])
+        units, wanted = await self._needs.find(tried, _as_new(tried))
+        chosen = await self._hosts.find(wanted, [unit.is_whole for unit in units])
         digests = [digest for digest, _ in orders.values()]
         await self._write(
             [one.id for one, _ in batch], list(zip(digests, units, wanted, chosen, strict=True))
         )
 
     async def _write(
-        self, listed: Sequence[InstanceId], tries: Sequence[tuple[bytes, Unit, Needs, Sequence[Found]]]
+        self,
+        listed: Sequence[InstanceId],
+        tries: Sequence[tuple[bytes, Unit, Sequence[Needed], Sequence[MoveHost]]],
     ) -> None:
         """Write the results of the tries on the rows that still wait; drop the marks of the rows that wait on."""
         ids = {*listed, *(order.instance for _, unit, _, _ in tries for order in unit.orders)}
         problems: list[tuple[bytes, BuildRejected | NoValidHost | None]] = []
         async with self._outbox.transaction() as transaction:
             store = await transaction.begun()
-            room = await self._mover.room(store)
+            room = await room_for_moves(store, self._settings)
             rows = await store.lock(sorted(ids, key=_by_number))
             changed: list[InstanceRow] = []
             for digest, unit, needs, found in tries:
@@ -127,8 +135,8 @@ class WaitingMoves:
     def _after(
         self,
         unit: Unit,
-        needs: Needs,
-        found: Sequence[Found],
+        needs: Sequence[Needed],
+        found: Sequence[MoveHost],
         rows: Mapping[InstanceId, InstanceRow],
         room: MoveRoom,
     ) -> tuple[BuildRejected | NoValidHost | None, list[InstanceRow]]:
@@ -141,8 +149,14 @@ class WaitingMoves:
             row = rows.get(order.instance)
             waits = row is not None and waits_by(row, order)
             seen = before_wait(row) if row is not None and waits else row
-            verdict = unit.refusal or self._mover.verdict(
-                seen, order, there, needed if isinstance(needed, Wanted) else None, together=unit.together
+            verdict = unit.refusal or after_order(
+                seen,
+                order,
+                there,
+                needed if isinstance(needed, MoveNeeds) else None,
+                now=self._clock(),
+                settings=self._settings,
+                together=unit.together,
             )
             is_first = order is unit.orders[0]
             if isinstance(verdict, InstanceRow) and (is_first or not unit.is_whole):

@@ -130,7 +130,15 @@ def _workers(
     store, settings, clock, chance = given.store, given.settings, given.clock, given.chance
     outbox, publisher = sending.outbox, given.station.publisher
     moves = WaitingMoves(
-        deciders.mover, known.unclaimed, store, outbox, publisher, specs=known.waiting, clock=clock
+        deciders.move_needs,
+        deciders.move_hosts,
+        store,
+        outbox,
+        publisher,
+        unclaimed=known.unclaimed,
+        specs=known.waiting,
+        settings=settings,
+        clock=clock,
     )
     return (
         Waker(

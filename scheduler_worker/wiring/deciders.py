@@ -11,6 +11,8 @@ from scheduler_worker.core.choosing.plugins import multiplier_key
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.more_alternates import AlternatesFinder
+from scheduler_worker.requests.move_hosts import MoveHostFinder
+from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.wiring.given import Given
@@ -51,19 +53,25 @@ class Deciders:
             multipliers=frozenset(multiplier_key(each) for each in plugins.weighers),
             horizon=settings.horizon,
         )
-        self.mover = Mover(
-            store,
+        self.move_needs = MoveNeedsFinder(
+            store, picture, self.reader, ask_all=ask_all, make_sure=known.make_sure
+        )
+        self.move_hosts = MoveHostFinder(
             picture,
             plugins,
-            self.reader,
-            clock,
-            ask_all=ask_all,
-            settings=settings,
+            alternates_max=settings.alternates_max,
             make_sure=known.make_sure,
+            chance=chance,
+        )
+        self.mover = Mover(
+            self.move_needs,
+            self.move_hosts,
+            picture,
+            clock,
+            settings,
             know_hosts=known.host_watch.look_again,
             waiting=known.waiting,
             unclaimed=known.unclaimed,
-            chance=chance,
         )
         self.more_alternates = AlternatesFinder(
             store,

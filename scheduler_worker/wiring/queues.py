@@ -33,6 +33,7 @@ class Queues:
                 applications,
                 clock,
                 given.settings,
+                store=store,
                 picture=picture,
                 aggregates=deciders.aggregates,
                 mover=deciders.mover,

@@ -12,7 +12,16 @@ from placement_worker import admin_writes
 from placement_worker.core.ledger import SentReport
 from scheduler_worker.core.instances import outcomes
 from scheduler_worker.core.instances.rows import PLACED
-from scheduler_worker.requests import building, burying, cell_events, deadlines, instance_orders, moving
+from scheduler_worker.requests import (
+    building,
+    burying,
+    cell_events,
+    deadlines,
+    ending_moves,
+    instance_orders,
+    move_needs,
+    move_verdicts,
+)
 from scheduler_worker.store import Known
 from tests.memory_stores import scheduler
 from tests.simulation.faulty_scheduler_store import RequestsTransaction
@@ -43,8 +52,9 @@ def watched_decisions(see: See, judged: Judged, reported: Reported) -> Iterator[
             (instance_orders, "after_delete", "DeleteInstance"),
             (cell_events, "heard", ""),
             (instance_orders, "rebuilt", "RebuildInstance"),
-            (moving, "problem_with", "MoveInstance"),
-            (moving, "move_ended", "EndMove"),
+            (move_needs, "problem_with", "MoveInstance"),
+            (move_verdicts, "problem_with", "MoveInstance"),
+            (ending_moves, "move_ended", "EndMove"),
             (scheduler, "heard", ""),
             (outcomes, "placed", "a host was found"),
             (outcomes, "failed", "no host was found"),

@@ -15,8 +15,17 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, InstanceId, Move, MoveKind
+from bus.messages.build import (
+    IN_PLACE,
+    STOPPED,
+    BuildRejected,
+    InstanceId,
+    InstanceState,
+    Move,
+    MoveKind,
+)
 from bus.messages.cell import Choice
+from bus.messages.hosts import cell_and_name
 from bus.messages.moves import MOVES_PER_CELL, MOVES_PER_HOST, Change, EndMove, MoveInstance
 from scheduler_worker.core.instances.rebuilds import (
     problem_with_repeat,
@@ -71,6 +80,12 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
     if may_begin and not row.move_waits:
         return None
     return refused(order, "instance", order.instance, _why_not_now(row, order))
+
+
+def is_on(told: InstanceState, name: str) -> bool:
+    """Is this the name of the host that the instance is on? A name without a cell means a host of the instance's cell."""
+    cell, plain = cell_and_name(name)
+    return cell in ("", told.cell) and plain.lower() == told.host.lower()
 
 
 def stays_on_host(row: InstanceRow, kind: MoveKind) -> bool:

@@ -13,7 +13,7 @@ from cell_conductor.core.transition import Transition
 from compute_sim.core import attempts
 from placement_worker.core import swaps
 from scheduler_worker.core.instances import lifecycle
-from scheduler_worker.requests import moving as requested_moves
+from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from tests.simulation.replacing import replaced, replaced_in
 
 
@@ -221,7 +221,7 @@ def memory_of_resize_dropped() -> AbstractContextManager[None]:
 
         return needs
 
-    return replaced(requested_moves.Mover, "_needs", planted)
+    return replaced(MoveNeedsFinder, "_needs", planted)
 
 
 def confirmed_size_not_kept() -> AbstractContextManager[None]:

@@ -24,6 +24,7 @@ from bus.workers.publisher import Outgoing
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.requests.waiting_moves import WaitingMoves
+from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest, WaitingInstance
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state
 from tests.unit.scheduler.test_moves_at_api_level import NOON, a_row, an_order
@@ -143,12 +144,14 @@ async def test_a_move_that_waits_again_is_tried_only_when_all_that_move_with_it_
     order = an_order("migrate", together=(other.id,), wait=MoveWait(for_s=600))
     await worker.handle(order)
     waiting = WaitingMoves(
-        worker.mover,
-        worker.unclaimed,
+        worker.move_needs,
+        worker.move_hosts,
         worker.store,
         worker.outbox,
         Sent(),  # type: ignore[arg-type]
+        unclaimed=worker.unclaimed,
         specs=worker.waiting,
+        settings=SchedulerSettings(),
         clock=lambda: NOON,
     )
 

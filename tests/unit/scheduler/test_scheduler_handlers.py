@@ -56,6 +56,8 @@ from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.requests.more_alternates import AlternatesFinder
+from scheduler_worker.requests.move_hosts import MoveHostFinder
+from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
@@ -135,19 +137,25 @@ class Worker:
         )
         self.waiting = WaitingSpecs(self.picture, standard_plugins())
         self.unclaimed = UnclaimedShares(self.picture)
-        self.mover = Mover(
-            self.store,
+        self.move_needs = MoveNeedsFinder(
+            self.store, self.picture, reader, ask_all=asks_nothing, make_sure=finds_nothing
+        )
+        self.move_hosts = MoveHostFinder(
             self.picture,
             standard_plugins(),
-            reader,
-            lambda: NOON,
-            ask_all=asks_nothing,
-            settings=settings,
+            alternates_max=settings.alternates_max,
             make_sure=finds_nothing,
+            chance=random.Random(1),
+        )
+        mover = Mover(
+            self.move_needs,
+            self.move_hosts,
+            self.picture,
+            lambda: NOON,
+            settings,
             know_hosts=self.look_at_hosts,
             waiting=self.waiting,
             unclaimed=self.unclaimed,
-            chance=random.Random(1),
         )
         self.handlers: Handlers = {
             **event_handlers(self.registry, self.applications, lambda: NOON, (), self.more_alternates),
@@ -157,9 +165,10 @@ class Worker:
                 self.applications,
                 lambda: NOON,
                 settings,
+                store=self.store,
                 picture=self.picture,
                 aggregates=aggregates,
-                mover=self.mover,
+                mover=mover,
                 know_hosts=self.look_at_hosts,
             ),
         }
