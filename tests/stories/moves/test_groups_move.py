@@ -151,6 +151,8 @@ async def test_a_plan_to_drain_says_where_members_go_together_and_the_others_bes
         lone = a_build(5, flavor=SMALL, hosts=("h1",))
         await setup.send(lone)
         await group.here.until_used(h1=3, h2=1, h3=1)
+        # The plan reads rows of instances, and a row has its host only after the claim.
+        await setup.until_state(instance_of(lone), "active")
         await setup.until_current()
 
         planned = await setup.client.ask(AskDrain(host="h1"))
