@@ -17,7 +17,7 @@ from bus.messages.build import BuildInstance
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handling import Handlers, Reading, Weighed
-from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.questions import aggregate_questions
 from scheduler_worker.applications import Applications
@@ -114,7 +114,7 @@ def question_handlers(
     store: SchedulerStore,
     registry: HostRegistry,
     applications: Applications,
-    membership: Membership,
+    membership: AggregateMembership,
     others: Handlers,
     *,
     cells: CellRegistry,

@@ -146,7 +146,7 @@ class CellCounts(Struct, frozen=True):
     waiting: int
 
 
-class Note(Struct, frozen=True):
+class OutboxNote(Struct, frozen=True):
     """An outbox note: its name, and those of its rows whose messages are not confirmed yet, in the order of their ids."""
 
     kept: OutboxKey
@@ -293,7 +293,7 @@ class SchedulerStore(Protocol):
 
     async def some_are_woken(self) -> bool: ...
 
-    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
+    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[OutboxNote]:
         """A page of the outbox notes that were written before `before`, in the order of their names, after the note
         `after`.
 

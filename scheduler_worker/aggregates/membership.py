@@ -19,7 +19,7 @@ from bus.messages.administration import (
 )
 from bus.messages.hosts import cell_and_name, names_clash
 from bus.messages.placement import NotAllowed
-from scheduler_worker.core.aggregates.metadata import Problem
+from scheduler_worker.core.aggregates.metadata import AggregateProblem
 from scheduler_worker.core.picture.picture import Picture
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
@@ -29,13 +29,13 @@ TRIES_MAX = 20
 AGGREGATES_PER_PROVIDER_MAX = 400
 
 
-class Membership:
+class AggregateMembership:
     def __init__(self, picture: Picture, ask_all: AskAll, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._picture = picture
         self._ask_all = ask_all
         self.catch_up = catch_up
 
-    def find(self, field: str, named: Iterable[str]) -> dict[str, ProviderId] | Problem:
+    def find(self, field: str, named: Iterable[str]) -> dict[str, ProviderId] | AggregateProblem:
         """The hosts with these names or ids, by the words with which the order names them; or the first problem with
         one of them.
         """
@@ -51,9 +51,9 @@ class Membership:
                     if hosts
                     else "no host of this name is known"
                 )
-                return Problem(field, each, reason)
+                return AggregateProblem(field, each, reason)
             if not self._picture.has_provider(hosts[0]):
-                return Problem(field, each, "placement has no provider of it yet")
+                return AggregateProblem(field, each, "placement has no provider of it yet")
             found[each] = hosts[0]
         return found
 
@@ -84,8 +84,8 @@ class Membership:
         aggregate: AggregateId,
         add: Mapping[str, ProviderId],
         remove: Mapping[str, ProviderId],
-        check: Callable[[Collection[str]], Awaitable[Problem | None]],
-    ) -> Problem | None:
+        check: Callable[[Collection[str]], Awaitable[AggregateProblem | None]],
+    ) -> AggregateProblem | None:
         """Add hosts to the aggregate, and remove others. Returns the problem that prevents this, or None.
 
         `check` returns a problem with adding the hosts that are not in the aggregate yet, or None. It is asked again
@@ -108,12 +108,14 @@ class Membership:
                 return problem
             for (field, name), write in due.items():
                 if len(write.aggregates) > AGGREGATES_PER_PROVIDER_MAX:
-                    return Problem(field, name, f"it is in {AGGREGATES_PER_PROVIDER_MAX} aggregates already")
+                    return AggregateProblem(
+                        field, name, f"it is in {AGGREGATES_PER_PROVIDER_MAX} aggregates already"
+                    )
             answers = await self._ask_all(list(due.values()))
             await self.catch_up()
             for (field, name), answer in zip(due, answers, strict=True):
                 if reason := _why_refused(answer):
-                    return Problem(field, name, reason)
+                    return AggregateProblem(field, name, reason)
         raise Transient(
             f"hosts of aggregate {aggregate} changed during each of {TRIES_MAX} tries to write them"
         )

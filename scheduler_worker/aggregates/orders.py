@@ -25,10 +25,10 @@ from bus.messages.aggregates import (
 )
 from bus.moments import microseconds
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
-from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.questions import state_of
-from scheduler_worker.core.aggregates.kept import KeptAggregate, Seen, done, seen, with_order
-from scheduler_worker.core.aggregates.metadata import Problem
+from scheduler_worker.core.aggregates.kept import KeptAggregate, OrderSeen, done, seen, with_order
+from scheduler_worker.core.aggregates.metadata import AggregateProblem
 from scheduler_worker.core.aggregates.orders import changed, second_zone, still_has
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -52,7 +52,7 @@ class AggregateOrders:
         self,
         store: SchedulerStore,
         picture: Picture,
-        membership: Membership,
+        membership: AggregateMembership,
         clock: Callable[[], datetime],
         *,
         make_sure: Callable[[], Awaitable[None]],
@@ -88,15 +88,15 @@ class AggregateOrders:
 
     async def _on_set(self, ask: Received[SetAggregate]) -> list[Said]:
         outcome = await self._set(ask.message, ask.id)
-        if isinstance(outcome, Problem):
+        if isinstance(outcome, AggregateProblem):
             return _refused(ask, outcome)
         hosts = len(self._membership.hosts_in(ask.message.aggregate))
         answer = AggregateSet(aggregate=state_of(outcome, hosts))
         return [Answer(ask, answer), Tell(AggregateChanged(aggregate=outcome), ask)]
 
-    async def _set(self, order: SetAggregate, id_: str) -> Aggregate | Problem:
+    async def _set(self, order: SetAggregate, id_: str) -> Aggregate | AggregateProblem:
         hosts = self._hosts_of(order)
-        if isinstance(hosts, Problem):
+        if isinstance(hosts, AggregateProblem):
             return hosts
         # Committed before placement is asked: SQLite has one writer at a time, and placement may be waiting for it.
         async with self._store.transaction() as transaction:
@@ -104,7 +104,7 @@ class AggregateOrders:
             if (known := _repeated(rows.get(order.aggregate), order, id_)) is not None:
                 return known
             after = self._decide(order, hosts, rows)
-            if isinstance(after, Problem):
+            if isinstance(after, AggregateProblem):
                 return after
             before = rows.get(order.aggregate)
             kept = with_order(after, before, id_, is_done=not (hosts.add or hosts.remove))
@@ -113,21 +113,21 @@ class AggregateOrders:
         self._picture.put_aggregates((after,))
         return await self._move(after, hosts, id_) or after
 
-    def _hosts_of(self, order: SetAggregate) -> "_Hosts | Problem":
+    def _hosts_of(self, order: SetAggregate) -> "_Hosts | AggregateProblem":
         for host in order.add_hosts:
             if host in order.remove_hosts:
-                return Problem("remove_hosts", host, "the order adds it, too")
+                return AggregateProblem("remove_hosts", host, "the order adds it, too")
         add = self._membership.find("add_hosts", order.add_hosts)
         remove = self._membership.find("remove_hosts", order.remove_hosts)
-        if isinstance(add, Problem):
+        if isinstance(add, AggregateProblem):
             return add
-        return remove if isinstance(remove, Problem) else _Hosts(add, remove)
+        return remove if isinstance(remove, AggregateProblem) else _Hosts(add, remove)
 
     def _decide(
         self, order: SetAggregate, hosts: "_Hosts", rows: Mapping[AggregateId, KeptAggregate]
-    ) -> Aggregate | Problem:
+    ) -> Aggregate | AggregateProblem:
         after = changed(order, rows.values(), self._multipliers, microseconds(self._clock()))
-        if isinstance(after, Problem):
+        if isinstance(after, AggregateProblem):
             return after
         leaving = {*hosts.remove.values()}
         members = {
@@ -139,13 +139,13 @@ class AggregateOrders:
         living = [each.told for each in rows.values() if not each.deleted_us]
         return second_zone(after, living, memberships, hosts.add.keys()) or after
 
-    async def _move(self, aggregate: Aggregate, hosts: "_Hosts", id_: str) -> Problem | None:
+    async def _move(self, aggregate: Aggregate, hosts: "_Hosts", id_: str) -> AggregateProblem | None:
         """Add and remove the order's hosts, and mark the order as done. Returns the problem, if there is one."""
         add, remove = hosts
         if not (add or remove):
             return None
 
-        async def check(added: Collection[str]) -> Problem | None:
+        async def check(added: Collection[str]) -> AggregateProblem | None:
             members = self._membership.of({name: add[name] for name in added})
             return second_zone(aggregate, await self._store.aggregates(), members, added)
 
@@ -161,10 +161,16 @@ class AggregateOrders:
         async with self._store.transaction() as transaction:
             known = (await self._lock_rows(transaction)).get(aggregate)
             before = seen(known, ask.id)
-            if known is None or (known.deleted_us and before is not Seen.LAST) or before is Seen.PAST:
-                return [Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=before is Seen.PAST))]
+            if (
+                known is None
+                or (known.deleted_us and before is not OrderSeen.LAST)
+                or before is OrderSeen.PAST
+            ):
+                return [
+                    Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=before is OrderSeen.PAST))
+                ]
             if hosts and not known.deleted_us:
-                return _refused(ask, Problem("aggregate", str(aggregate), still_has(hosts)))
+                return _refused(ask, AggregateProblem("aggregate", str(aggregate), still_has(hosts)))
             now_us = microseconds(self._clock())
             gone = structs.replace(known.told, sequence=max(now_us, known.sequence + 1))
             await transaction.save_aggregate(
@@ -195,19 +201,21 @@ class _Hosts(NamedTuple):
     remove: Mapping[str, ProviderId]
 
 
-def _repeated(kept: KeptAggregate | None, order: SetAggregate, id_: str) -> Aggregate | Problem | None:
+def _repeated(
+    kept: KeptAggregate | None, order: SetAggregate, id_: str
+) -> Aggregate | AggregateProblem | None:
     """The answer to an order that comes again, although a newer order about the same aggregate came after it.
 
     To follow it again would undo the newer order. Returns None if the order is new, or is the last one: that may be
     followed again.
     """
     before = seen(kept, id_)
-    if before is Seen.PAST and kept is not None and not kept.deleted_us:
+    if before is OrderSeen.PAST and kept is not None and not kept.deleted_us:
         return kept.told
-    if before in (Seen.PAST, Seen.OVERTAKEN):
-        return Problem("aggregate", str(order.aggregate), _OVERTAKEN)
+    if before in (OrderSeen.PAST, OrderSeen.OVERTAKEN):
+        return AggregateProblem("aggregate", str(order.aggregate), _OVERTAKEN)
     return None
 
 
-def _refused(ask: Received[Message], problem: Problem) -> list[Said]:
+def _refused(ask: Received[Message], problem: AggregateProblem) -> list[Said]:
     return [*rejected(ask, rejection(*problem))]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from bus.messages.aggregates import Aggregate, AggregatesFound, AggregateState, AskAggregates
 from bus.workers.handling import Answer, Handlers, Reading, Received, Said
-from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.store import SchedulerStore
 
 
-def aggregate_questions(store: SchedulerStore, membership: Membership) -> Handlers:
+def aggregate_questions(store: SchedulerStore, membership: AggregateMembership) -> Handlers:
     async def on_ask(asks: Sequence[Received[AskAggregates]]) -> list[Said]:
         await membership.catch_up()
         rows = await store.aggregates()
@@ -17,7 +17,9 @@ def aggregate_questions(store: SchedulerStore, membership: Membership) -> Handle
     return {AskAggregates: Reading(on_ask)}
 
 
-def _answer(ask: AskAggregates, rows: Sequence[Aggregate], membership: Membership) -> AggregatesFound:
+def _answer(
+    ask: AskAggregates, rows: Sequence[Aggregate], membership: AggregateMembership
+) -> AggregatesFound:
     if ask.name:
         named = [row for row in rows if ask.name in (row.name, str(row.id))]
         return _with_hosts(ask, named[0], membership) if named else AggregatesFound(aggregates=())
@@ -29,7 +31,7 @@ def _answer(ask: AskAggregates, rows: Sequence[Aggregate], membership: Membershi
     )
 
 
-def _with_hosts(ask: AskAggregates, row: Aggregate, membership: Membership) -> AggregatesFound:
+def _with_hosts(ask: AskAggregates, row: Aggregate, membership: AggregateMembership) -> AggregatesFound:
     hosts = [*membership.hosts_in(row.id)]
     found = [name for name in hosts if name > ask.after]
     page = tuple(found[: ask.limit])

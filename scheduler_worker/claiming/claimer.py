@@ -43,13 +43,13 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.refusals.verdicts import (
     NewChoice,
     OtherHost,
-    SameHost,
+    SameHostAgain,
     adopted,
     after_verdict,
     amounts_of,
     refused_by_group,
 )
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, Refused
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.registry import HostRegistry
@@ -141,7 +141,7 @@ class Claimer:
             self._picture.drop(one.key for one in searches if one.is_searching)
         self._refill_all(searches)
 
-    async def find_together(self, searches: Sequence[Search]) -> Refused | None:
+    async def find_together(self, searches: Sequence[Search]) -> SearchRefused | None:
         """Find a host for each of these searches, or for none of them. Returns why there are no hosts for all; then the
         searches' own outcomes do not count.
         """
@@ -368,7 +368,7 @@ class Claimer:
         else:
             self._picture.drop((one.key,))
         needs_more = isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
-        step: Outcome | SameHost | OtherHost | NewChoice
+        step: Outcome | SameHostAgain | OtherHost | NewChoice
         match verdict:
             case AlreadyClaimed():
                 step = self._adopted(one, verdict)
@@ -378,7 +378,7 @@ class Claimer:
                 step = refused_by_group(verdict, str(verdict.host) if known is None else known.name)
             case _:
                 step = after_verdict(verdict, chosen)
-        if isinstance(step, SameHost | OtherHost | NewChoice):
+        if isinstance(step, SameHostAgain | OtherHost | NewChoice):
             limits = self._settings
             way = self._other_way(one, chosen, verdict)
             if way is not None and isinstance(step, OtherHost):

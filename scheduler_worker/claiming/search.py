@@ -20,8 +20,8 @@ from bus.messages.hosts import host_in_cell
 from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortfall
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, OtherHost, SameHost
-from scheduler_worker.core.instances.outcomes import FlavorFound, Outcome, Refused
+from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, OtherHost, SameHostAgain
+from scheduler_worker.core.instances.outcomes import FlavorFound, Outcome, SearchRefused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import Alternative, InstanceSpec
@@ -183,7 +183,9 @@ class Search:
         self.chosen = structs.replace(self.chosen, choice=way)
         self._give_up_after(claims_max, f"{way.name}: {by.reason}")
 
-    def refused(self, by: SameHost | OtherHost | NewChoice, *, shape_tries_max: int, claims_max: int) -> None:
+    def refused(
+        self, by: SameHostAgain | OtherHost | NewChoice, *, shape_tries_max: int, claims_max: int
+    ) -> None:
         """Note a refused claim, and go on: with the same host, with the next alternate, or with a new choice; or give
         up.
         """
@@ -191,12 +193,12 @@ class Search:
         host, why = self.chosen.choice.name, by.reason
         named = host_in_cell(self.chosen.cell, host).lower()
         self.refusals.append(ClaimRefused(host=host, reason=why))
-        if isinstance(by, SameHost) and self._insisted_times + 1 < shape_tries_max:
+        if isinstance(by, SameHostAgain) and self._insisted_times + 1 < shape_tries_max:
             self.insisted = named
             self._insisted_times += 1
             self.chosen = None
         else:
-            times = f" {self._insisted_times + 1} times" if isinstance(by, SameHost) else ""
+            times = f" {self._insisted_times + 1} times" if isinstance(by, SameHostAgain) else ""
             why = f"{host}: {why}{times}"
             others = () if isinstance(by, NewChoice) else self.chosen.alternates
             self.pass_over(named)
@@ -210,7 +212,7 @@ class Search:
             if self.may_fall_back:
                 self.fall_back(reason)
             else:
-                self.outcome = Refused(reason, may_pass=True)
+                self.outcome = SearchRefused(reason, may_pass=True)
 
     def pass_over(self, host: str) -> None:
         self._ignored.append(host)

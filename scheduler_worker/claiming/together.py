@@ -44,7 +44,7 @@ from placement_worker.core.claims_together import places_in_pages
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.refusals.verdicts import after_verdict, refused_by_group
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Refused
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
@@ -100,7 +100,7 @@ class TogetherFinder:
         self._settings = settings
         self._chance = chance
 
-    async def find(self, searches: Sequence[Search]) -> Refused | None:
+    async def find(self, searches: Sequence[Search]) -> SearchRefused | None:
         """Find hosts for all of these searches, or for none. Returns None if each search has an outcome of its own, and
         otherwise why all instances are refused.
         """
@@ -109,11 +109,11 @@ class TogetherFinder:
         finally:
             self._give_back(_searching(searches))
 
-    async def _find(self, searches: Sequence[Search]) -> Refused | None:
+    async def _find(self, searches: Sequence[Search]) -> SearchRefused | None:
         claims, last = 0, ""
         while _searching(searches):
             if claims >= self._settings.claims_max:
-                return Refused(
+                return SearchRefused(
                     f"all or nothing: {claims} claims for all instances were refused, and no more are tried; the last: {last}"
                 )
             if claims:
@@ -128,7 +128,7 @@ class TogetherFinder:
                 return refused
         return None
 
-    async def _choose_all(self, searches: Sequence[Search]) -> Refused | None:
+    async def _choose_all(self, searches: Sequence[Search]) -> SearchRefused | None:
         """Choose a host for each search, and hold them in the picture. Returns None if that succeeded, or if a search
         has ended.
 
@@ -151,7 +151,7 @@ class TogetherFinder:
             nowhere = self._chooser.choose_any_flavor(_searching(searches))
             if nowhere and (not self._chooser.is_claiming or looks >= self._settings.claims_max):
                 fit = len(searches) - len(nowhere)
-                return Refused(
+                return SearchRefused(
                     f"all or nothing: {len(searches)} instances are asked for, and {fit} would fit",
                     no_valid_host=nowhere[0][1],
                 )
@@ -201,7 +201,7 @@ class TogetherFinder:
                     reason = refused_by_group(by, str(by.host) if known is None else known.name).reason
                 case verdict:
                     step = after_verdict(verdict, there)
-                    if isinstance(step, Refused | EndedElsewhere):
+                    if isinstance(step, SearchRefused | EndedElsewhere):
                         one.outcome = step
                         continue
                     assert not isinstance(step, Holds | NoValidHost), "a refusal finds no host"
@@ -276,14 +276,14 @@ def _chosen(one: Search) -> Chosen:
     return one.chosen
 
 
-def _ended_among(searches: Sequence[Search]) -> Refused | None:
+def _ended_among(searches: Sequence[Search]) -> SearchRefused | None:
     """The refusal of the whole request, if the search for one of its instances has ended without a host; otherwise
     None.
     """
     for one in searches:
         if isinstance(one.outcome, EndedElsewhere):
-            return Refused(f"all or nothing: instance {one.instance} had ended before all were placed")
-        if isinstance(one.outcome, Refused | NoValidHost):
-            why = one.outcome.reason if isinstance(one.outcome, Refused) else "no valid host"
-            return Refused(f"all or nothing: instance {one.instance}: {why}")
+            return SearchRefused(f"all or nothing: instance {one.instance} had ended before all were placed")
+        if isinstance(one.outcome, SearchRefused | NoValidHost):
+            why = one.outcome.reason if isinstance(one.outcome, SearchRefused) else "no valid host"
+            return SearchRefused(f"all or nothing: instance {one.instance}: {why}")
     return None

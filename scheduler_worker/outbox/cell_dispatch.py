@@ -17,7 +17,7 @@ from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.station import Station
 from scheduler_worker.core.instances.messages import messages_of
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class CellDispatch(Periodic):
         cells: Collection[str],
         station: Station,
         api: Publisher,
-        notes: Notes,
+        notes: OutboxNotes,
         *,
         under_way_max: int,
     ) -> None:

@@ -4,20 +4,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 
 from bus.workers.handling import OutboxKey
-from scheduler_worker.store import Note, SchedulerStore
+from scheduler_worker.store import OutboxNote, SchedulerStore
 
 # How many rows are read at once: those of as few notes as have so many.
 UNSAID_PAGE = 500
 
 
-class Notes:
+class OutboxNotes:
     def __init__(self, store: SchedulerStore, unsaid_after: timedelta, clock: Callable[[], datetime]) -> None:
         self._store = store
         # Messages of younger notes are still on their way.
         self.unsaid_after = unsaid_after
         self._clock = clock
 
-    async def pages(self, after: OutboxKey | None = None) -> AsyncIterator[Sequence[Note]]:
+    async def pages(self, after: OutboxKey | None = None) -> AsyncIterator[Sequence[OutboxNote]]:
         """Pages of the outbox notes behind `after` that still have messages to send."""
         before = self._clock() - self.unsaid_after
         while page := await self._store.unsaid(before, after, UNSAID_PAGE):

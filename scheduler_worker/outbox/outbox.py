@@ -22,8 +22,8 @@ from bus.workers.publisher import Outgoing, Publisher
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
-from scheduler_worker.outbox.notes import Notes
-from scheduler_worker.store import Note, SchedulerStore, SchedulerTransaction
+from scheduler_worker.outbox.notes import OutboxNotes
+from scheduler_worker.store import OutboxNote, SchedulerStore, SchedulerTransaction
 
 Dispatches = Mapping[str, CellDispatch]
 
@@ -104,7 +104,9 @@ class Outbox:
     again by a sweep if their confirmation does not come.
     """
 
-    def __init__(self, store: SchedulerStore, notes: Notes, dispatches: Sequence[CellDispatch] = ()) -> None:
+    def __init__(
+        self, store: SchedulerStore, notes: OutboxNotes, dispatches: Sequence[CellDispatch] = ()
+    ) -> None:
         self._store = store
         self._notes = notes
         self._all = dispatches
@@ -149,7 +151,7 @@ class Outbox:
                 return found
         return ()
 
-    async def _note_anew(self, note: Note) -> None:
+    async def _note_anew(self, note: OutboxNote) -> None:
         """Replace this note, which names rows of several brokers, by notes of one broker each.
 
         The cell of some rows has got a broker of its own since the note was written.

@@ -33,7 +33,7 @@ from scheduler_worker.core.choosing.planning import (
 )
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.moves import why_stays_on_node
-from scheduler_worker.core.instances.rows import ERROR, Decision, InstanceRow
+from scheduler_worker.core.instances.rows import ERROR, HostDecision, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -197,7 +197,7 @@ def _explanation(row: InstanceRow) -> Explanation:
     return Explanation(state=row.told, boot=boot, **structs.asdict(_choice(row.move_decision)))
 
 
-def _choice(decision: Decision | None) -> HostChoice:
+def _choice(decision: HostDecision | None) -> HostChoice:
     """A choice as it is told; that of the boot if there is none."""
     if decision is None:
         return HostChoice()

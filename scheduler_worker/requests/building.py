@@ -31,7 +31,7 @@ from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.messages import release_of
-from scheduler_worker.core.instances.outcomes import Holds, Refused, Timeouts, after_search
+from scheduler_worker.core.instances.outcomes import Holds, SearchRefused, Timeouts, after_search
 from scheduler_worker.core.instances.rows import ACCEPTED, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
@@ -44,8 +44,8 @@ from scheduler_worker.requests.answering import (
 from scheduler_worker.requests.groups import with_groups
 from scheduler_worker.requests.instance_ids import instance_ids_of
 from scheduler_worker.requests.neighbours import with_neighbours
-from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.requests.releasing import released_unless_held
+from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
     Acceptance,
@@ -228,10 +228,10 @@ class _Build:
         ]
         if request.unjoined:
             for search in self.searches:
-                search.outcome = Refused(request.unjoined)
+                search.outcome = SearchRefused(request.unjoined)
         self.rejection: BuildRejected | None = None
         # Why none of its instances is built.
-        self.refusal: Refused | None = None
+        self.refusal: SearchRefused | None = None
         self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
         self.kept = _kept_request(request)
 
@@ -247,7 +247,7 @@ class _Build:
         still_open = self.open
         if 0 < len(still_open) < len(self.rows):
             ended = next(row for row in self.rows if not row.is_open)
-            self.refusal = Refused(f"all or nothing: instance {ended.id} is {ended.told.state} already")
+            self.refusal = SearchRefused(f"all or nothing: instance {ended.id} is {ended.told.state} already")
         return len(still_open) == len(self.rows)
 
     @property

@@ -17,7 +17,7 @@ from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejection
-from scheduler_worker.requests.reading import ValidRequest
+from scheduler_worker.requests.request_reader import ValidRequest
 from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore
 
 MEMBERS_MAX = 1000

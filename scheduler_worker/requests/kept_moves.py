@@ -11,13 +11,15 @@ from bus.messages.moves import MoveInstance
 from scheduler_worker.core.instances.rows import KeptRequest
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.requests.companions import Unit
-from scheduler_worker.requests.move_needs import MoveNeeds, Needed
+from scheduler_worker.requests.move_needs import MoveNeeds, NeedsFound
 from scheduler_worker.waiting import MoveSource
 
 _encoded = msgspec.msgpack.Encoder().encode
 
 
-def kept_order(unit: Unit, asked: MoveInstance, needs: Sequence[Needed], order: MoveInstance) -> KeptRequest:
+def kept_order(
+    unit: Unit, asked: MoveInstance, needs: Sequence[NeedsFound], order: MoveInstance
+) -> KeptRequest:
     """What is kept of the order for one instance of a unit while it waits. Orders with one digest need the same hosts: those of
     instances that move together have one of their own, since one try counts for all of them.
     """

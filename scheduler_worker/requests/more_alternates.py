@@ -35,7 +35,7 @@ FAILED_HOSTS_MAX = 10
 FAILURES_MAX = 100
 
 
-class Answer(NamedTuple):
+class NextHosts(NamedTuple):
     """The hosts to try next; or none, and the reason."""
 
     choices: tuple[Choice, ...] = ()
@@ -93,7 +93,7 @@ class AlternatesFinder:
     def _after(
         self,
         event: AlternatesSpent,
-        answer: Answer | None,
+        answer: NextHosts | None,
         row: InstanceRow | None,
         *,
         new: dict[InstanceId, InstanceRow],
@@ -101,24 +101,24 @@ class AlternatesFinder:
         """The row with the answer, which is also added to `new`; None if the row has an answer already, or needs none."""
         if row is None:
             return None
-        choices, reason = answer or Answer(reason="what it needs of a host is not known any more")
+        choices, reason = answer or NextHosts(reason="what it needs of a host is not known any more")
         after = with_alternates(row, event, choices, reason, self._clock())
         if after is not None:
             new[after.id] = after
         return after
 
-    async def _answers(self, events: Sequence[AlternatesSpent]) -> dict[InstanceId, Answer]:
+    async def _answers(self, events: Sequence[AlternatesSpent]) -> dict[InstanceId, NextHosts]:
         ids = tuple(dict.fromkeys(event.instance.id for event in events))
         found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
         rows = {row.id.int: row for row in found}
-        answers: dict[InstanceId, Answer] = {}
+        answers: dict[InstanceId, NextHosts] = {}
         wanted: dict[InstanceId, tuple[AlternatesSpent, InstanceSpec]] = {}
         for event in events:
             id_, row = event.instance.id, rows.get(event.instance.id.int)
             if row is None or not awaits_alternates(row, event):
                 continue
             if why := _why_no_more(event):
-                answers[id_] = Answer(reason=why)
+                answers[id_] = NextHosts(reason=why)
             elif (spec := decoded(row.current_spec)) is not None:
                 wanted[id_] = event, self._in_its_cell(row, spec)
         chosen = self._chosen(wanted, again=False)
@@ -138,7 +138,7 @@ class AlternatesFinder:
 
     def _chosen(
         self, wanted: dict[InstanceId, tuple[AlternatesSpent, InstanceSpec]], *, again: bool
-    ) -> dict[InstanceId, Answer]:
+    ) -> dict[InstanceId, NextHosts]:
         """Choose hosts on which no try has failed. With `again`, also hosts for which placement has refused the claim:
         they may have room by now.
         """
@@ -150,11 +150,13 @@ class AlternatesFinder:
         answers = {}
         for id_, where in zip(wanted, found, strict=True):
             if isinstance(where, NoValidHost):
-                answers[id_] = Answer(reason=in_words(where))
+                answers[id_] = NextHosts(reason=in_words(where))
                 continue
             # A cell finds out by its order whether a host is a node.
             hosts = [each for each in (where.choice, *where.alternates) if each.kind != NODE]
-            answers[id_] = Answer(tuple(hosts[:ALTERNATES_MAX]), "" if hosts else "only bare-metal nodes fit")
+            answers[id_] = NextHosts(
+                tuple(hosts[:ALTERNATES_MAX]), "" if hosts else "only bare-metal nodes fit"
+            )
         return answers
 
 

@@ -10,7 +10,7 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.together import choose_together
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.requests.move_needs import MoveNeeds, Needed
+from scheduler_worker.requests.move_needs import MoveNeeds, NeedsFound
 
 # The host that was chosen, or why there is none; None if none is to be chosen.
 MoveHost = Chosen | NoValidHost | BuildRejected | None
@@ -33,7 +33,7 @@ class MoveHostFinder:
         self._salt = chance.getrandbits(32)
 
     async def find(
-        self, wanted: Sequence[Sequence[Needed]], are_whole: Sequence[bool]
+        self, wanted: Sequence[Sequence[NeedsFound]], are_whole: Sequence[bool]
     ) -> list[list[MoveHost]]:
         """The chosen host of each instance of each order, or why there is none."""
         found = self._choose(wanted, are_whole)
@@ -42,7 +42,9 @@ class MoveHostFinder:
             found = self._choose(wanted, are_whole)
         return found
 
-    def _choose(self, wanted: Sequence[Sequence[Needed]], are_whole: Sequence[bool]) -> list[list[MoveHost]]:
+    def _choose(
+        self, wanted: Sequence[Sequence[NeedsFound]], are_whole: Sequence[bool]
+    ) -> list[list[MoveHost]]:
         """Choose a host for each move. A resize that may stay on its host is chosen by itself: otherwise another move
         of the batch could be given the room that its instance gives back. So are instances that move together.
         """
@@ -70,7 +72,7 @@ class MoveHostFinder:
             )
         return found
 
-    def _choose_whole(self, needs: Sequence[Needed]) -> list[MoveHost]:
+    def _choose_whole(self, needs: Sequence[NeedsFound]) -> list[MoveHost]:
         """Choose one host for instances that move together; none if one of them does not move."""
         refusal = next((each for each in needs if isinstance(each, BuildRejected)), None)
         if refusal is not None:

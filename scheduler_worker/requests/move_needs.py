@@ -28,7 +28,7 @@ from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of, r
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.requests.companions import Unit, units_of, why_others_stay
-from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.store import SchedulerStore
 
 
@@ -47,7 +47,7 @@ class MoveNeeds(Struct, frozen=True):
 
 # What an order needs for one instance, or why it is refused. None if no host is to be chosen: the order was carried out before,
 # or the instance stays where it is.
-Needed = MoveNeeds | BuildRejected | None
+NeedsFound = MoveNeeds | BuildRejected | None
 
 
 class MoveNeedsFinder:
@@ -70,7 +70,7 @@ class MoveNeedsFinder:
         self,
         orders: Sequence[MoveInstance],
         as_seen: Callable[[InstanceRow], InstanceRow] = lambda row: row,
-    ) -> tuple[list[Unit], list[list[Needed]]]:
+    ) -> tuple[list[Unit], list[list[NeedsFound]]]:
         """What each order asks for, and what each of its instances needs of a host, or why it is refused. None if no host
         is to be chosen: the order was carried out before, or the instance stays where it is.
 
@@ -87,7 +87,7 @@ class MoveNeedsFinder:
 
     async def _needed_now(
         self, orders: Sequence[MoveInstance], as_seen: Callable[[InstanceRow], InstanceRow]
-    ) -> tuple[list[Unit], list[list[Needed]]]:
+    ) -> tuple[list[Unit], list[list[NeedsFound]]]:
         units, rows = await units_of(orders, self._store, self._picture, as_seen)
         held = await self._held_by(
             [
@@ -130,7 +130,7 @@ class MoveNeedsFinder:
         row: InstanceRow | None,
         held: tuple[ResourceAmount, ...],
         leaving: AbstractSet[int],
-    ) -> Needed:
+    ) -> NeedsFound:
         problem = problem_with(row, order)
         if problem is not None:
             return problem

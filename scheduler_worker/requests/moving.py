@@ -24,7 +24,7 @@ from scheduler_worker.requests.companions import Unit
 from scheduler_worker.requests.kept_moves import kept_order, source_of
 from scheduler_worker.requests.locked_rows import follow_several
 from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder
-from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, Needed
+from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound
 from scheduler_worker.requests.move_verdicts import after_order, room_for_moves, why_none_named
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
@@ -171,5 +171,5 @@ class Mover:
         return row if wait is None else may_wait(row, wait, self._clock(), kept(order))
 
 
-def _if_needed(needs: Needed) -> MoveNeeds | None:
+def _if_needed(needs: NeedsFound) -> MoveNeeds | None:
     return needs if isinstance(needs, MoveNeeds) else None

@@ -12,7 +12,7 @@ from bus.messages.build import BuildInstance, BuildRejected, InstanceId
 from bus.messages.hosts import host_in_cell
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow
 from scheduler_worker.requests.answering import rejection
-from scheduler_worker.requests.reading import ValidRequest
+from scheduler_worker.requests.request_reader import ValidRequest
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 

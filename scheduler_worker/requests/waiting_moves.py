@@ -1,7 +1,8 @@
 """Tries moves again that wait for room, when a host may have it: as if their orders had just come.
 
 requests/waking.py says when, and which: moves and builds wait in one list. The host is chosen by the same steps as for a new
-order (moving.py), over rows that still wait. If there is none, the move waits on; if the move is not possible any more, it ends.
+order (move_needs.py, move_hosts.py, move_verdicts.py), over rows that still wait. If there is none, the move waits on; if it
+is not possible any more, it ends.
 
 Nothing is claimed before a row is written, so a worker that dies leaves a row that waits as before, or one whose move has begun.
 """
@@ -31,7 +32,7 @@ from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.companions import Unit
 from scheduler_worker.requests.kept_moves import source_of
 from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder
-from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, Needed
+from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound
 from scheduler_worker.requests.move_verdicts import JUST_CHANGED, after_order, room_for_moves
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
@@ -101,7 +102,7 @@ class WaitingMoves:
     async def _write(
         self,
         listed: Sequence[InstanceId],
-        tries: Sequence[tuple[bytes, Unit, Sequence[Needed], Sequence[MoveHost]]],
+        tries: Sequence[tuple[bytes, Unit, Sequence[NeedsFound], Sequence[MoveHost]]],
     ) -> None:
         """Write the results of the tries on the rows that still wait; drop the marks of the rows that wait on."""
         ids = {*listed, *(order.instance for _, unit, _, _ in tries for order in unit.orders)}
@@ -135,7 +136,7 @@ class WaitingMoves:
     def _after(
         self,
         unit: Unit,
-        needs: Sequence[Needed],
+        needs: Sequence[NeedsFound],
         found: Sequence[MoveHost],
         rows: Mapping[InstanceId, InstanceRow],
         room: MoveRoom,

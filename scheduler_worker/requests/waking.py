@@ -29,7 +29,7 @@ from bus.workers.publisher import Publisher
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.waking import first_that_fit
-from scheduler_worker.core.instances.outcomes import Refused, Timeouts, after_failed_wake, after_search
+from scheduler_worker.core.instances.outcomes import SearchRefused, Timeouts, after_failed_wake, after_search
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded, specs_in
 from scheduler_worker.outbox.outbox import Outbox
@@ -176,7 +176,7 @@ class Waker(Periodic):
             match search.outcome:
                 case NoValidHost():
                     self._specs.failed(digest, may_pass=False)
-                case Refused(may_pass=True):
+                case SearchRefused(may_pass=True):
                     self._specs.failed(digest, may_pass=True)
                 case _:
                     self._specs.succeeded(digest)
@@ -220,7 +220,7 @@ class Waker(Periodic):
         outcome = search.outcome
         if row.told.state != WAITING:
             return None
-        if isinstance(outcome, NoValidHost) or (isinstance(outcome, Refused) and outcome.may_pass):
+        if isinstance(outcome, NoValidHost) or (isinstance(outcome, SearchRefused) and outcome.may_pass):
             return after_failed_wake(row, outcome, search.refusals, search.found)
         return after_search(
             row,

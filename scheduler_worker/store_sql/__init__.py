@@ -2,16 +2,16 @@
 
 `bus.sql.upgrade(url, "scheduler_worker")` creates the tables first. A batch is a constant number of statements.
 
-    accepting.py     requests, each written once
-    rows.py          an instance's columns, the hot statements, and the codec
-    reading.py       rare statements on instances and notes, and pruning
-    hosts.py         rows of hosts
-    cells.py         rows of cells, and counts of what is in them
-    applications.py  rows of applications
-    aggregates.py    rows of aggregates
-    groups.py        rows of server groups
-    history.py       what was ordered for instances
-    waiting.py       the list of what waits, and the lease to try it
+    accepting.py        requests, each written once
+    rows.py             an instance's columns, the hot statements, and the codec
+    rare_statements.py  statements on instances and notes that are not hot, and pruning
+    hosts.py            rows of hosts
+    cells.py            rows of cells, and counts of what is in them
+    applications.py     rows of applications
+    aggregates.py       rows of aggregates
+    groups.py           rows of server groups
+    history.py          what was ordered for instances
+    waiting.py          the list of what waits, and the lease to try it
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from scheduler_worker.store import (
     NewRequest,
     SchedulerTransaction,
 )
-from scheduler_worker.store_sql import reading, waiting
+from scheduler_worker.store_sql import rare_statements, waiting
 from scheduler_worker.store_sql.accepting import accept
 from scheduler_worker.store_sql.aggregates import (
     find_aggregates,
@@ -162,12 +162,12 @@ class SqlSchedulerStore:
         async with self._database.writing() as transaction:
             yield SqlSchedulerTransaction(transaction)
 
-    instances = reads(reading.find)
-    overdue = reads(reading.find_overdue)
+    instances = reads(rare_statements.find)
+    overdue = reads(rare_statements.find_overdue)
     waiting_digests = reads(waiting.digests_of)
     one_waiting = reads(waiting.one_of)
     some_are_woken = reads(waiting.some_are_woken)
-    unsaid = reads(reading.find_unsaid)
+    unsaid = reads(rare_statements.find_unsaid)
     hosts = reads(find_hosts)
     changes = reads(find_changes)
     cells = reads(find_cells)
@@ -191,7 +191,7 @@ class SqlSchedulerStore:
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._database.writing() as transaction:
             await transaction.run(prune_groups, ended_before)
-            return await transaction.run(reading.prune, ended_before, limit)
+            return await transaction.run(rare_statements.prune, ended_before, limit)
 
     async def close(self) -> None:
         await self._database.close()

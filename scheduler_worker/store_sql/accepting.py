@@ -14,7 +14,7 @@ from bus.sql import Transaction, Values
 from scheduler_worker.core.instances.lifecycle import adopted
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
-from scheduler_worker.store_sql import reading
+from scheduler_worker.store_sql import rare_statements
 from scheduler_worker.store_sql.rows import ADD, LOCK_WITH_ORDERS, new_values, request_of, row_of
 
 
@@ -25,12 +25,12 @@ async def accept(transaction: Transaction, new: Sequence[NewRequest]) -> list[Ac
     added = [each for request in new for each in _values_of(request, request.rows)]
     if await ADD.change(transaction, sorted(added, key=lambda values: values[0].int)) == len(added):
         return [Known(request.rows) for request in new]
-    others = await transaction.run(reading.ids_of_requests, [request.id for request in new])
+    others = await transaction.run(rare_statements.ids_of_requests, [request.id for request in new])
     stored = _StoredRows(await LOCK_WITH_ORDERS.fetch(transaction, {*[each[0] for each in added], *others}))
     judged = [stored.judged(request) for request in new]
     refused = [request for request, each in zip(new, judged, strict=True) if not isinstance(each, Known)]
     if withdrawn := [id_ for request in refused for id_ in stored.of(request)]:
-        await transaction.run(reading.forget, withdrawn)
+        await transaction.run(rare_statements.forget, withdrawn)
     await _adopt(transaction, stored, new, judged)
     return judged
 
@@ -88,7 +88,7 @@ async def _adopt(
         if stored.rows[row.id] is not row
     ]
     if instead:
-        await transaction.run(reading.forget, [each[0] for each in instead])
+        await transaction.run(rare_statements.forget, [each[0] for each in instead])
         await ADD.change(transaction, instead)
 
 

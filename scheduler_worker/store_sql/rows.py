@@ -29,7 +29,14 @@ from bus.messages.build import (
 from bus.messages.cell import Choice, PlaceInCell
 from bus.sql import RowColumns, Values
 from scheduler_worker.core.instances.lifecycle import CellEvent
-from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, Decision, InstanceRow, KeptMove
+from scheduler_worker.core.instances.rows import (
+    DELETED,
+    NO_REQUEST,
+    PLACED,
+    HostDecision,
+    InstanceRow,
+    KeptMove,
+)
 from scheduler_worker.tables import instances, notes
 
 _CHANGING = (
@@ -89,7 +96,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     rebuild: Rebuild | None = None
     changes: tuple[RequestId, ...] = ()
     # In the column of the troubles: a column of its own would cost as much as both.
-    decision: Decision | None = None
+    decision: HostDecision | None = None
     waiting: Waiting | None = None
     move: Move | None = None
     choices: tuple[Choice, ...] = ()
@@ -98,7 +105,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     change_digests: tuple[bytes, ...] = ()
     flavor: Flavor | None = None
     passed_over: tuple[FlavorPassedOver, ...] = ()
-    move_decision: Decision | None = None
+    move_decision: HostDecision | None = None
     kept_move: KeptMove | None = None
 
 

@@ -4,7 +4,7 @@ import os_resource_classes
 import os_traits
 
 from placement_worker.core.vocabulary import Vocabulary
-from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.plugins import multiplier_key
@@ -14,7 +14,7 @@ from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.wiring.given import Given
 from scheduler_worker.wiring.knowledge import Knowledge
 
@@ -43,7 +43,7 @@ class Deciders:
             store, self.claimer, self.reader, clock, settings, begin_waits=known.waiting.wrote
         )
         self.burial = Burial(self.reader, clock, settings)
-        self.membership = Membership(picture, ask_all, known.replica.catch_up)
+        self.membership = AggregateMembership(picture, ask_all, known.replica.catch_up)
         self.aggregates = AggregateOrders(
             store,
             picture,

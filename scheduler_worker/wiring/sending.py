@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from scheduler_worker.applications import Applications
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.wiring.given import Given
 
@@ -12,7 +12,7 @@ from scheduler_worker.wiring.given import Given
 class Sending:
     def __init__(self, given: Given) -> None:
         settings, publisher = given.settings, given.station.publisher
-        notes = Notes(given.store, timedelta(seconds=settings.unsaid_s), given.clock)
+        notes = OutboxNotes(given.store, timedelta(seconds=settings.unsaid_s), given.clock)
         self.dispatches = [
             CellDispatch(cells, below, publisher, notes, under_way_max=settings.under_way_max)
             for below, cells in given.cells_at.items()

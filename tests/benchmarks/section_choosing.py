@@ -13,7 +13,7 @@ from bus.messages.build import InstanceId, InstanceState, RequestId
 from bus.messages.hosts import HostState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.planning import plan
-from scheduler_worker.core.instances.rows import Decision, InstanceRow
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -47,7 +47,7 @@ def _spec(number: int) -> InstanceSpec:
     return InstanceSpec(amounts=amounts)
 
 
-def _row(spec: bytes, decision: Decision | None) -> InstanceRow:
+def _row(spec: bytes, decision: HostDecision | None) -> InstanceRow:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     id_ = InstanceId(ConsumerId(UUID(int=1)))
     told = InstanceState(id=id_, request_id=RequestId(UUID(int=2)), sequence=2, state="placed", changed_at=at)
@@ -64,7 +64,9 @@ ROWS = {
     "none": _row(b"", None),
     "kept": _row(
         encoded(_spec(0)),
-        Decision(datetime(2026, 1, 1, tzinfo=UTC), 10_000, 9_000, "host-00001", ("host-00002", "host-00003")),
+        HostDecision(
+            datetime(2026, 1, 1, tzinfo=UTC), 10_000, 9_000, "host-00001", ("host-00002", "host-00003")
+        ),
     ),
 }
 WISHES = {"equal": equal_specs(), "different": different_specs()}

@@ -23,7 +23,7 @@ from scheduler_worker.core.instances.lifecycle import (
     deleted_unseen,
     placed,
 )
-from scheduler_worker.core.instances.rows import ACTIVE, Decision, InstanceRow
+from scheduler_worker.core.instances.rows import ACTIVE, HostDecision, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     NewRequest,
@@ -101,7 +101,7 @@ def a_placed(new: NewRequest) -> NewRequest:
         ),
     )
     refusals = (ClaimRefused(host="h6", reason="VCPU asked 1, free 0"),)
-    decision = Decision(at=NOON, hosts=9, qualified=4, host="h7", alternates=("h8", "h9"))
+    decision = HostDecision(at=NOON, hosts=9, qualified=4, host="h7", alternates=("h8", "h9"))
     now = placed(row, order, "h7", NOON, refusals=refusals, decision=decision)
     assert now is not None
     return NewRequest(new.id, new.digest, (now,))

@@ -23,12 +23,12 @@ from scheduler_worker.core.instances.lifecycle import (
 )
 from scheduler_worker.core.instances.moves import moved
 from scheduler_worker.core.instances.rebuilds import rebuilt
-from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, Decision, InstanceRow
+from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, HostDecision, InstanceRow
 from scheduler_worker.store import (
     InstanceQuery,
     Known,
     NewRequest,
-    Note,
+    OutboxNote,
     SchedulerStore,
 )
 from tests.contracts.scheduler_rows import (
@@ -214,7 +214,7 @@ async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(s
     async with store.transaction() as transaction:
         (kept,) = await transaction.note([[rebuilding]])
     assert await rows_of(store, 1) == [rebuilding]
-    assert Note(kept, (rebuilding,)) in await store.unsaid(LATER + timedelta(days=1), None, 10)
+    assert OutboxNote(kept, (rebuilding,)) in await store.unsaid(LATER + timedelta(days=1), None, 10)
     # The fast path must not take "active": the instance was active before.
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=200)]) == 0
@@ -246,7 +246,7 @@ async def test_a_row_that_has_moved_is_read_as_it_was_written(store: SchedulerSt
         request_id=request_id(7), instance=instance(1), kind="resize", flavor=Flavor(vcpus=4)
     )
     new = moved(active, order, (), LATER, timeout_s=60, confirm_s=60, next_spec=b"a spec")
-    choice = Decision(LATER, 3, 2, "h2", ("h3",), what="resize", request_id=order.request_id)
+    choice = HostDecision(LATER, 3, 2, "h2", ("h3",), what="resize", request_id=order.request_id)
     new = structs.replace(new, resized_spec=b"the one before", move_decision=choice)
     assert len(new.change_digests) == len(new.changes) == 1
 

@@ -14,7 +14,7 @@ from scheduler_worker.core.instances.lifecycle import (
 from scheduler_worker.core.instances.rows import ERROR
 from scheduler_worker.store import (
     Known,
-    Note,
+    OutboxNote,
     SchedulerStore,
 )
 from tests.contracts.scheduler_rows import (
@@ -68,11 +68,11 @@ async def test_what_a_cell_has_spoken_of_is_not_found_by_its_note(store: Schedul
         (kept,) = await transaction.note([[row for each in new for row in each.rows]])
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1)]) == 1
-    assert await store.unsaid(LATER, None, 10) == [Note(kept, new[1].rows)]
+    assert await store.unsaid(LATER, None, 10) == [OutboxNote(kept, new[1].rows)]
 
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(2)]) == 1
-    assert await store.unsaid(LATER, None, 10) == [Note(kept, ())]
+    assert await store.unsaid(LATER, None, 10) == [OutboxNote(kept, ())]
 
 
 async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store: SchedulerStore) -> None:
@@ -82,10 +82,10 @@ async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store:
     first, second, third, fourth = await note(store, rows[1::-1], [rows[2]], rows[3:5], [rows[5]])
 
     found = [
-        Note(first, tuple(rows[:2])),
-        Note(second, (rows[2],)),
-        Note(third, tuple(rows[3:5])),
-        Note(fourth, (rows[5],)),
+        OutboxNote(first, tuple(rows[:2])),
+        OutboxNote(second, (rows[2],)),
+        OutboxNote(third, tuple(rows[3:5])),
+        OutboxNote(fourth, (rows[5],)),
     ]
     assert await store.unsaid(LATER, None, 100) == found
     assert await store.unsaid(LATER, None, 1) == found[:1]
@@ -106,7 +106,7 @@ async def test_who_is_noted_anew_is_found_by_the_new_note_alone(store: Scheduler
         await transaction.drop_notes([old])
 
     assert await store.unsaid(LATER, None, 10) == [
-        Note(name, (row,)) for name, row in zip(names, rows, strict=True)
+        OutboxNote(name, (row,)) for name, row in zip(names, rows, strict=True)
     ]
     assert len({old, *names}) == 3
 
@@ -154,7 +154,7 @@ async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store:
     (row,) = await rows_of(store, 1)
     (second,) = await note(store, [row])
     await confirm(store, first, first)
-    assert await store.unsaid(LATER, None, 10) == [Note(second, (row,))]
+    assert await store.unsaid(LATER, None, 10) == [OutboxNote(second, (row,))]
     assert await rows_of(store, 1) == [row]
 
     await confirm(store, second, second)

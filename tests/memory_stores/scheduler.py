@@ -45,8 +45,8 @@ from scheduler_worker.store import (
     KnownCell,
     KnownGroup,
     NewRequest,
-    Note,
     OtherContent,
+    OutboxNote,
     SchedulerTransaction,
     WaitingInstance,
 )
@@ -349,14 +349,14 @@ class MemorySchedulerStore:
         async with self._lock:
             return bool(self._rows.woken)
 
-    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
+    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[OutboxNote]:
         async with self._lock:
-            found: list[Note] = []
+            found: list[OutboxNote] = []
             count = 0
             for number, note in sorted(self._rows.notes.items()):
                 if note.at < before and (after is None or number > after) and count < limit:
                     count += len(note.sequences)
-                    found.append(Note(OutboxKey(number), self._unsaid_of(note)))
+                    found.append(OutboxNote(OutboxKey(number), self._unsaid_of(note)))
             return found
 
     def _unsaid_of(self, note: _Note) -> tuple[InstanceRow, ...]:

@@ -19,11 +19,11 @@ from scheduler_worker.core.choosing.filters.aggregate_flavors import AggregateFl
 from scheduler_worker.core.choosing.filters.aggregate_image_properties import AggregateImageProperties
 from scheduler_worker.core.choosing.filters.aggregate_tenants import AggregateTenants
 from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTraits
-from scheduler_worker.core.choosing.filters.limit import Limit
+from scheduler_worker.core.choosing.filters.limit import LimitFilter
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
-from scheduler_worker.core.choosing.reading import as_read
+from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.choosing.weighers.spread import Spread
 from scheduler_worker.core.picture.picture import Picture
@@ -164,8 +164,8 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(
     assert min(met[True], met[False]) > 100, met
 
 
-def a_limit(column: str, maximum: int) -> Limit:
-    return Limit(column, column, column, f"max_{column}_per_host", maximum)
+def a_limit(column: str, maximum: int) -> LimitFilter:
+    return LimitFilter(column, column, column, f"max_{column}_per_host", maximum)
 
 
 @settings(BOUNDED, max_examples=60)

@@ -27,7 +27,7 @@ from scheduler_worker.store import (
     KnownCell,
     KnownGroup,
     NewRequest,
-    Note,
+    OutboxNote,
     SchedulerStore,
     SchedulerTransaction,
     WaitingInstance,
@@ -76,7 +76,7 @@ class FaultySchedulerStore:
             await self._process.point("in_timer")
         return late
 
-    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
+    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[OutboxNote]:
         await reach_database(self._process)
         notes = await self._store.unsaid(before, after, limit)
         if notes:

@@ -32,7 +32,7 @@ class KeptAggregate(Aggregate, frozen=True):
         return Aggregate(id=self.id, name=self.name, metadata=self.metadata, sequence=self.sequence)
 
 
-class Seen(Enum):
+class OrderSeen(Enum):
     """Whether the row of an aggregate has seen an order before, and what became of the order."""
 
     NEW = "new"
@@ -44,14 +44,14 @@ class Seen(Enum):
     OVERTAKEN = "overtaken"
 
 
-def seen(kept: KeptAggregate | None, order: str) -> Seen:
+def seen(kept: KeptAggregate | None, order: str) -> OrderSeen:
     orders = kept.orders if kept else ()
     known = next((each for each in orders if each.id == order), None)
     if known is None:
-        return Seen.NEW
+        return OrderSeen.NEW
     if known is orders[-1]:
-        return Seen.LAST
-    return Seen.PAST if known.is_done else Seen.OVERTAKEN
+        return OrderSeen.LAST
+    return OrderSeen.PAST if known.is_done else OrderSeen.OVERTAKEN
 
 
 def with_order(

@@ -30,7 +30,7 @@ _WHOLE = re.compile(r"[0-9]{1,7}", re.ASCII)
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 
 
-class Problem(NamedTuple):
+class AggregateProblem(NamedTuple):
     field: str
     value: str
     reason: str
@@ -41,12 +41,12 @@ def items_of(value: str) -> frozenset[str]:
     return frozenset(item for each in value.split(",") if (item := each.strip()))
 
 
-def problem_of(metadata: Mapping[str, str], multipliers: Collection[str]) -> Problem | None:
+def problem_of(metadata: Mapping[str, str], multipliers: Collection[str]) -> AggregateProblem | None:
     """The first value that no scheduler could follow. `multipliers` are the keys of the active weighers."""
     for key, value in metadata.items():
         reason = _why_wrong(key, value, multipliers)
         if reason:
-            return Problem(f"metadata.{key}", value, reason)
+            return AggregateProblem(f"metadata.{key}", value, reason)
     return None
 
 

@@ -7,7 +7,7 @@ from msgspec import structs
 from bus.message import AggregateId
 from bus.messages.aggregates import METADATA_KEYS_MAX, Aggregate, SetAggregate
 from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.aggregates.metadata import ZONE, Problem, problem_of
+from scheduler_worker.core.aggregates.metadata import ZONE, AggregateProblem, problem_of
 
 # The aggregates of each host, by the host's name.
 Memberships = Mapping[str, Collection[AggregateId]]
@@ -16,7 +16,7 @@ SHOWN_MAX = 3
 
 def changed(
     order: SetAggregate, aggregates: Iterable[KeptAggregate], multipliers: Collection[str], now_us: int
-) -> Aggregate | Problem:
+) -> Aggregate | AggregateProblem:
     """The aggregate as the order leaves it, or why the order is refused. `aggregates` are all rows, with those of
     deleted aggregates.
     """
@@ -42,32 +42,34 @@ def _merged(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dic
     return {key: value for key, value in sorted(merged.items()) if value is not None}
 
 
-def _problem_of_name(order: SetAggregate, known: Mapping[AggregateId, Aggregate]) -> Problem | None:
+def _problem_of_name(order: SetAggregate, known: Mapping[AggregateId, Aggregate]) -> AggregateProblem | None:
     before, name = known.get(order.aggregate), order.name
     if before is not None:
         is_same = name in ("", before.name)
         reason = f"the aggregate is called {before.name!r}, and keeps its name"
-        return None if is_same else Problem("name", name, reason)
+        return None if is_same else AggregateProblem("name", name, reason)
     if not name or name.strip() != name:
         reason = (
             f"there is no aggregate {order.aggregate}, and a new one needs a name without blanks around it"
         )
-        return Problem("name", name, reason)
+        return AggregateProblem("name", name, reason)
     for other in known.values():
         if name in (other.name, str(other.id)):
-            return Problem("name", name, f"aggregate {other.id} has this name")
+            return AggregateProblem("name", name, f"aggregate {other.id} has this name")
     return None
 
 
-def _problem_of_size(metadata: Mapping[str, str]) -> Problem | None:
+def _problem_of_size(metadata: Mapping[str, str]) -> AggregateProblem | None:
     if len(metadata) <= METADATA_KEYS_MAX:
         return None
-    return Problem("metadata", str(len(metadata)), f"an aggregate has at most {METADATA_KEYS_MAX} keys")
+    return AggregateProblem(
+        "metadata", str(len(metadata)), f"an aggregate has at most {METADATA_KEYS_MAX} keys"
+    )
 
 
 def second_zone(
     after: Aggregate, aggregates: Iterable[Aggregate], members: Memberships, added: Collection[str]
-) -> Problem | None:
+) -> AggregateProblem | None:
     """A host that would be in two zones. `members` are the hosts that the aggregate will have, with the aggregates that each
     is in; those in `added` are new.
     """
@@ -83,8 +85,8 @@ def second_zone(
             continue
         reason = f"is in zone {other.metadata[ZONE]!r} by aggregate {other.name!r}, and a host has one zone"
         if host in added:
-            return Problem("add_hosts", host, f"{reason}: this aggregate's is {zone!r}")
-        return Problem(f"metadata.{ZONE}", zone, f"its host {host} {reason}")
+            return AggregateProblem("add_hosts", host, f"{reason}: this aggregate's is {zone!r}")
+        return AggregateProblem(f"metadata.{ZONE}", zone, f"its host {host} {reason}")
     return None
 
 

@@ -54,8 +54,8 @@ from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
-from scheduler_worker.core.choosing.reading import as_read
 from scheduler_worker.core.choosing.refusals.explaining import explain
+from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.choosing.weighing import Weighing
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

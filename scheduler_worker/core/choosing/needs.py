@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group, Preferred
 from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup, Preferences
+from scheduler_worker.core.requests.spec import GranularGroup, NamedWeights
 
 
 class Needs(NamedTuple):
@@ -14,7 +14,7 @@ class Needs(NamedTuple):
     amounts: tuple[tuple[str, int], ...]
     required: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
-    preferred: Preferences = ()
+    preferred: NamedWeights = ()
     groups: tuple[GranularGroup, ...] = ()
     isolates: bool = False
     same_subtree: tuple[tuple[str, ...], ...] = ()
@@ -92,7 +92,7 @@ def _group(
     amounts: tuple[tuple[str, int], ...],
     required: tuple[str, ...],
     forbidden: tuple[str, ...],
-    preferred: Preferences,
+    preferred: NamedWeights,
 ) -> Group:
     return Group(
         suffix=suffix,

@@ -10,7 +10,7 @@ from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, compared
 from scheduler_worker.core.choosing.qualifying import passing
 from scheduler_worker.core.choosing.weighing import BAND, Scale, Weighing, bands_on, least, most, weights_on
-from scheduler_worker.core.picture.preferences import Preferences
+from scheduler_worker.core.picture.preferences import HostPreferences
 from scheduler_worker.core.requests import InstanceSpec
 
 # The score of a full host, below all others.
@@ -48,7 +48,7 @@ class Scoring:
         hosts: Hosts,
         spec: InstanceSpec,
         weighing: Weighing,
-        preferences: Preferences,
+        preferences: HostPreferences,
         qualify: Flags | None = None,
     ) -> None:
         self.spec = spec

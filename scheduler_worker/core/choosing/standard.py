@@ -13,7 +13,7 @@ from scheduler_worker.core.choosing.filters.anti_affinity import AntiAffinity
 from scheduler_worker.core.choosing.filters.asked_aggregates import AskedAggregates
 from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
-from scheduler_worker.core.choosing.filters.bare_metal import BareMetal
+from scheduler_worker.core.choosing.filters.bare_metal import BareMetalFilter
 from scheduler_worker.core.choosing.filters.by_search import CUT, STRUCK
 from scheduler_worker.core.choosing.filters.capacity import Capacity
 from scheduler_worker.core.choosing.filters.cell_up import CellUp
@@ -21,12 +21,12 @@ from scheduler_worker.core.choosing.filters.compute_capabilities import ComputeC
 from scheduler_worker.core.choosing.filters.different_host import DifferentHost
 from scheduler_worker.core.choosing.filters.flagged import FLAGGED
 from scheduler_worker.core.choosing.filters.image_properties import ImageProperties
-from scheduler_worker.core.choosing.filters.limit import Limit
-from scheduler_worker.core.choosing.filters.metrics import Metrics
+from scheduler_worker.core.choosing.filters.limit import LimitFilter
+from scheduler_worker.core.choosing.filters.metrics import MetricsFilter
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
-from scheduler_worker.core.choosing.filters.projects import Projects
+from scheduler_worker.core.choosing.filters.projects import ProjectsFilter
 from scheduler_worker.core.choosing.filters.same_host import SameHost
-from scheduler_worker.core.choosing.filters.traits import Traits
+from scheduler_worker.core.choosing.filters.traits import TraitsFilter
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Filter, Plugins, Weigher
 from scheduler_worker.core.choosing.ways.fewest_fragments import FewestFragments
@@ -35,8 +35,8 @@ from scheduler_worker.core.choosing.weighers.image_cache import ImageCache
 from scheduler_worker.core.choosing.weighers.metrics import MetricsWeight
 from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
 from scheduler_worker.core.choosing.weighers.pci import Pci
-from scheduler_worker.core.choosing.weighers.preferred import Preferred
-from scheduler_worker.core.choosing.weighers.reported import Reported
+from scheduler_worker.core.choosing.weighers.preferred import PreferredWeight
+from scheduler_worker.core.choosing.weighers.reported import ReportedWeight
 from scheduler_worker.core.choosing.weighers.soft_group import SoftGroup
 from scheduler_worker.core.choosing.weighers.spread import Spread
 
@@ -53,19 +53,21 @@ OPTIONAL_FILTERS: Mapping[str, Callable[[PluginSettings], Filter]] = {
     "aggregate_extra_specs": lambda _: AggregateExtraSpecs(),
     "own_aggregates": lambda _: OwnAggregates(),
     "required_own_aggregates": lambda _: OwnAggregates(required=True),
-    "metrics": lambda settings: Metrics(tuple(settings.ratios)),
+    "metrics": lambda settings: MetricsFilter(tuple(settings.ratios)),
 }
 WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
     "cpu": lambda settings: FreeAmount("cpu", "VCPU", settings.cpu_weight_multiplier),
     "ram": lambda settings: FreeAmount("ram", "MEMORY_MB", settings.ram_weight_multiplier),
     "disk": lambda settings: FreeAmount("disk", "DISK_GB", settings.disk_weight_multiplier),
-    "hypervisor_version": lambda settings: Reported(
+    "hypervisor_version": lambda settings: ReportedWeight(
         "hypervisor version", "hypervisor_version", settings.hypervisor_version_weight_multiplier
     ),
     "num_instances": lambda settings: NumInstances(settings.num_instances_weight_multiplier),
-    "io_ops": lambda settings: Reported("io ops", "io_ops", settings.io_ops_weight_multiplier, minimum=0.0),
+    "io_ops": lambda settings: ReportedWeight(
+        "io ops", "io_ops", settings.io_ops_weight_multiplier, minimum=0.0
+    ),
     "pci": lambda settings: Pci(settings.pci_weight_multiplier),
-    "build_failure": lambda settings: Reported(
+    "build_failure": lambda settings: ReportedWeight(
         "build failure", "failed_builds", settings.build_failure_weight_multiplier, less=True
     ),
     "soft_affinity": lambda settings: SoftGroup("soft-affinity", settings.soft_affinity_weight_multiplier),
@@ -98,8 +100,8 @@ def chosen_plugins(
         filters=(
             *FLAGGED,
             CellUp(),
-            BareMetal(),
-            Projects(),
+            BareMetalFilter(),
+            ProjectsFilter(),
             AvailabilityZone(),
             AskedHosts(),
             AskedAggregates(),
@@ -110,16 +112,16 @@ def chosen_plugins(
             Affinity(),
             AntiAffinity(),
             CUT,
-            Traits(),
-            Limit(
+            TraitsFilter(),
+            LimitFilter(
                 *("io ops", "io_ops", "builds and the like under way", IO_OPS_MAX),
                 settings.io_ops_per_host_max,
             ),
-            Limit("instances", "instances", "instances", INSTANCES_MAX, instances_max),
+            LimitFilter("instances", "instances", "instances", INSTANCES_MAX, instances_max),
             Capacity(),
             STRUCK,
         ),
-        weighers=(Preferred(settings.preferred_weight_multiplier), *weighers),
+        weighers=(PreferredWeight(settings.preferred_weight_multiplier), *weighers),
         instances_max=instances_max,
         subset=settings.host_subset_size,
         read_by_others=frozenset(

@@ -54,7 +54,7 @@ from scheduler_worker.core.instances.rows import (
     REBUILDING,
     SHELVED,
     WAITING,
-    Decision,
+    HostDecision,
     InstanceRow,
     KeptRequest,
     is_of,
@@ -169,7 +169,7 @@ def placed(
     now: datetime,
     *,
     refusals: tuple[ClaimRefused, ...] = (),
-    decision: Decision | None = None,
+    decision: HostDecision | None = None,
 ) -> InstanceRow | None:
     """The row with the host that was found, and with the order to its cell. None if it was decided before."""
     if not row.is_open:

@@ -42,13 +42,13 @@ from scheduler_worker.core.instances.rows import (
     NO_REQUEST,
     OFFLOADED,
     SHELVED,
-    Decision,
+    HostDecision,
     InstanceRow,
     is_of,
 )
 from scheduler_worker.core.instances.specs import flavor_of
 from scheduler_worker.core.instances.waiting_moves import problem_with_wait, wait_ended
-from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
+from scheduler_worker.core.requests.checking import DEADLINE_S_MAX
 
 # These do not count as moves of their hosts.
 _BESIDE_HOSTS = (*IN_PLACE, "unshelve", "evacuate")
@@ -170,10 +170,12 @@ def moved(
     )
 
 
-def _decision(order: MoveInstance, choices: Sequence[Choice], now: datetime, of: tuple[int, int]) -> Decision:
+def _decision(
+    order: MoveInstance, choices: Sequence[Choice], now: datetime, of: tuple[int, int]
+) -> HostDecision:
     # A host may be here several times, with other ways to take the amounts.
     host, *others = dict.fromkeys([each.name for each in choices])
-    return Decision(now, *of, host, tuple(others), what=order.kind, request_id=order.request_id)
+    return HostDecision(now, *of, host, tuple(others), what=order.kind, request_id=order.request_id)
 
 
 class MoveRoom:

@@ -4,7 +4,7 @@ from bus.messages.build import Flavor
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.groups_grammar import GROUP_POLICY, PREFERRED, SAME_SUBTREE
 from scheduler_worker.core.requests.parts import is_of_flavor
-from scheduler_worker.core.requests.spec import Preferences
+from scheduler_worker.core.requests.spec import NamedWeights
 
 
 def flavor_with_needs(spec: InstanceSpec) -> Flavor:
@@ -53,7 +53,7 @@ def has_needs(read: InstanceSpec, spec: InstanceSpec) -> bool:
 
 
 def _traits(
-    suffix: str, required: tuple[str, ...], forbidden: tuple[str, ...], preferred: Preferences
+    suffix: str, required: tuple[str, ...], forbidden: tuple[str, ...], preferred: NamedWeights
 ) -> dict[str, str]:
     return {
         **_weighed(f"trait{suffix}:", preferred),
@@ -62,5 +62,5 @@ def _traits(
     }
 
 
-def _weighed(key: str, preferred: Preferences) -> dict[str, str]:
+def _weighed(key: str, preferred: NamedWeights) -> dict[str, str]:
     return {f"{key}{name}": f"{PREFERRED}:{weight:.6f}" for name, weight in preferred}

@@ -12,7 +12,7 @@ from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE
 from bus.messages.placement import ServerGroup
 from scheduler_worker.core.instances.lifecycle import deleted, failed, placed, waits, waits_on
-from scheduler_worker.core.instances.rows import PLACED, Decision, InstanceRow, KeptRequest
+from scheduler_worker.core.instances.rows import PLACED, HostDecision, InstanceRow, KeptRequest
 
 
 class Holds(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Holds(Struct, frozen=True):
     other_flavors: Mapping[ProviderId, Flavor] = {}
 
 
-class Refused(Struct, frozen=True):
+class SearchRefused(Struct, frozen=True):
     """The outcome of a search that ends without a host, except `NoValidHost`: that says that no host qualifies.
 
     A request that wants all of its instances placed or none is refused if some of them find no host. Then
@@ -57,7 +57,7 @@ class EndedElsewhere(Struct, frozen=True):
     reason: str = "its claim had been released before it was granted"
 
 
-Outcome = Holds | NoValidHost | Refused | EndedElsewhere
+Outcome = Holds | NoValidHost | SearchRefused | EndedElsewhere
 
 
 class FlavorFound(NamedTuple):
@@ -93,9 +93,9 @@ def after_search(
             host = outcome.choice.name
             # A host may be here several times, with other ways to take the amounts.
             others = tuple(dict.fromkeys([each.name for each in outcome.alternates]))
-            decision = Decision(now, outcome.hosts, outcome.qualified, host, others)
+            decision = HostDecision(now, outcome.hosts, outcome.qualified, host, others)
             after = placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
-        case NoValidHost() | Refused():
+        case NoValidHost() | SearchRefused():
             why = _refused(outcome)
             after = _without_host(row, build, why, refusals, now, kept=kept if why.may_pass else None)
         case EndedElsewhere(reason):
@@ -120,7 +120,7 @@ def _with_flavor(row: InstanceRow, found: FlavorFound) -> InstanceRow:
 
 def after_failed_wake(
     row: InstanceRow,
-    outcome: NoValidHost | Refused,
+    outcome: NoValidHost | SearchRefused,
     refusals: Sequence[ClaimRefused],
     found: FlavorFound | None = None,
 ) -> InstanceRow | None:
@@ -135,14 +135,14 @@ def after_failed_wake(
     )
 
 
-def _refused(why: NoValidHost | Refused) -> Refused:
-    return Refused("no valid host", why, may_pass=True) if isinstance(why, NoValidHost) else why
+def _refused(why: NoValidHost | SearchRefused) -> SearchRefused:
+    return SearchRefused("no valid host", why, may_pass=True) if isinstance(why, NoValidHost) else why
 
 
 def _without_host(
     row: InstanceRow,
     build: BuildInstance,
-    why: Refused,
+    why: SearchRefused,
     refusals: Sequence[ClaimRefused],
     now: datetime,
     *,

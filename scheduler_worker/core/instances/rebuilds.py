@@ -23,7 +23,7 @@ from scheduler_worker.core.instances.rows import (
     InstanceRow,
     is_of,
 )
-from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
+from scheduler_worker.core.requests.checking import DEADLINE_S_MAX
 
 # How many requests for rebuilds and moves a row remembers. An older one would be done again if it was delivered again.
 CHANGES_MAX = 16

@@ -34,7 +34,7 @@ UNANSWERED = (PLACED, BUILDING, REBUILDING, MOVING, DELETING)
 LIVING = (PLACED, ACTIVE, REBUILDING, MOVING, MOVED, SHELVED, ERROR)
 
 
-class Decision(Struct, frozen=True, array_like=True):
+class HostDecision(Struct, frozen=True, array_like=True):
     """How a host of an instance was chosen: for its boot, or for the move of kind `what`. It stays on the row when the
     instance has moved on to an alternate. `qualified` of `hosts` passed all filters; both are 0 if an earlier try had made
     the choice. The request of a boot is on the row itself.
@@ -111,8 +111,8 @@ class InstanceRow(Struct, frozen=True):
     resized_spec: bytes = b""
     next_spec: bytes = b""
     # The choices for the boot, and for the last move for which a host was chosen.
-    decision: Decision | None = None
-    move_decision: Decision | None = None
+    decision: HostDecision | None = None
+    move_decision: HostDecision | None = None
     kept: KeptRequest | None = None
     has_waited: bool = False
     kept_move: KeptMove | None = None

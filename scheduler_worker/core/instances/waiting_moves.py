@@ -18,7 +18,7 @@ from bus.messages.build import STOPPED, BuildRejected, InstanceId, InstanceState
 from bus.messages.moves import MoveInstance
 from scheduler_worker.core.instances.rebuilds import refused, with_order
 from scheduler_worker.core.instances.rows import DELETED, ERROR, InstanceRow, KeptMove, KeptRequest
-from scheduler_worker.core.requests.reading import PRIORITY_MAX, WAIT_S_MAX
+from scheduler_worker.core.requests.checking import PRIORITY_MAX, WAIT_S_MAX
 
 # What is lost comes before what is new.
 EVACUATION_PRIORITY = PRIORITY_MAX + 1

@@ -11,8 +11,7 @@ import numpy as np
 
 from bus.message import ProviderId
 from bus.messages.hosts import Supported
-from placement_worker.core.candidates.columns import BitSets, Floats, Ints, longer
-from placement_worker.core.candidates.columns import Stock as ProviderStock
+from placement_worker.core.candidates.columns import BitSets, Floats, Ints, Stock, longer
 from scheduler_worker.core.picture.image_caches import ImageCaches
 
 ROWS_AT_FIRST = 64
@@ -31,7 +30,7 @@ _ARRAYS = (*_FLAGS, *_NUMBERS, "root")
 Named = TypeVar("Named", bound=Hashable)
 
 
-class Stock(ProviderStock):
+class PictureStock(Stock):
     """One resource class on all hosts; a compound host has the sums of its tree.
 
     `held` are the amounts of this scheduler's choices that placement has not answered yet: they are not free either.
@@ -90,7 +89,7 @@ class HostProfile(NamedTuple):
     capabilities: tuple[tuple[str, str], ...] = ()
 
 
-class Columns:
+class PictureColumns:
     """The facts about all hosts as arrays, each with one entry for each host's row. Those that their names do not
     explain:
 
@@ -124,7 +123,7 @@ class Columns:
         self.kinds: list[str] = []
         self.shapes: list[int] = []
         self.fingerprints: list[str] = []
-        self.stocks: dict[str, Stock] = {}
+        self.stocks: dict[str, PictureStock] = {}
         self.cells = Codes[str]()
         # By their codes: the cells that are down, and why.
         self.cells_down: Mapping[int, str] = {}
@@ -156,10 +155,10 @@ class Columns:
         self.put_traits(row, ())
         self._free_rows.append(row)
 
-    def stock(self, resource: str) -> Stock:
+    def stock(self, resource: str) -> PictureStock:
         stock = self.stocks.get(resource)
         if stock is None:
-            stock = self.stocks[resource] = Stock(self._length)
+            stock = self.stocks[resource] = PictureStock(self._length)
         return stock
 
     def put_traits(self, row: int, traits: tuple[str, ...]) -> None:

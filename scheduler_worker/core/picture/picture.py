@@ -17,9 +17,9 @@ from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from scheduler_worker.core.picture.aggregates import HostAggregates
-from scheduler_worker.core.picture.columns import Columns, HostProfile, Stock
+from scheduler_worker.core.picture.columns import HostProfile, PictureColumns, PictureStock
 from scheduler_worker.core.picture.group_members import GroupMembers
-from scheduler_worker.core.picture.preferences import Preferences, preferences_of
+from scheduler_worker.core.picture.preferences import HostPreferences, preferences_of
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
 from scheduler_worker.core.picture.touched import TouchedHosts
 from scheduler_worker.core.picture.trees import KnownBefore, Tree, Trees
@@ -32,7 +32,7 @@ class _Hold(Struct):
     key: Key
     row: int
     share: Share
-    taken: tuple[tuple[Stock, int], ...]
+    taken: tuple[tuple[PictureStock, int], ...]
     is_granted: bool = False
 
 
@@ -45,7 +45,7 @@ class Picture:
     """
 
     def __init__(self) -> None:
-        self.columns = Columns()
+        self.columns = PictureColumns()
         self.trees = Trees()
         self.touched = TouchedHosts()
         # A member that left its group may leave room to others of the group on any host.
@@ -58,7 +58,7 @@ class Picture:
         self._shared_names: set[str] = set()
         # By integers: the hash of a UUID is computed in Python.
         self._holds: dict[tuple[int, int], _Hold] = {}
-        self._preferences: tuple[tuple[int, int], Preferences] | None = None
+        self._preferences: tuple[tuple[int, int], HostPreferences] | None = None
         self._compound: Flags | None = None
         self._sharing: Sharing | None = None
         self._hosts_seen = 0
@@ -320,7 +320,7 @@ class Picture:
         compound = self.compound
         return [hold.share for hold in self._holds.values() if compound[hold.row]]
 
-    def preferences(self, salt: int) -> Preferences:
+    def preferences(self, salt: int) -> HostPreferences:
         known = self._preferences
         if known is None or known[0] != (salt, self._hosts_seen):
             known = (salt, self._hosts_seen), preferences_of(self.columns.ids, salt)
@@ -333,7 +333,7 @@ class Picture:
         """Write into the host columns how much is used of these providers, each given with its tree, and how many
         consumers the root providers have.
         """
-        gathered, consumers = BatchedValues[Stock](), dict[int, int]()
+        gathered, consumers = BatchedValues[PictureStock](), dict[int, int]()
         touched = self.touched
         for tree, provider, used, count in news:
             is_alone = len(tree.providers) == 1
@@ -448,7 +448,7 @@ class Picture:
         row = self.index.row_of(provider)
         return row is not None and self.index.state(row).root.int == host.int
 
-    def _taken(self, share: Share) -> tuple[tuple[Stock, int], ...]:
+    def _taken(self, share: Share) -> tuple[tuple[PictureStock, int], ...]:
         """The share's amounts with their columns. Those of sharing providers are left out: the host's columns lack them."""
         stocks = self.columns.stocks
         return tuple(
@@ -464,7 +464,7 @@ class Picture:
         """Add the amounts of these unanswered choices to the columns (`times` is 1), or subtract them (-1)."""
         if not holds:
             return
-        gathered = BatchedValues[Stock]()
+        gathered = BatchedValues[PictureStock]()
         if times < 0:
             self.touched.add([hold.row for hold in holds])
         for hold in holds:

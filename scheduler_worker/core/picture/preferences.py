@@ -11,17 +11,17 @@ from placement_worker.core.candidates.columns import Ints, Rows, Words
 _WORD = 2**64 - 1
 
 
-class Preferences(NamedTuple):
+class HostPreferences(NamedTuple):
     """A number of 32 bits for each row, higher is preferred; and the rows in this order."""
 
     values: Ints
     order: Rows
 
 
-def preferences_of(hosts: Sequence[ProviderId], salt: int) -> Preferences:
+def preferences_of(hosts: Sequence[ProviderId], salt: int) -> HostPreferences:
     ids = [(host.int ^ host.int >> 64) & _WORD for host in hosts]
     values = _mixed(np.array(ids, dtype=np.uint64), salt).astype(np.int64)
-    return Preferences(values, (-values).argsort(kind="stable"))
+    return HostPreferences(values, (-values).argsort(kind="stable"))
 
 
 def _mixed(ids: Words, salt: int) -> Words:

@@ -6,7 +6,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Rows
 from placement_worker.core.candidates.provider_index import ProviderIndex
-from scheduler_worker.core.picture.columns import Columns
+from scheduler_worker.core.picture.columns import PictureColumns
 
 
 class Sharing(NamedTuple):
@@ -19,7 +19,7 @@ class Sharing(NamedTuple):
     users: dict[int, Rows]
 
 
-def sharing_of(columns: Columns, index: ProviderIndex) -> Sharing:
+def sharing_of(columns: PictureColumns, index: ProviderIndex) -> Sharing:
     index.attach_trees()
     sharing = Sharing(np.zeros(columns.rows, dtype=np.bool_), {})
     roots = columns.root[: columns.rows]

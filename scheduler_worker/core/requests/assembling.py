@@ -5,16 +5,16 @@ from typing import NamedTuple
 
 from scheduler_worker.core.requests.groups_grammar import PREFERRED
 from scheduler_worker.core.requests.parts import (
+    AskedTrait,
     DefaultAmount,
-    GroupPolicy,
-    Part,
+    GranularPolicy,
     PreferredClass,
+    RequestPart,
     Resource,
     SameSubtree,
-    Trait,
     is_of_flavor,
 )
-from scheduler_worker.core.requests.spec import GranularGroup, Preferences
+from scheduler_worker.core.requests.spec import GranularGroup, NamedWeights
 
 
 class Needed(NamedTuple):
@@ -34,14 +34,14 @@ class Needed(NamedTuple):
         return in_groups != self.total
 
 
-def needed_by(parts: Sequence[Part]) -> Needed:
+def needed_by(parts: Sequence[RequestPart]) -> Needed:
     """The amounts that a request needs. The flavor's sizes count for a class that no extra spec asks for."""
     groups: dict[str, dict[str, int]] = {}
     whole: dict[str, int] = {}
     for part in parts:
         if isinstance(part, Resource) and not part.suffix:
             whole[part.name] = part.amount
-        elif isinstance(part, Resource | Trait) and part.suffix:
+        elif isinstance(part, Resource | AskedTrait) and part.suffix:
             group = groups.setdefault(part.suffix, {})
             if isinstance(part, Resource) and part.amount:
                 group[part.name] = part.amount
@@ -61,32 +61,32 @@ def needed_by(parts: Sequence[Part]) -> Needed:
     return Needed(total, groups)
 
 
-def traits_that_are(word: str, parts: Sequence[Part], suffix: str = "") -> tuple[str, ...]:
+def traits_that_are(word: str, parts: Sequence[RequestPart], suffix: str = "") -> tuple[str, ...]:
     return tuple(
         sorted(
             {
                 part.name
                 for part in parts
-                if isinstance(part, Trait) and part.word == word and part.suffix == suffix
+                if isinstance(part, AskedTrait) and part.word == word and part.suffix == suffix
             }
         )
     )
 
 
-def preferred_traits_of(parts: Sequence[Part], suffix: str = "") -> Preferences:
+def preferred_traits_of(parts: Sequence[RequestPart], suffix: str = "") -> NamedWeights:
     weights: dict[str, float] = {}
     for part in parts:
-        if isinstance(part, Trait) and part.word == PREFERRED and part.suffix == suffix:
+        if isinstance(part, AskedTrait) and part.word == PREFERRED and part.suffix == suffix:
             # The flavor and the image may both prefer a trait.
             weights[part.name] = weights.get(part.name, 0.0) + part.weight
     return tuple(sorted(weights.items()))
 
 
-def preferred_classes_of(parts: Sequence[Part]) -> Preferences:
+def preferred_classes_of(parts: Sequence[RequestPart]) -> NamedWeights:
     return tuple(sorted((part.name, part.weight) for part in parts if isinstance(part, PreferredClass)))
 
 
-def groups_of(parts: Sequence[Part], needed: Needed) -> tuple[GranularGroup, ...]:
+def groups_of(parts: Sequence[RequestPart], needed: Needed) -> tuple[GranularGroup, ...]:
     return tuple(
         [
             GranularGroup(
@@ -101,10 +101,10 @@ def groups_of(parts: Sequence[Part], needed: Needed) -> tuple[GranularGroup, ...
     )
 
 
-def policy_of(parts: Sequence[Part]) -> str:
+def policy_of(parts: Sequence[RequestPart]) -> str:
     """The request's group policy; empty if it has none."""
-    return next((part.policy for part in parts if isinstance(part, GroupPolicy)), "")
+    return next((part.policy for part in parts if isinstance(part, GranularPolicy)), "")
 
 
-def subtrees_of(parts: Sequence[Part]) -> tuple[tuple[str, ...], ...]:
+def subtrees_of(parts: Sequence[RequestPart]) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted({part.suffixes for part in parts if isinstance(part, SameSubtree)}))

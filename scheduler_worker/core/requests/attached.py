@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from bus.messages.build import BuildInstance, PortRequest, VolumeRequest
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 from scheduler_worker.core.requests.groups_grammar import read_grouped
-from scheduler_worker.core.requests.parts import Part, Problem, Resource, Trait
+from scheduler_worker.core.requests.parts import AskedTrait, RequestPart, RequestProblem, Resource
 
 PHYSNET, VNIC_TYPE = "CUSTOM_PHYSNET_", "CUSTOM_VNIC_TYPE_"
 TRAIT_MAX = 255
@@ -17,7 +17,7 @@ TRAIT_MAX = 255
 _NOT_IN_TRAITS = re.compile(r"[^A-Z0-9_]+", re.ASCII)
 
 
-def attached_groups(build: BuildInstance, vocabulary: Vocabulary) -> Iterator[Part]:
+def attached_groups(build: BuildInstance, vocabulary: Vocabulary) -> Iterator[RequestPart]:
     kinds: tuple[tuple[str, str, Sequence[PortRequest | VolumeRequest]], ...] = (
         ("port_requests", "port", build.port_requests),
         ("volume_requests", "volume", build.volume_requests),
@@ -25,19 +25,23 @@ def attached_groups(build: BuildInstance, vocabulary: Vocabulary) -> Iterator[Pa
     for field, kind, asked in kinds:
         if asked and build.count > 1:
             reason = f"a {kind} is one instance's, and {build.count} are asked"
-            yield Problem(field, ", ".join(each.id for each in asked), reason)
+            yield RequestProblem(field, ", ".join(each.id for each in asked), reason)
         seen = set()
         for number, each in enumerate(asked):
             at = f"{field}[{number}]"
             if each.id in seen or not each.id:
-                yield Problem(f"{at}.id", each.id, f"each {kind} has an id, and is named once")
+                yield RequestProblem(f"{at}.id", each.id, f"each {kind} has an id, and is named once")
             seen.add(each.id)
             if not each.resources:
-                yield Problem(f"{at}.resources", "", f"there are none: a {kind} without any needs no request")
+                yield RequestProblem(
+                    f"{at}.resources", "", f"there are none: a {kind} without any needs no request"
+                )
             yield from _group(each, at, f"{kind} {each.id}", vocabulary)
 
 
-def _group(each: PortRequest | VolumeRequest, at: str, suffix: str, vocabulary: Vocabulary) -> Iterator[Part]:
+def _group(
+    each: PortRequest | VolumeRequest, at: str, suffix: str, vocabulary: Vocabulary
+) -> Iterator[RequestPart]:
     for resource, amount in each.resources.items():
         part = read_grouped(f"{at}.resources.{resource}", f"resources:{resource}", str(amount), vocabulary)
         yield _in_group(part, suffix)
@@ -53,13 +57,13 @@ def _group(each: PortRequest | VolumeRequest, at: str, suffix: str, vocabulary: 
                 yield _trait_for(f"{at}.{field}", prefix, name, suffix)
 
 
-def _in_group(part: Part | None, suffix: str) -> Part:
-    assert isinstance(part, Resource | Trait | Problem), "these keys are about amounts and traits"
-    return part if isinstance(part, Problem) else part._replace(suffix=suffix)
+def _in_group(part: RequestPart | None, suffix: str) -> RequestPart:
+    assert isinstance(part, Resource | AskedTrait | RequestProblem), "these keys are about amounts and traits"
+    return part if isinstance(part, RequestProblem) else part._replace(suffix=suffix)
 
 
-def _trait_for(field: str, prefix: str, name: str, suffix: str) -> Trait | Problem:
+def _trait_for(field: str, prefix: str, name: str, suffix: str) -> AskedTrait | RequestProblem:
     trait = prefix + _NOT_IN_TRAITS.sub("_", name.upper())
     if len(trait) > TRAIT_MAX:
-        return Problem(field, name, f"its trait {CUSTOM}... has more than {TRAIT_MAX} characters")
-    return Trait(suffix, trait, "required", field)
+        return RequestProblem(field, name, f"its trait {CUSTOM}... has more than {TRAIT_MAX} characters")
+    return AskedTrait(suffix, trait, "required", field)

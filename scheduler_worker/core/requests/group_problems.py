@@ -4,16 +4,23 @@ from collections.abc import Iterator, Sequence
 
 from scheduler_worker.core.requests.assembling import Needed, policy_of, subtrees_of, traits_that_are
 from scheduler_worker.core.requests.groups_grammar import GROUP_POLICY, SAME_SUBTREE
-from scheduler_worker.core.requests.parts import Part, Problem, Resource, SameSubtree, Trait, is_of_flavor
+from scheduler_worker.core.requests.parts import (
+    AskedTrait,
+    RequestPart,
+    RequestProblem,
+    Resource,
+    SameSubtree,
+    is_of_flavor,
+)
 
 # A search takes about the square of this number of steps for each tree.
 GROUPS_MAX = 32
 
 
-def problems_of_groups(parts: Sequence[Part], needed: Needed) -> Iterator[Problem]:
+def problems_of_groups(parts: Sequence[RequestPart], needed: Needed) -> Iterator[RequestProblem]:
     suffixes = sorted(needed.by_suffix)
     if len(suffixes) > GROUPS_MAX:
-        yield Problem(
+        yield RequestProblem(
             "flavor.extra_specs", len(suffixes), f"at most {GROUPS_MAX} granular groups can be asked for"
         )
     taking = [suffix for suffix in suffixes if needed.by_suffix[suffix]]
@@ -23,7 +30,7 @@ def problems_of_groups(parts: Sequence[Part], needed: Needed) -> Iterator[Proble
             f"there is none, and granular groups {', '.join(of_flavor)} need one: none (they may share a provider) "
             "or isolate (each has its own)"
         )
-        yield Problem(f"flavor.extra_specs.{GROUP_POLICY}", "", reason)
+        yield RequestProblem(f"flavor.extra_specs.{GROUP_POLICY}", "", reason)
     for part in parts:
         if isinstance(part, SameSubtree):
             yield from _problems_of_subtree(part, suffixes)
@@ -37,46 +44,50 @@ def problems_of_groups(parts: Sequence[Part], needed: Needed) -> Iterator[Proble
             yield from _problems_without_amounts(parts, suffix, is_together=suffix in together)
 
 
-def _problems_of_subtree(part: SameSubtree, suffixes: Sequence[str]) -> Iterator[Problem]:
+def _problems_of_subtree(part: SameSubtree, suffixes: Sequence[str]) -> Iterator[RequestProblem]:
     for suffix in part.suffixes:
         if suffix not in suffixes:
             reason = (
                 f"{suffix!r} is the suffix of no granular group; there are {', '.join(suffixes) or 'none'}"
             )
-            yield Problem(part.field, ",".join(part.suffixes), reason)
+            yield RequestProblem(part.field, ",".join(part.suffixes), reason)
 
 
-def _problems_of_traits(parts: Sequence[Part], suffix: str) -> Iterator[Problem]:
+def _problems_of_traits(parts: Sequence[RequestPart], suffix: str) -> Iterator[RequestProblem]:
     required = traits_that_are("required", parts, suffix)
     for trait in traits_that_are("forbidden", parts, suffix):
         if trait in required:
             field = next(
                 part.field
                 for part in parts
-                if isinstance(part, Trait) and part.name == trait and part.suffix == suffix
+                if isinstance(part, AskedTrait) and part.name == trait and part.suffix == suffix
             )
-            yield Problem(field, trait, "is both required and forbidden, which no host can be")
+            yield RequestProblem(field, trait, "is both required and forbidden, which no host can be")
 
 
-def _problems_of_nothing_outside(parts: Sequence[Part]) -> Iterator[Problem]:
+def _problems_of_nothing_outside(parts: Sequence[RequestPart]) -> Iterator[RequestProblem]:
     for part in parts:
-        if isinstance(part, Trait) and not part.suffix:
+        if isinstance(part, AskedTrait) and not part.suffix:
             reason = (
                 "it is about the resources outside of granular groups, and the request has none; "
                 f"name the group that it is about, as in traitN:{part.name}"
             )
-            yield Problem(part.field, part.word, reason)
+            yield RequestProblem(part.field, part.word, reason)
 
 
-def _problems_without_amounts(parts: Sequence[Part], suffix: str, *, is_together: bool) -> Iterator[Problem]:
+def _problems_without_amounts(
+    parts: Sequence[RequestPart], suffix: str, *, is_together: bool
+) -> Iterator[RequestProblem]:
     """The problems of a granular group that asks for no amounts. Such a group only requires a provider with certain
     traits, and `same_subtree` says near the providers of which other groups.
     """
-    part = next(part for part in parts if isinstance(part, Resource | Trait) and part.suffix == suffix)
+    part = next(part for part in parts if isinstance(part, Resource | AskedTrait) and part.suffix == suffix)
     kind, word = ("resources", "0") if isinstance(part, Resource) else ("trait", part.word)
     field = f"flavor.extra_specs.{kind}{suffix}:{part.name}"
     if not traits_that_are("required", parts, suffix):
-        yield Problem(field, word, f"granular group {suffix} asks for no resources and requires no trait")
+        yield RequestProblem(
+            field, word, f"granular group {suffix} asks for no resources and requires no trait"
+        )
     elif not is_together:
         reason = f"granular group {suffix} asks for no resources, so {SAME_SUBTREE} must name it beside other groups"
-        yield Problem(field, word, reason)
+        yield RequestProblem(field, word, reason)

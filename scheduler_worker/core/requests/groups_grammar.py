@@ -14,13 +14,13 @@ import re
 from bus.messages.placement import INTEGER_MAX
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 from scheduler_worker.core.requests.parts import (
-    GroupPolicy,
-    Part,
+    AskedTrait,
+    GranularPolicy,
     PreferredClass,
-    Problem,
+    RequestPart,
+    RequestProblem,
     Resource,
     SameSubtree,
-    Trait,
 )
 
 GROUP_POLICY, SAME_SUBTREE = "group_policy", "same_subtree"
@@ -34,12 +34,12 @@ _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 _WEIGHT = re.compile(r"-?[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 
 
-def read_grouped(field: str, key: str, value: str, vocabulary: Vocabulary) -> Part | None:
+def read_grouped(field: str, key: str, value: str, vocabulary: Vocabulary) -> RequestPart | None:
     """Read a key such as `resources1:VCPU`, `trait:NAME` or `group_policy`; None if the key has another form."""
     if key == GROUP_POLICY:
         if value in POLICIES:
-            return GroupPolicy(value)
-        return Problem(field, value, "a group policy is none or isolate")
+            return GranularPolicy(value)
+        return RequestProblem(field, value, "a group policy is none or isolate")
     if key == SAME_SUBTREE:
         return _read_subtree(field, value)
     parts = _GROUPED.fullmatch(key)
@@ -51,29 +51,31 @@ def read_grouped(field: str, key: str, value: str, vocabulary: Vocabulary) -> Pa
     return _read_trait(field, suffix, name, value, vocabulary)
 
 
-def _read_subtree(field: str, value: str) -> SameSubtree | Problem:
+def _read_subtree(field: str, value: str) -> SameSubtree | RequestProblem:
     suffixes = tuple([suffix.strip() for suffix in value.split(",")])
     if not all(suffixes):
-        return Problem(field, value, "it names suffixes of granular groups, with commas between them")
+        return RequestProblem(field, value, "it names suffixes of granular groups, with commas between them")
     return SameSubtree(suffixes, field)
 
 
 def _read_resource(
     field: str, suffix: str, name: str, value: str, vocabulary: Vocabulary
-) -> Resource | PreferredClass | Problem:
+) -> Resource | PreferredClass | RequestProblem:
     if not vocabulary.knows_class(name) or not _NAME.fullmatch(name):
-        return Problem(
+        return RequestProblem(
             field, name, f"resource class {name!r} is neither a standard one nor starts with {CUSTOM}"
         )
     if value.partition(":")[0] == PREFERRED:
         weight = _weight_of(value)
         if suffix:
-            return Problem(field, value, "a class is preferred for the whole instance, not for a group")
+            return RequestProblem(
+                field, value, "a class is preferred for the whole instance, not for a group"
+            )
         if weight is None:
-            return Problem(field, value, _WEIGHT_REASON)
+            return RequestProblem(field, value, _WEIGHT_REASON)
         return PreferredClass(name, weight)
     if not _NUMBER.fullmatch(value) or int(value) > INTEGER_MAX:
-        return Problem(
+        return RequestProblem(
             field,
             value,
             f"an amount is a whole number from 0 to {INTEGER_MAX}, or preferred, or preferred:WEIGHT",
@@ -81,17 +83,21 @@ def _read_resource(
     return Resource(suffix, name, int(value))
 
 
-def _read_trait(field: str, suffix: str, name: str, value: str, vocabulary: Vocabulary) -> Trait | Problem:
+def _read_trait(
+    field: str, suffix: str, name: str, value: str, vocabulary: Vocabulary
+) -> AskedTrait | RequestProblem:
     if not vocabulary.knows_trait(name) or not _NAME.fullmatch(name):
-        return Problem(field, name, f"trait {name!r} is neither a standard one nor starts with {CUSTOM}")
+        return RequestProblem(
+            field, name, f"trait {name!r} is neither a standard one nor starts with {CUSTOM}"
+        )
     if value in ("required", "forbidden"):
-        return Trait(suffix, name, value, field)
+        return AskedTrait(suffix, name, value, field)
     if value.partition(":")[0] != PREFERRED:
-        return Problem(field, value, "a trait is required, forbidden, preferred, or preferred:WEIGHT")
+        return RequestProblem(field, value, "a trait is required, forbidden, preferred, or preferred:WEIGHT")
     weight = _weight_of(value)
     if weight is None:
-        return Problem(field, value, _WEIGHT_REASON)
-    return Trait(suffix, name, PREFERRED, field, weight)
+        return RequestProblem(field, value, _WEIGHT_REASON)
+    return AskedTrait(suffix, name, PREFERRED, field, weight)
 
 
 _WEIGHT_REASON = f"a weight is a number from -{WEIGHT_MAX} to {WEIGHT_MAX}, as in preferred:2.5"

@@ -5,7 +5,7 @@ belongs to the granular group with that suffix, all others to the whole instance
 from typing import NamedTuple
 
 
-class Problem(NamedTuple):
+class RequestProblem(NamedTuple):
     """Why the request is rejected."""
 
     field: str
@@ -31,7 +31,7 @@ class PreferredClass(NamedTuple):
     weight: float
 
 
-class Trait(NamedTuple):
+class AskedTrait(NamedTuple):
     """A trait that the request requires, forbids or prefers, as `word` says."""
 
     suffix: str
@@ -48,7 +48,7 @@ def is_of_flavor(suffix: str) -> bool:
     return " " not in suffix
 
 
-class GroupPolicy(NamedTuple):
+class GranularPolicy(NamedTuple):
     policy: str
 
 
@@ -69,14 +69,14 @@ class ImageProperty(NamedTuple):
     value: str
 
 
-Part = (
+RequestPart = (
     DefaultAmount
     | Resource
     | PreferredClass
-    | Trait
-    | GroupPolicy
+    | AskedTrait
+    | GranularPolicy
     | SameSubtree
     | ForPlugins
     | ImageProperty
-    | Problem
+    | RequestProblem
 )

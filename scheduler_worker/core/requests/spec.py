@@ -9,7 +9,7 @@ from bus.messages.placement import ServerGroup
 from placement_worker.core.vocabulary import CUSTOM
 
 # Names with their weights.
-Preferences = tuple[tuple[str, float], ...]
+NamedWeights = tuple[tuple[str, float], ...]
 
 
 class GranularGroup(Struct, frozen=True, omit_defaults=True):
@@ -21,7 +21,7 @@ class GranularGroup(Struct, frozen=True, omit_defaults=True):
     amounts: tuple[tuple[str, int], ...] = ()
     required: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
-    preferred: Preferences = ()
+    preferred: NamedWeights = ()
 
 
 class InstanceSpec(Struct, frozen=True, omit_defaults=True):
@@ -41,7 +41,7 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
 
     For plugins: `extra_specs` are those that only plugins read, and `image_properties` those that a filter reads.
     `project` and `flavor`, a name, are given only if some hosts are for certain projects or flavors
-    (core/choosing/reading.py). `image` is the source of the image that a hypervisor builds from.
+    (core/choosing/relevant_fields.py). `image` is the source of the image that a hypervisor builds from.
     """
 
     amounts: tuple[tuple[str, int], ...]
@@ -58,8 +58,8 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     image_properties: tuple[tuple[str, str], ...] = ()
     different_hosts: tuple[str, ...] = ()
     same_hosts: tuple[str, ...] | None = ()
-    preferred: Preferences = ()
-    preferred_classes: Preferences = ()
+    preferred: NamedWeights = ()
+    preferred_classes: NamedWeights = ()
     groups: tuple[GranularGroup, ...] = ()
     isolates: bool = False
     same_subtree: tuple[tuple[str, ...], ...] = ()

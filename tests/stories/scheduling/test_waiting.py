@@ -40,7 +40,7 @@ from scheduler_worker.core.instances.lifecycle import accepted, waits
 from scheduler_worker.core.instances.rows import KeptRequest
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.contracts.stage import SETTINGS

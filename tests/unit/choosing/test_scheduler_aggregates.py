@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate, SetAggregate
 from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.aggregates.metadata import Problem
+from scheduler_worker.core.aggregates.metadata import AggregateProblem
 from scheduler_worker.core.aggregates.orders import changed
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.plugins import multiplier_key
@@ -51,7 +51,7 @@ def test_metadata_that_nothing_could_follow_is_refused(key: str, value: str, rea
 
     found = changed(order, (), MULTIPLIERS, 1)
 
-    assert isinstance(found, Problem)
+    assert isinstance(found, AggregateProblem)
     assert found[:2] == (f"metadata.{key}", value)
     assert reason in found.reason
 

@@ -16,16 +16,16 @@ from bus.messages.placement import InventoryState, ProviderState
 from bus.workers.handling import Received, Tell
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.reading import as_read
+from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
@@ -319,7 +319,7 @@ async def ends_after_s(build: BuildInstance, picture: Picture, settings: Schedul
     store = MemorySchedulerStore()
     reader = RequestReader(VOCABULARY, settings.horizon, PLUGINS)
     builder = Builder(store, ClaimsAll(picture), reader, lambda: NOON, settings, begin_waits=list)  # type: ignore[arg-type]
-    outbox = Outbox(store, Notes(store, timedelta(seconds=5), lambda: NOON))
+    outbox = Outbox(store, OutboxNotes(store, timedelta(seconds=5), lambda: NOON))
     ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)
     async with outbox.transaction() as transaction:
         said = await builder.on_builds([ask], transaction)

@@ -39,7 +39,7 @@ from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.refusals.verdicts import OtherHost, after_verdict
 from scheduler_worker.core.instances.lifecycle import accepted, heard
 from scheduler_worker.core.instances.outcomes import Holds, Timeouts, after_search
-from scheduler_worker.core.instances.rows import DELETED, ERROR, Decision, InstanceRow
+from scheduler_worker.core.instances.rows import DELETED, ERROR, HostDecision, InstanceRow
 from scheduler_worker.core.instances.specs import decoded, encoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -47,7 +47,7 @@ from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.questions import explaining
 from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.requests.groups import with_groups
-from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.store import KnownGroup, NewRequest
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.memory_stores.scheduler import MemorySchedulerStore
@@ -112,7 +112,7 @@ def three() -> Picture:
 def test_a_placed_row_keeps_how_its_host_was_chosen() -> None:
     row = placed_row(three())
 
-    assert row.decision == Decision(at=LATER, hosts=4, qualified=3, host="h3", alternates=("h2", "h1"))
+    assert row.decision == HostDecision(at=LATER, hosts=4, qualified=3, host="h3", alternates=("h2", "h1"))
 
 
 def test_alternates_that_are_other_ways_of_one_host_are_named_once() -> None:

@@ -38,7 +38,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Alternative, InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.questions.planning import Planner
-from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.contracts.placement_orders import an_id, provider

@@ -21,7 +21,7 @@ from bus.messages.build import (
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.core.requests.spec import GranularGroup
-from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, an_id
 from tests.plugins import standard_plugins
 from tests.unit.scheduler.test_scheduler_handlers import an_ask

@@ -16,7 +16,7 @@ from bus.messages.build import BuildRejected
 from placement_worker.core.candidates.columns import Flags, Ints
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
-from scheduler_worker.core.choosing.filters.limit import Limit
+from scheduler_worker.core.choosing.filters.limit import LimitFilter
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
@@ -93,7 +93,7 @@ class Counting(Pci):
         return hosts.free("VCPU") // dict(spec.amounts).get("VCPU", 1)
 
 
-class Refilling(Limit):
+class Refilling(LimitFilter):
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         passed: Flags = hosts.busy("io_ops") % 2 == 0
         return passed

@@ -23,7 +23,7 @@ from bus.workers.station import Station
 from scheduler_worker.applications import Applications
 from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
 from scheduler_worker.store import NewRequest
@@ -43,7 +43,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.store = MemorySchedulerStore()
-        self.outbox = Outbox(self.store, Notes(self.store, timedelta(seconds=5), lambda: NOON))
+        self.outbox = Outbox(self.store, OutboxNotes(self.store, timedelta(seconds=5), lambda: NOON))
         publisher = Station(MemoryBroker().as_user(), "s").publisher
         self.applications = Applications(self.store, publisher, 5.0, lambda: NOON)
         self.here: Handlers = cell_event_handlers(lambda: NOON, skipped=(), repeater=self.applications)

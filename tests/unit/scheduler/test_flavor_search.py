@@ -25,7 +25,7 @@ from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
-from scheduler_worker.core.instances.outcomes import Holds, Refused
+from scheduler_worker.core.instances.outcomes import Holds, SearchRefused
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Alternative, InstanceSpec
@@ -122,7 +122,7 @@ def test_too_many_refused_claims_of_a_flavor_lead_to_the_next_one_and_at_last_to
     refuse(search, 1)
     assert search.is_searching
     refuse(search, 1)
-    assert isinstance(search.outcome, Refused)
+    assert isinstance(search.outcome, SearchRefused)
 
 
 def test_claims_are_bounded_though_it_begins_again() -> None:
@@ -135,7 +135,7 @@ def test_claims_are_bounded_though_it_begins_again() -> None:
     # The last one was for the best flavor, so the next one is for the last flavor.
     refuse(search)
 
-    assert isinstance(search.outcome, Refused)
+    assert isinstance(search.outcome, SearchRefused)
 
 
 @pytest.mark.parametrize("begun", [0, 1, 2])

@@ -39,7 +39,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.handlers import host_order_handlers, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.hosts.telling import ModeTeller
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import HostQuery
 from tests.memory_stores.scheduler import MemorySchedulerStore
@@ -137,7 +137,7 @@ class Worker:
         self.store = MemorySchedulerStore()
         self.hosts = hosts
         self.registry = HostRegistry(Picture(), timedelta(seconds=60), lambda: NOON)
-        self._outbox = Outbox(self.store, Notes(self.store, timedelta(seconds=5), lambda: NOON))
+        self._outbox = Outbox(self.store, OutboxNotes(self.store, timedelta(seconds=5), lambda: NOON))
         self._handlers = {
             **host_order_handlers(self.registry, lambda: NOON),
             **host_report_handlers(self.registry, lambda: NOON),

@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, Flavor, FlavorChange, FlavorPassedOver, InstancesFound, Size
 from scheduler_worker.core.instances.details import booted_size, details_of
 from scheduler_worker.core.instances.moves import move_ended
-from scheduler_worker.core.instances.rows import Decision, InstanceRow
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import Alternative, InstanceSpec
 from tests.unit.scheduler.test_moves_at_api_level import NOON, a_row, an_end, arrived, is_up
@@ -79,8 +79,8 @@ def test_the_times_are_those_of_the_row() -> None:
     booted, moved = NOON + timedelta(seconds=2), NOON + timedelta(hours=3)
     row = structs.replace(
         a_row(),
-        decision=Decision(booted, 4, 3, "h1", ("h2",)),
-        move_decision=Decision(moved, 4, 2, "h2", (), what="migrate"),
+        decision=HostDecision(booted, 4, 3, "h1", ("h2",)),
+        move_decision=HostDecision(moved, 4, 2, "h2", (), what="migrate"),
     )
 
     details = details_of(row)

@@ -7,7 +7,7 @@ from bus.message import Message
 from bus.messages.build import FlavorChange, InstancesFound
 from bus.messages.planning import AskDrain, AskExplanation, DrainFound, Explanation, ExplanationsFound
 from bus.workers.handling import Answer, Reading
-from scheduler_worker.core.instances.rows import Decision
+from scheduler_worker.core.instances.rows import HostDecision
 from scheduler_worker.questions.explaining import Explainer
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_state
@@ -41,7 +41,7 @@ async def drained(here: Cloud) -> DrainFound:
 
 async def test_an_explanation_is_about_the_last_choice_and_has_the_first_one_too() -> None:
     here = await Cloud.with_instance()
-    boot = Decision(NOON, 5, 3, "h1", ("h2",))
+    boot = HostDecision(NOON, 5, 3, "h1", ("h2",))
     async with here.worker.store.transaction() as transaction:
         (row,) = (await transaction.lock([ONE])).values()
         await transaction.save([structs.replace(row, decision=boot)])

@@ -22,7 +22,7 @@ from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.more_alternates import FAILED_HOSTS_MAX, AlternatesFinder
 from scheduler_worker.store import InstanceQuery, NewRequest
@@ -53,7 +53,7 @@ class Scheduler:
         told = structs.replace(row.told, state=state, cell="c1", host="h1", attempt=1, sequence=2)
         spec = encoded(a_spec(), BuildInstance(flavor=Flavor(vcpus=1)))
         self.row = structs.replace(row, told=told, spec=spec)
-        self._outbox = Outbox(self.store, Notes(self.store, row.ends_by - row.issued_at, lambda: NOON))
+        self._outbox = Outbox(self.store, OutboxNotes(self.store, row.ends_by - row.issued_at, lambda: NOON))
         finder = AlternatesFinder(
             self.store,
             picture,

@@ -42,7 +42,7 @@ from scheduler_worker.core.instances.waiting_moves import (
     move_waits_on,
     wait_of,
 )
-from scheduler_worker.core.requests.reading import PRIORITY_MAX
+from scheduler_worker.core.requests.checking import PRIORITY_MAX
 from tests.unit.scheduler.test_moves_at_api_level import H2, NOON, ONE, a_row, an_end, an_order, is_up
 
 FUNNEL = NoValidHost(hosts=2, steps=())

@@ -27,7 +27,7 @@ from scheduler_worker.core.instances.mending import mended
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of
-from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring.deciders import STANDARD

@@ -18,7 +18,7 @@ from bus.messages.aggregates import (
 )
 from bus.messages.build import BuildRejected
 from bus.workers.handling import Answer, Reading, Received, Weighed
-from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.core.aggregates.kept import ORDERS_KEPT
 from scheduler_worker.core.picture.picture import Picture
@@ -45,7 +45,7 @@ class World:
         self._handlers = AggregateOrders(
             self.store,
             picture,
-            Membership(picture, self._ask_all, self._nothing),
+            AggregateMembership(picture, self._ask_all, self._nothing),
             lambda: self.now,
             make_sure=self._nothing,
             multipliers=(),

@@ -20,7 +20,7 @@ from bus.workers.station import Station
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.rows import DELETING
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import NewRequest, SchedulerStore
 from tests.contracts.memory_under_test import MemoryUnderTest
@@ -66,7 +66,7 @@ async def a_dispatch(
     settings = structs.replace(SETTINGS, drain_ms_max=100)
     api = Station(MemoryUnderTest().broker(), "api", settings=settings)
     down = Station(there.broker(), "down", settings=settings)
-    notes = Notes(store or MemorySchedulerStore(), SOON, lambda: LATER)
+    notes = OutboxNotes(store or MemorySchedulerStore(), SOON, lambda: LATER)
     try:
         yield CellDispatch(("c1",), down, api.publisher, notes, under_way_max=under_way_max)
     finally:
@@ -123,7 +123,7 @@ async def test_messages_that_a_broker_refuses_stay_on_their_row() -> None:
 async def test_what_goes_down_is_noted_one_by_one_and_the_rest_together() -> None:
     store = MemorySchedulerStore()
     async with a_dispatch(MemoryUnderTest(), under_way_max=10, store=store) as dispatch:
-        outbox = Outbox(store, Notes(store, SOON, lambda: LATER), [dispatch])
+        outbox = Outbox(store, OutboxNotes(store, SOON, lambda: LATER), [dispatch])
         new = [an_ended(number, cell) for number, cell in enumerate(("c1", "c2", "c1", "c2"), start=1)]
         async with outbox.transaction() as transaction:
             await (await transaction.begun()).accept(new)
@@ -146,7 +146,7 @@ async def test_what_was_noted_together_before_a_cell_had_a_broker_of_its_own_goe
         await transaction.accept(new)
         (together,) = await transaction.note([[row for each in new for row in each.rows]])
     async with a_dispatch(cell, under_way_max=10, store=store) as dispatch:
-        outbox = Outbox(store, Notes(store, SOON, lambda: LATER), [dispatch])
+        outbox = Outbox(store, OutboxNotes(store, SOON, lambda: LATER), [dispatch])
 
         said = await outbox.pending()
         assert [message.instance.int for _, message in said if isinstance(message, RemoveFromCell)] == [2]

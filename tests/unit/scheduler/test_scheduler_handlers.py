@@ -35,7 +35,7 @@ from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, Ask
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell, Weighed
 from bus.workers.station import Station
-from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.applications import Applications
 from scheduler_worker.cells.registry import CellRegistry
@@ -48,7 +48,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.questions.planning import Planner
@@ -60,7 +60,7 @@ from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
-from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
@@ -108,14 +108,14 @@ class Worker:
         self.store = MemorySchedulerStore()
         self.picture = Picture()
         self.registry = HostRegistry(self.picture, timedelta(seconds=60), lambda: NOON)
-        self.outbox = Outbox(self.store, Notes(self.store, timedelta(seconds=5), lambda: NOON))
+        self.outbox = Outbox(self.store, OutboxNotes(self.store, timedelta(seconds=5), lambda: NOON))
         settings = SchedulerSettings()
         reader = RequestReader(STANDARD, settings.horizon, standard_plugins())
         builder = Builder(self.store, NoClaims(), reader, lambda: NOON, settings, begin_waits=list)  # type: ignore[arg-type]
         self.burial = Burial(reader, lambda: NOON, settings)
         publisher = Station(MemoryBroker().as_user(), "s").publisher
         self.applications = Applications(self.store, publisher, 5.0, lambda: NOON)
-        membership = Membership(self.picture, asks_nothing, finds_nothing)
+        membership = AggregateMembership(self.picture, asks_nothing, finds_nothing)
         aggregates = AggregateOrders(
             self.store,
             self.picture,

@@ -15,7 +15,7 @@ from bus.workers.station import Station
 from scheduler_worker.core.instances.lifecycle import accepted, deleted
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import PLACED
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import NewRequest
 from tests.memory_stores.scheduler import MemorySchedulerStore
@@ -32,7 +32,7 @@ class Rows:
     def __init__(self) -> None:
         self.store = MemorySchedulerStore()
         self.now = NOON
-        self.outbox = Outbox(self.store, Notes(self.store, UNSAID_AFTER, lambda: self.now))
+        self.outbox = Outbox(self.store, OutboxNotes(self.store, UNSAID_AFTER, lambda: self.now))
 
     async def say(self, number: int) -> OutboxKey:
         build = BuildInstance(request_id=RequestId(UUID(int=100 + number)))

@@ -34,7 +34,7 @@ from bus.messages.together import (
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.claiming.together import TogetherFinder
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Refused
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.registry import HostRegistry
@@ -75,7 +75,7 @@ class World:
         self._room = [*room]
         self._held = held
 
-    async def find(self, claims_max: int = 12) -> Refused | None:
+    async def find(self, claims_max: int = 12) -> SearchRefused | None:
         finder = TogetherFinder(
             self,
             self.picture,

@@ -26,7 +26,7 @@ from moor.instances.requests import wait_of
 from scheduler_worker import waiting
 from scheduler_worker.core.choosing.waking import first_that_fit
 from scheduler_worker.core.instances.lifecycle import accepted, waits
-from scheduler_worker.core.instances.outcomes import Refused, after_failed_wake
+from scheduler_worker.core.instances.outcomes import SearchRefused, after_failed_wake
 from scheduler_worker.core.instances.rows import KeptRequest
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.waiting import PAUSE_S_FIRST, PAUSE_S_MAX, WaitingSpecs
@@ -240,6 +240,6 @@ def test_a_search_that_fails_again_leaves_its_reasons_and_no_event() -> None:
     assert unsaid is not None
     assert unsaid.has_to_say
     assert after_failed_wake(again, second, (by_h1,)) is None
-    refused = after_failed_wake(again, Refused("12 claims were refused", may_pass=True), (by_h1,))
+    refused = after_failed_wake(again, SearchRefused("12 claims were refused", may_pass=True), (by_h1,))
     assert refused is not None
     assert (refused.told.reason, refused.told.no_valid_host) == ("12 claims were refused", None)

@@ -11,7 +11,7 @@ from bus.errors import Transient
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceId
 from bus.workers.station import Station
-from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.waking import Waker
 from scheduler_worker.settings import SchedulerSettings
@@ -47,7 +47,7 @@ async def readings(meanwhile: str) -> list[Collection[InstanceId] | None]:
     """`meanwhile` is what is heard while one row is read: of another row, or that some may be missing."""
     store, specs = FailingStore(), WaitingSpecs(a_picture(), standard_plugins())
     store.meanwhile = specs.doubt if meanwhile == "a gap" else lambda: specs.heard(consumer(meanwhile))
-    outbox = Outbox(store, Notes(store, timedelta(seconds=5), lambda: NOON))
+    outbox = Outbox(store, OutboxNotes(store, timedelta(seconds=5), lambda: NOON))
     station = Station(MemoryBroker().as_user(), "s")
     waker = Waker(
         store,

@@ -12,7 +12,7 @@ from scheduler_worker.core.choosing.compound.provider_room import ProviderRoom
 from scheduler_worker.core.picture.picture import Picture
 
 
-class Pool(NamedTuple):
+class CompoundPool(NamedTuple):
     """A sharing provider: what it has of one class, and the rows of the hosts that may take from it."""
 
     state: ProviderState
@@ -31,14 +31,14 @@ class Pools:
         self._barred: dict[int, frozenset[int]] = {}
         self._most_at_first: dict[str, Ints | None] = {}
 
-    def of_class(self, resource: str) -> Iterator[Pool]:
+    def of_class(self, resource: str) -> Iterator[CompoundPool]:
         """The sharing providers with an inventory of a class."""
         index = self._index
         for row, users in self._picture.sharing.users.items():
             state = index.state(row)
             if resource in state.inventories:
                 capacity = int(index.stocks[resource].capacity[row])
-                yield Pool(state, self._room.free(row, resource), capacity, users)
+                yield CompoundPool(state, self._room.free(row, resource), capacity, users)
 
     def most(self, resource: str) -> Ints | None:
         """For each host the largest free amount of a class at one sharing provider that it may use, -1 without such a

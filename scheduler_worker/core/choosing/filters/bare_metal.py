@@ -11,7 +11,7 @@ from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
-class BareMetal(Filter):
+class BareMetalFilter(Filter):
     name = "bare metal"
     reads = ("classes", "is_for_nodes")
     woken_by = (Change.FACTS, Change.PROVIDERS)

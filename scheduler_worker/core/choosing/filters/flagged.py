@@ -7,7 +7,7 @@ from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.host_modes import why_down, why_not_enabled
-from scheduler_worker.core.picture.columns import Columns
+from scheduler_worker.core.picture.columns import PictureColumns
 from scheduler_worker.core.requests import InstanceSpec
 
 
@@ -15,7 +15,7 @@ class Flagged(Filter):
     def __init__(
         self,
         name: str,
-        column: Callable[[Columns], Flags],
+        column: Callable[[PictureColumns], Flags],
         why_not: Callable[[Hosts, int], str],
         *woken_by: Change,
     ) -> None:

@@ -39,7 +39,7 @@ _COMPARED: Mapping[str, Callable[[int, int], bool]] = {
 _CONDITION = re.compile(r"\s*(<=|>=|==|!=|<|>|=)\s*(\d{1,4}(?:\.\d{1,3}){0,2})\s*", re.ASCII)
 
 
-class Condition(NamedTuple):
+class ImageCondition(NamedTuple):
     """One comparison with the hypervisor's version, which is a number as hosts report it (1002003 for 1.2.3)."""
 
     operator: str
@@ -73,12 +73,12 @@ def asked_by(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {_NAMES[key]: given[key] for key in reversed(_NAMES) if given.get(key)}
 
 
-def conditions_of(value: str) -> tuple[Condition, ...] | None:
+def conditions_of(value: str) -> tuple[ImageCondition, ...] | None:
     """The conditions of a version, such as `>=6.0,<8`; None if they cannot be read."""
     found = [_CONDITION.fullmatch(part) for part in value.split(",")]
     if any(each is None for each in found):
         return None
-    return tuple(Condition(each[1], _number_of(each[2])) for each in found if each is not None)
+    return tuple(ImageCondition(each[1], _number_of(each[2])) for each in found if each is not None)
 
 
 def _lacks(profile: HostProfile, asked: Mapping[str, str]) -> list[str]:

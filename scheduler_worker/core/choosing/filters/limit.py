@@ -7,7 +7,7 @@ from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
-class Limit(Filter):
+class LimitFilter(Filter):
     is_per_instance = True
     woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
 

@@ -8,7 +8,7 @@ from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
-class Metrics(Filter):
+class MetricsFilter(Filter):
     name = "metrics"
     woken_by = (Change.METRICS,)
 

@@ -8,7 +8,7 @@ from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
-class Projects(Filter):
+class ProjectsFilter(Filter):
     name = "projects"
     reads = ("classes", "project")
     woken_by = (Change.FACTS, Change.PROVIDERS)

@@ -12,7 +12,7 @@ from scheduler_worker.core.choosing.refusals.group_reasons import traits_at, why
 from scheduler_worker.core.requests import InstanceSpec
 
 
-class Traits(Filter):
+class TraitsFilter(Filter):
     name = "traits"
     reads = Needs._fields
     woken_by = (Change.PROVIDERS, Change.USAGE)

@@ -28,11 +28,11 @@ from bus.messages.placement import (
     TooOld,
 )
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, Refused
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, SearchRefused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 
 
-class SameHost(Struct, frozen=True):
+class SameHostAgain(Struct, frozen=True):
     """Next step: claim on the same host again, since only the shape of its tree had moved."""
 
     reason: str = "its shape moved"
@@ -64,7 +64,7 @@ def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
 
 def after_verdict(  # noqa: PLR0911 - one for each verdict
     verdict: ClaimVerdict, chosen: Chosen
-) -> Outcome | SameHost | OtherHost:
+) -> Outcome | SameHostAgain | OtherHost:
     """The next step after this verdict on the claim of the chosen host. `AlreadyClaimed` is left to `adopted`, which
     needs the state of the host that is held.
     """
@@ -80,7 +80,7 @@ def after_verdict(  # noqa: PLR0911 - one for each verdict
                 qualified=chosen.qualified,
             )
         case ShapeMoved():
-            return SameHost()
+            return SameHostAgain()
         case DoesNotFit():
             return OtherHost(_shortage(verdict))
         case Superseded(ended=True) | TooOld():
@@ -88,9 +88,9 @@ def after_verdict(  # noqa: PLR0911 - one for each verdict
         case NotAllowed(field, reason) if field == SHARE_CELL:
             return OtherHost(reason)
         case NotAllowed(field, reason):
-            return Refused(f"placement does not allow the claim: {field}: {reason}")
+            return SearchRefused(f"placement does not allow the claim: {field}: {reason}")
         case _:
-            return Refused(f"placement answered the claim by {verdict!r}")
+            return SearchRefused(f"placement answered the claim by {verdict!r}")
 
 
 def adopted(
@@ -110,10 +110,10 @@ def adopted(
     """
     share = held.share
     if amounts_of(share) != amounts:
-        return Refused("it holds a share of other amounts, claimed for another request of the same id")
+        return SearchRefused("it holds a share of other amounts, claimed for another request of the same id")
     if host is None:
         # The end of the request releases the claim.
-        return Refused(
+        return SearchRefused(
             f"it holds a share of provider {share.host}, which is no host that any scheduler knows, for {row_wait_s:g} s"
         )
     choices = () if chosen is None or chosen.cell != host.cell else (chosen.choice, *chosen.alternates)

@@ -12,7 +12,7 @@ from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests import InstanceSpec
 
 
-class Preferred(Weigher):
+class PreferredWeight(Weigher):
     name = "preferred"
     reads = (*Needs._fields, "preferred_classes")
     woken_by = (Change.PROVIDERS, Change.USAGE)

@@ -10,7 +10,7 @@ from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
-class Reported(Weigher):
+class ReportedWeight(Weigher):
     woken_by = (Change.FACTS,)
 
     def __init__(

@@ -13,7 +13,7 @@ from bus.messages.hosts import cell_and_name
 from bus.sql import among
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.rows import LIVING, InstanceRow
-from scheduler_worker.store import InstanceQuery, Note
+from scheduler_worker.store import InstanceQuery, OutboxNote
 from scheduler_worker.store_sql.rows import READ, ids_in, row_of
 from scheduler_worker.tables import changes, notes
 from scheduler_worker.tables import instances as table
@@ -47,7 +47,9 @@ def find_overdue(connection: Connection, now: datetime, limit: int) -> list[Inst
     return [InstanceId(id_) for id_ in connection.scalars(due.limit(limit))]
 
 
-def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | None, limit: int) -> list[Note]:
+def find_unsaid(
+    connection: Connection, before: datetime, after: OutboxKey | None, limit: int
+) -> list[OutboxNote]:
     query = sa.select(notes.c.number, notes.c.placed, notes.c.others).where(notes.c.at < before)
     if after is not None:
         query = query.where(notes.c.number > after)
@@ -61,7 +63,7 @@ def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | Non
     unsaid = sa.select(*_COLUMNS).where(among(connection, table.c.id, [*ids]), table.c.unsaid.is_not(None))
     rows = {row.id: row for row in _read(connection, unsaid)} if ids else {}
     return [
-        Note(OutboxKey(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
+        OutboxNote(OutboxKey(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
         for number, these in named.items()
     ]
 

@@ -33,12 +33,12 @@ from scheduler_worker.core.requests.cpu_policies import (
 from scheduler_worker.core.requests.group_problems import problems_of_groups
 from scheduler_worker.core.requests.groups_grammar import read_grouped
 from scheduler_worker.core.requests.parts import (
+    AskedTrait,
     DefaultAmount,
     ForPlugins,
     ImageProperty,
-    Part,
-    Problem,
-    Trait,
+    RequestPart,
+    RequestProblem,
 )
 from scheduler_worker.core.requests.spec import InstanceSpec, some_may_be_of_nodes
 
@@ -105,7 +105,7 @@ def read_request(
 
 def _parts_of(
     build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
-) -> Iterator[Part]:
+) -> Iterator[RequestPart]:
     if (flavor := build.flavor) is not None:
         yield DefaultAmount("MEMORY_MB", flavor.ram_mb)
         swap_gb = -(-flavor.swap_mb // MB_PER_GB)
@@ -122,7 +122,7 @@ def _parts_of(
     yield from attached_groups(build, vocabulary)
 
 
-def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> Part:
+def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> RequestPart:
     field = f"flavor.extra_specs.{key}"
     part = read_grouped(field, key, value, vocabulary)
     if part is not None:
@@ -130,18 +130,20 @@ def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[
     if key.partition(":")[0] in scopes:
         return ForPlugins(key, value)
     keys = KNOWN_SPECS | {f"{scope}:NAME" for scope in scopes}
-    return Problem(field, value, f"unknown key {key!r}: {_known(keys)}")
+    return RequestProblem(field, value, f"unknown key {key!r}: {_known(keys)}")
 
 
-def _image_property(key: str, value: str, vocabulary: Vocabulary, image_keys: frozenset[str]) -> Part:
+def _image_property(key: str, value: str, vocabulary: Vocabulary, image_keys: frozenset[str]) -> RequestPart:
     """Read a property by which the image requires or forbids a trait of the whole instance."""
     field = f"image_properties.{key}"
     part = read_grouped(field, key, value, vocabulary) if key.startswith("trait") else None
     if part is None:
         known = ", ".join(("trait:TRAIT", *sorted(KNOWN_PROPERTIES | image_keys)))
-        return Problem(field, value, f"unknown key {key!r}: of an image's properties, known are {known}")
-    if isinstance(part, Trait) and part.suffix:
-        return Problem(field, value, "an image has no granular groups: only trait:TRAIT is read")
+        return RequestProblem(
+            field, value, f"unknown key {key!r}: of an image's properties, known are {known}"
+        )
+    if isinstance(part, AskedTrait) and part.suffix:
+        return RequestProblem(field, value, "an image has no granular groups: only trait:TRAIT is read")
     return part
 
 
@@ -157,73 +159,83 @@ def _known(keys: frozenset[str]) -> str:
     return f"known are {', '.join((*grouped, *sorted(keys)))}"
 
 
-def _problems_of(build: BuildInstance, parts: Sequence[Part], needed: Needed) -> Iterator[Problem]:
+def _problems_of(
+    build: BuildInstance, parts: Sequence[RequestPart], needed: Needed
+) -> Iterator[RequestProblem]:
     if build.request_id is None:
-        yield Problem(
+        yield RequestProblem(
             "request_id", "", "there is none: the client chooses a uuid, and repeats it with the request"
         )
     yield from _problems_of_counts(build)
     yield from _problems_of_wait(build)
     if build.flavor is None:
-        yield Problem("flavor", "", "there is none: it says how large an instance is")
+        yield RequestProblem("flavor", "", "there is none: it says how large an instance is")
     else:
         yield from _problems_of_flavor(build.flavor, needed)
         yield from _problems_of_bare_metal(build, needed)
-    yield from (part for part in parts if isinstance(part, Problem))
+    yield from (part for part in parts if isinstance(part, RequestProblem))
     yield from problems_of_groups(parts, needed)
 
 
-def _problems_of_counts(build: BuildInstance) -> Iterator[Problem]:
+def _problems_of_counts(build: BuildInstance) -> Iterator[RequestProblem]:
     if not 1 <= build.count <= COUNT_MAX:
-        yield Problem("count", build.count, f"a request builds 1 to {COUNT_MAX} instances")
+        yield RequestProblem("count", build.count, f"a request builds 1 to {COUNT_MAX} instances")
     for field, named in (("hosts", build.hosts), ("ignore_hosts", build.ignore_hosts)):
         if len(named) > NAMED_HOSTS_MAX:
-            yield Problem(field, len(named), f"at most {NAMED_HOSTS_MAX} hosts can be named")
+            yield RequestProblem(field, len(named), f"at most {NAMED_HOSTS_MAX} hosts can be named")
     if len(build.image_properties) > EXTRA_SPECS_MAX:
         reason = f"an image has at most {EXTRA_SPECS_MAX} properties here"
-        yield Problem("image_properties", len(build.image_properties), reason)
+        yield RequestProblem("image_properties", len(build.image_properties), reason)
     given = build.instance_ids
     if given and len(given) != build.count:
-        yield Problem("instance_ids", len(given), f"{len(given)} ids are given for {build.count} instances")
+        yield RequestProblem(
+            "instance_ids", len(given), f"{len(given)} ids are given for {build.count} instances"
+        )
     seen: set[InstanceId] = set()
     for position, instance in enumerate(given):
         if instance in seen:
-            yield Problem(f"instance_ids[{position}]", instance, "is given twice")
+            yield RequestProblem(f"instance_ids[{position}]", instance, "is given twice")
         seen.add(instance)
     if build.deadline_s is not None and not 1 <= build.deadline_s <= DEADLINE_S_MAX:
-        yield Problem("deadline_s", build.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away")
+        yield RequestProblem(
+            "deadline_s", build.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
+        )
 
 
-def _problems_of_wait(build: BuildInstance) -> Iterator[Problem]:
+def _problems_of_wait(build: BuildInstance) -> Iterator[RequestProblem]:
     wait = build.wait
     if wait is None:
         return
     if not 1 <= wait.for_s <= WAIT_S_MAX:
-        yield Problem("wait.for_s", wait.for_s, f"an instance waits 1 to {WAIT_S_MAX} seconds for room")
+        yield RequestProblem(
+            "wait.for_s", wait.for_s, f"an instance waits 1 to {WAIT_S_MAX} seconds for room"
+        )
     if not 0 <= wait.priority <= PRIORITY_MAX:
-        yield Problem("wait.priority", wait.priority, f"a priority is 0 to {PRIORITY_MAX}, the highest first")
+        yield RequestProblem(
+            "wait.priority", wait.priority, f"a priority is 0 to {PRIORITY_MAX}, the highest first"
+        )
     if build.all_or_nothing:
-        yield Problem("all_or_nothing", "true", "each instance waits for itself: leave out `wait`")
+        yield RequestProblem("all_or_nothing", "true", "each instance waits for itself: leave out `wait`")
 
 
-def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[Problem]:
+def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[RequestProblem]:
     if not some_may_be_of_nodes(needed.total):
         for field, value in _only_nodes_read(build):
             reason = f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
-            yield Problem(field, value, reason)
+            yield RequestProblem(field, value, reason)
     if build.image is not None and not build.image.source:
-        yield Problem("image.source", "", "there is none: it says where the image is")
+        yield RequestProblem("image.source", "", "there is none: it says where the image is")
     try:
         parts_of(build.config_drive)
     except ValueError as wrong:
-        yield Problem("config_drive", build.config_drive[:SHOWN_MAX], str(wrong))
+        yield RequestProblem("config_drive", build.config_drive[:SHOWN_MAX], str(wrong))
     if build.ports and build.count > 1:
-        yield Problem(
+        yield RequestProblem(
             "ports", ", ".join(build.ports), f"a port is one instance's, and {build.count} are asked"
         )
     for number, port in enumerate(build.ports):
         if not port.strip("."):
-            yield Problem(
+            yield RequestProblem(
                 f"ports[{number}]", port, "it is no id of a port: in a URL it would name another resource"
             )
 
@@ -245,19 +257,19 @@ def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
     return build.image is not None and all(resource.startswith(CUSTOM) for resource in needed.total)
 
 
-def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[Problem]:
+def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[RequestProblem]:
     if len(flavor.extra_specs) > EXTRA_SPECS_MAX:
         reason = f"a flavor has at most {EXTRA_SPECS_MAX} extra specs"
-        yield Problem("flavor.extra_specs", len(flavor.extra_specs), reason)
+        yield RequestProblem("flavor.extra_specs", len(flavor.extra_specs), reason)
     for name in ("vcpus", "ram_mb", "root_gb", "ephemeral_gb", "swap_mb"):
         amount = getattr(flavor, name)
         if not 0 <= amount <= INTEGER_MAX:
-            yield Problem(f"flavor.{name}", amount, f"an amount is 0 to {INTEGER_MAX}")
+            yield RequestProblem(f"flavor.{name}", amount, f"an amount is 0 to {INTEGER_MAX}")
     if not needed.total:
-        yield Problem("flavor", flavor.name, "it asks for no resources, and an instance needs some")
+        yield RequestProblem("flavor", flavor.name, "it asks for no resources, and an instance needs some")
     for resource, amount in needed.total.items():
         if amount > INTEGER_MAX:
-            yield Problem("flavor", amount, f"{resource} adds up to {amount}, more than {INTEGER_MAX}")
+            yield RequestProblem("flavor", amount, f"{resource} adds up to {amount}, more than {INTEGER_MAX}")
 
 
 def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:
