@@ -1,4 +1,4 @@
-"""What is kept of an order to move an instance while it waits for room."""
+"""An order to move an instance, as the row of the instance keeps it while it waits for room."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _encoded = msgspec.msgpack.Encoder().encode
 def kept_order(
     unit: Unit, asked: MoveInstance, needs: Sequence[NeedsFound], order: MoveInstance
 ) -> KeptRequest:
-    """What is kept of the order for one instance of a unit while it waits. Orders with one digest need the same hosts: those of
-    instances that move together have one of their own, since one try counts for all of them.
+    """The order for one instance of a unit, as its row keeps it. Orders with one digest need the same hosts: those of instances
+    that move together have one of their own, since one try counts for all of them.
     """
     if unit.is_whole:
         others = tuple(each for each in unit.together if each != order.instance)

@@ -1,4 +1,4 @@
-"""What the orders to move instances need of hosts, or why they are refused before a host is looked for."""
+"""The needs of orders to move instances, or the reasons why these are refused before a host is looked for."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -33,7 +33,7 @@ from scheduler_worker.store import SchedulerStore
 
 
 class MoveNeeds(Struct, frozen=True):
-    """What an order to move an instance needs of a host.
+    """The needs of an order to move an instance.
 
     `row` is the row that this was read from. `next_spec` is for a resize: what the instance will need, encoded. `leaving`
     is set if the instance may stay on its host: then its own amounts there count as free.
@@ -45,8 +45,8 @@ class MoveNeeds(Struct, frozen=True):
     leaving: Leaving | None = None
 
 
-# What an order needs for one instance, or why it is refused. None if no host is to be chosen: the order was carried out before,
-# or the instance stays where it is.
+# The needs for one instance, or the refusal. None if no host is to be chosen: the order was carried out before, or the instance
+# stays where it is.
 NeedsFound = MoveNeeds | BuildRejected | None
 
 
@@ -148,7 +148,7 @@ class MoveNeedsFinder:
         held: tuple[ResourceAmount, ...],
         leaving: AbstractSet[int],
     ) -> MoveNeeds | BuildRejected:
-        """What the instance needs of a host. `leaving` are the instances that move together with it, and itself."""
+        """The needs of the instance. `leaving` are the instances that move together with it, and itself."""
         told = row.told
         spec, build = decoded(row.current_spec), request_of(row.current_spec)
         if spec is None or build is None:
@@ -202,7 +202,7 @@ class MoveNeedsFinder:
     def _resized(
         self, order: MoveInstance, row: InstanceRow, spec: InstanceSpec, build: BuildInstance
     ) -> tuple[InstanceSpec, BuildInstance] | BuildRejected:
-        """What the instance needs with the flavor that the order gives it, and the request with that flavor. Everything
+        """The needs of the instance with the flavor that the order gives it, and the request with that flavor. Everything
         that a flavor does not give stays as it was, such as the image.
         """
         known = flavor_of(row.current_spec)

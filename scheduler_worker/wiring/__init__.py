@@ -2,12 +2,12 @@
 
 Each stage is made of the stages before it:
 
-    given      what the process has: connections, the database, settings, a clock, the picture.
-    knowledge  what it knows of the cloud, and how that is kept true.
-    deciders   what decides about requests.
-    sending    what sends the messages of rows.
-    queues     what answers: the worker loops.
-    staged     what runs first, and what is started when the first snapshot is whole.
+    given      connections, the database, settings, a clock, the picture.
+    knowledge  of hosts, cells and placement's data, and the parts that keep it up to date.
+    deciders   about requests: builders, movers, finders of alternates.
+    sending    the outbox: it sends the messages of rows.
+    queues     the worker loops, which answer.
+    staged     runs some parts first, and the others when the first snapshot is whole.
 """
 
 import random
@@ -86,7 +86,7 @@ def scheduler_parts(
 
 
 def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]:
-    """The parts that bring the first snapshot, or do not need it."""
+    """The parts that bring the first snapshot, and those that do not need it."""
     station, store, hosts, outbox = given.station, given.store, known.hosts, sending.outbox
     settings, clock, chance = given.settings, given.clock, given.chance
     brokers = [

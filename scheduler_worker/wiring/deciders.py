@@ -1,4 +1,4 @@
-"""What decides about requests: each decider goes by what the worker knows, and asks placement."""
+"""The deciders about requests: each reads the knowledge of this worker, and asks placement."""
 
 import os_resource_classes
 import os_traits

@@ -1,4 +1,4 @@
-"""What the parts of a scheduler worker are made of."""
+"""The connections, the database and the settings that all parts of a scheduler worker are made of."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class Given(Struct, frozen=True):
         return timedelta(seconds=self.station.settings.host_down_s)
 
     def trouble_at(self, cell: str) -> str:
-        """What is wrong with the connection to the cell's own broker; empty if nothing is, or if the cell has none."""
+        """Why the connection to the cell's own broker fails; empty if it works, or if the cell has no broker of its own."""
         return self.cells[cell].consuming.trouble if cell in self.cells else ""
 
 

@@ -1,4 +1,4 @@
-"""What a scheduler worker knows of the cloud: hosts, cells, its picture of placement's data, and what waits for room."""
+"""The knowledge that a scheduler worker has of the cloud: hosts, cells, placement's data, and instances that wait for room."""
 
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from scheduler_worker.wiring.given import Given
 
 
 class Knowledge:
-    """What this worker knows, and the parts that keep it true."""
+    """The registries that deciders read, and the parts that keep them up to date."""
 
     def __init__(self, given: Given) -> None:
         settings, picture, clock, chance = given.settings, given.picture, given.clock, given.chance

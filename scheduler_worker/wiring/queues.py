@@ -1,4 +1,4 @@
-"""What answers: the worker loops that read queues. handlers.py says which message goes to which handler."""
+"""The worker loops that read queues. handlers.py says which message goes to which handler."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What sends the messages of rows to brokers, and copies of events to applications."""
+"""The outbox, which sends the messages of rows to brokers; and copies of events for applications."""
 
 from datetime import timedelta
 
