@@ -27,6 +27,9 @@ from bus.messages.placement import (
 )
 
 NAMED_MAX = 200
+# Types of consumers that hold what an instance gave up by a swap. On the instance's own host they have no place of their own:
+# their rows name no host.
+BESIDE_INSTANCES = ("CLEANUP", "MIGRATION")
 Instances = Annotated[tuple[InstanceId, ...], Meta(max_length=NAMED_MAX)]
 PageLimit = Annotated[int, Meta(ge=1, le=1000)]
 

@@ -1,7 +1,7 @@
 """The audit of the books. It compares the entries of placement, the API level, the cells and their hosts for each instance.
 
-views.py           what placement, the API level, the cells and the hosts have about one instance.
-judging.py         pure: the faults in a view; mending.py: the mend of each.
+The rules are in `bus.auditing`.
+
 reading.py         asks placement, the API level, the cells and the hosts, page by page side by side.
 auditing.py        one audit: looks twice, and mends.
 audit_command.py   `moor audit`

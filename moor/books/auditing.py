@@ -11,6 +11,20 @@ from functools import partial
 
 from msgspec import Struct
 
+from bus.auditing.judging import (
+    capacity_faults,
+    contradiction,
+    faults_of,
+    faults_of_way_back,
+    is_beside,
+    is_in_doubt,
+    is_in_flight,
+    leak_of,
+    name_clashes,
+    own_entry,
+    way_back_of,
+)
+from bus.auditing.views import Fault, Mend, Places, Sight, View
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
@@ -26,21 +40,7 @@ from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState
-from moor.books.judging import (
-    capacity_faults,
-    contradiction,
-    faults_of,
-    faults_of_way_back,
-    is_beside,
-    is_in_doubt,
-    is_in_flight,
-    leak_of,
-    name_clashes,
-    own_entry,
-    way_back_of,
-)
 from moor.books.reading import BooksReader, Speaks
-from moor.books.views import Fault, Mend, Places, Sight, View
 from moor.client import answer_of, batches_of, hosts_of, providers_of
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"

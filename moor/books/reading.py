@@ -11,6 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from bus.auditing.views import OnHost, View
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.books import (
     AskBooks,
@@ -24,7 +25,6 @@ from bus.messages.books import (
 )
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.workers.asking import NoAnswer
-from moor.books.views import OnHost, View
 from moor.client import Asks, answer_of, items_of
 
 # A younger claim may still get its row: by then a scheduler that died before it wrote the row is replaced, and the request

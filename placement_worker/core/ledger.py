@@ -35,11 +35,6 @@ Verdict = TypeVar("Verdict")
 Changes = TypeVar("Changes")
 
 
-# Types of consumers that hold what an instance gave up by a swap. On the instance's own host they have no place of their own:
-# their rows name no host.
-BESIDE_INSTANCES = ("CLEANUP", "MIGRATION")
-
-
 class SentOrder(Struct, frozen=True, gc=False):
     """A claim, swap or release, and the one cell its sender may act for (`speaks_for`; None if all cells)."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 
-from placement_worker.core.ledger import BESIDE_INSTANCES
+from bus.messages.books import BESIDE_INSTANCES
 from placement_worker.store_sql.amounts import NOTHING, held_amounts, used_amounts
 from placement_worker.tables import (
     consumers,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
+from bus.auditing import judging
+from bus.auditing.judging import faults_of
+from bus.auditing.views import Fault, OnHost, Places, Sight, View
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, MendConsumer, MendInstance
 from bus.messages.build import InstanceDetails, InstanceState, RequestId, Size
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.placement import NO_OWNER, ProviderState, ResourceAmount, ServerGroup, Share
-from moor.books import judging
-from moor.books.judging import faults_of
-from moor.books.views import Fault, OnHost, Places, Sight, View
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+from bus.auditing.judging import CAPACITY, LOST
 from bus.broker import Broker
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
 from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenConsumer
 from bus.messages.build import AskInstances, InstancesFound
 from bus.workers.station import Station
 from moor.books.auditing import AuditOptions, AuditResult, Finding, audited, with_computes
-from moor.books.judging import CAPACITY, LOST
 from moor.books.reading import BooksReader
 from moor.client import answer_of, hosts_of
 from tests.simulation.capacity_checker import CapacityChecker

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from bus.message import ConsumerId, ProviderId
+from bus.messages.books import BESIDE_INSTANCES
 from bus.messages.placement import ResourceAmount
 from placement_worker.core.apply_report import depths_under
-from placement_worker.core.ledger import BESIDE_INSTANCES, Consumer, TreeBook
+from placement_worker.core.ledger import Consumer, TreeBook
 
 Consumers = Mapping[ConsumerId, Consumer]
 Held = Mapping[ConsumerId, tuple[ResourceAmount, ...]]

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
+from bus.auditing import judging
 from bus.messages.build import InstanceId
 from bus.sql import open_database, write_once
-from moor.books import judging
 from placement_worker.store_sql.amounts import decode_held, encode_amounts
 from placement_worker.tables import consumers, providers
 from scheduler_worker.tables import instances as api_rows

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
+from bus.auditing import judging
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance
 from cell_conductor.row_codec import assemble_row, decode_body, decode_order, encode_body
 from cell_conductor.tables import cell_instances
-from moor.books import judging
 from placement_worker.tables import change_log, consumers
 from scheduler_worker.tables import instances as api_rows
 from tests.stories.moves.damage import Damage, change_consumer, change_row, more_of, run

@@ -7,6 +7,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.auditing import judging
+from bus.auditing.views import View
 from bus.message import Message, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
@@ -32,10 +34,8 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.workers.asking import NoAnswer
-from moor.books import judging
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.reading import BooksReader
-from moor.books.views import View
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio

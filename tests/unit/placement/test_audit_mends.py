@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.auditing.views import Fault
 from bus.messages.books import MendInstance
 from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
 from compute_sim.core.attempts import AttemptRecord, State
@@ -13,7 +14,6 @@ from compute_sim.simulated.driver import root_of
 from compute_sim.store_memory import MemoryComputeStore
 from moor.books.audit_command import Printer
 from moor.books.auditing import AuditResult, Finding
-from moor.books.views import Fault
 from scheduler_worker.core.instances.lifecycle import deleted_unseen, heard
 from scheduler_worker.core.instances.mending import mended
 from scheduler_worker.core.instances.rows import InstanceRow

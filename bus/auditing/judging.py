@@ -13,14 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
+from bus.auditing import mending
+from bus.auditing.views import INSTANCE, Fault, Mend, Places, Sight, View
 from bus.message import ProviderId
-from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, amounts_by_class
+from bus.messages.books import (
+    BESIDE_INSTANCES,
+    BookEntry,
+    CellEntry,
+    ExpectedClaim,
+    HostEntry,
+    amounts_by_class,
+)
 from bus.messages.build import InstanceState, Size
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import NO_OWNER, ProviderState, ResourceAmount
 from bus.topology import CELL0
-from moor.books import mending
-from moor.books.views import BESIDE_INSTANCES, INSTANCE, Fault, Mend, Places, Sight, View
 
 # How the API level calls a cell's states.
 _AT_API = {"building": "placed", "swapping": "placed", "broken": "error"}
@@ -55,10 +62,6 @@ UNLISTED = "unlisted"
 COUNTS = "counts"
 CAPACITY = "capacity"
 NAME = "name in two cells"
-KINDS = (
-    *(ORPHAN, MISSING, AMOUNTS, SIZE, HOST, TYPE, PROJECT, USER, GROUP, ATTEMPT),
-    *(LEAK, DRIFT, STRAY, LOST, TWICE, UNLISTED, COUNTS, CAPACITY, NAME),
-)
 
 
 def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:

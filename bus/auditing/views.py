@@ -11,9 +11,8 @@ from bus.messages.build import InstanceDetails, InstanceId, InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.placement import ProviderState
 
-# The types of consumers that claims make. Others belong to programs that write allocations themselves.
+# The type of an instance's consumer.
 INSTANCE = "INSTANCE"
-BESIDE_INSTANCES = ("CLEANUP", "MIGRATION")
 
 Mend = MendConsumer | MendInstance | RecountBooks | RemoveFromCell | DestroyInstance
 

@@ -1,5 +1,6 @@
 """The mend of a fault: one order, which names what the audit saw. If that has changed, the order does nothing."""
 
+from bus.auditing.views import OnHost, View
 from bus.messages.books import (
     BookEntry,
     CellEntry,
@@ -12,7 +13,6 @@ from bus.messages.books import (
 )
 from bus.messages.build import InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell
-from moor.books.views import OnHost, View
 
 RECOUNT = RecountBooks()
 

@@ -1,0 +1,6 @@
+"""The rules by which the books are audited. Pure: the caller reads the books, and looks again before it believes a fault.
+
+views.py      what placement, the API level, the cells and the hosts have about one instance.
+judging.py    the faults of one instance or consumer.
+mending.py    the mend of each fault.
+"""
