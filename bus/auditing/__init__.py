@@ -1,6 +1,8 @@
 """The rules by which the books are audited. Pure: the caller reads the books, and looks again before it believes a fault.
 
 views.py      what placement, the API level, the cells and the hosts have about one instance.
-judging.py    the faults of one instance or consumer.
+judging.py    the faults of one instance.
+claims.py     claims without a row of their own, such as those of migrations: which of them has leaked.
+hosts.py      names and capacity that hosts have twice.
 mending.py    the mend of each fault.
 """

@@ -9,7 +9,7 @@ whether it is wanted at all.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec import structs
 
@@ -25,8 +25,8 @@ from bus.messages.books import (
     amounts_by_class,
 )
 from bus.messages.build import InstanceState, Size
-from bus.messages.hosts import NODE, HostState
-from bus.messages.placement import NO_OWNER, ProviderState, ResourceAmount
+from bus.messages.hosts import NODE
+from bus.messages.placement import NO_OWNER, ResourceAmount
 from bus.topology import CELL0
 
 # How the API level calls a cell's states.
@@ -53,15 +53,12 @@ PROJECT = "wrong project"
 USER = "wrong user"
 GROUP = "wrong group"
 ATTEMPT = "wrong attempt"
-LEAK = "leak"
 DRIFT = "drift"
 STRAY = "stray"
 LOST = "lost"
 TWICE = "in two cells"
 UNLISTED = "unlisted"
 COUNTS = "counts"
-CAPACITY = "capacity"
-NAME = "name in two cells"
 
 
 def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:
@@ -139,81 +136,9 @@ def faults_of_way_back(
                 yield structs.replace(fault, version=(view.version, seen))
 
 
-def leak_of(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
-    """The fault of a migration's or cleanup's consumer that holds resources although no cell needs it."""
-    is_known = consumer.cell in (*NO_CELLS, *sight.known)
-    what = "move" if consumer.type == "MIGRATION" else "cleanup"
-    return Fault(
-        LEAK,
-        consumer.id,
-        f"consumer {consumer.id} of type {consumer.type} holds {_amounts(consumer.held, places)}, and no {what} of any "
-        f"instance of cell {consumer.cell} needs it",
-        mend=mending.end(consumer) if is_known else None,
-        advice="" if is_known else no_such_cell(consumer),
-        version=(consumer.generation, consumer.attempt, consumer.held),
-    )
-
-
 def contradiction(text: str) -> Fault:
     """A fault that placement found in its own tables, in the words of its audit."""
     return Fault(COUNTS, None, f"placement: {text}", mend=mending.RECOUNT, version=(text,))
-
-
-def name_clashes(hosts: Iterable[HostState]) -> list[Fault]:
-    """The names that hosts of several cells have."""
-    cells: dict[str, set[str]] = {}
-    for host in hosts:
-        cells.setdefault(host.name.lower(), set()).add(host.cell)
-    return [
-        Fault(
-            NAME,
-            None,
-            f"hosts of cells {', '.join(sorted(there))} are called {name}",
-            advice="each is used as before; give the name with its cell. If one of them is none of yours, its cell's user "
-            "has sent a false report",
-        )
-        for name, there in sorted(cells.items())
-        if len(there) > 1
-    ]
-
-
-def capacity_faults(providers: Iterable[ProviderState]) -> Iterator[Fault]:
-    """The classes of which a host's tree has more than its reporter reports: the same capacity may be there twice.
-
-    A tree may have less, and classes that its reporter never reports: these were written by name. A tree of which nothing
-    is reported is not judged.
-    """
-    trees: dict[ProviderId, list[ProviderState]] = {}
-    for each in providers:
-        trees.setdefault(each.root, []).append(each)
-    for tree in trees.values():
-        # Where nothing was written by name, each provider has what is reported.
-        if any(each.reported is None or each.reported for each in tree):
-            yield from _capacity_of(tree)
-
-
-def _capacity_of(tree: Sequence[ProviderState]) -> Iterator[Fault]:
-    there: Counter[str] = Counter()
-    reported: Counter[str] = Counter()
-    for each in tree:
-        there.update({name: stock.total for name, stock in each.inventories.items()})
-        if each.reported is not None:
-            words = {**each.inventories, **each.reported}
-            reported.update({name: word.total for name, word in words.items() if word is not None})
-    root = next((each for each in tree if each.parent is None), tree[0])
-    for name, total in sorted(there.items()):
-        if 0 < reported[name] < total:
-            stands = ", ".join(
-                f"{each.inventories[name].total} on {each.name}" for each in tree if name in each.inventories
-            )
-            yield Fault(
-                CAPACITY,
-                None,
-                f"the tree of {root.name} has {total} of {name} ({stands}), and its reporter reports {reported[name]}",
-                advice="what was written by name stays: remove what is too much, or give it back to the reporter by "
-                "`moor provider set inventory PROVIDER --as-reported`",
-                version=(name, total, reported[name]),
-            )
 
 
 def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: str = "") -> Fault:
@@ -294,7 +219,7 @@ def _of_claim(
         yield _fault(
             MISSING,
             view,
-            f"{whose}placement has no claim of it, and it should hold {_amounts(claim.share.amounts, places)}: the instance is "
+            f"{whose}placement has no claim of it, and it should hold {amounts_in_words(claim.share.amounts, places)}: the instance is "
             f"{entry.instance.state} on {places.name(entry.host)} in cell {entry.instance.cell}",
             mend,
         )
@@ -321,7 +246,7 @@ def _orphan(view: View, entry: CellEntry | None, sight: Sight, places: Places) -
         return
     else:
         why = f"it is {told.state}" if told else "no cell and no row of the API level knows it"
-    text = f"{why}, and it holds {_amounts(consumer.held, places)}"
+    text = f"{why}, and it holds {amounts_in_words(consumer.held, places)}"
     if view.on_hosts:
         yield _fault(ORPHAN, view, text, advice="a host still has it: heal again when that has removed it")
     elif consumer.cell not in (*NO_CELLS, *sight.known):
@@ -345,13 +270,13 @@ def _differences(
         yield (
             HOST,
             f"its cell has it on {places.name(host)}, and placement on {places.name(consumer.host)}, with "
-            + _amounts(consumer.held, places),
+            + amounts_in_words(consumer.held, places),
         )
     elif not _are_same(view, consumer, wanted.amounts, places):
         yield (
             AMOUNTS,
-            f"on {places.name(wanted.host)} it holds {_amounts(consumer.held, places)}, and should hold "
-            + _amounts(wanted.amounts, places),
+            f"on {places.name(wanted.host)} it holds {amounts_in_words(consumer.held, places)}, and should hold "
+            + amounts_in_words(wanted.amounts, places),
         )
     for kind, what, has, should_be in (
         (TYPE, "type", consumer.type, claim.type),
@@ -400,7 +325,7 @@ def _by_tree(
     return sums
 
 
-def _amounts(amounts: tuple[ResourceAmount, ...], places: Places) -> str:
+def amounts_in_words(amounts: tuple[ResourceAmount, ...], places: Places) -> str:
     words = [
         f"{count} {resource} of {places.name(provider)}"
         for (provider, resource), count in amounts_by_class(amounts).items()

@@ -11,26 +11,15 @@ from functools import partial
 
 from msgspec import Struct
 
-from bus.auditing.judging import (
-    capacity_faults,
-    contradiction,
-    faults_of,
-    faults_of_way_back,
-    is_beside,
-    is_in_doubt,
-    is_in_flight,
-    leak_of,
-    name_clashes,
-    own_entry,
-    way_back_of,
-)
+from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
+from bus.auditing.hosts import capacity_faults, name_clashes
+from bus.auditing.judging import contradiction, faults_of, faults_of_way_back, is_in_flight, way_back_of
 from bus.auditing.views import Fault, Mend, Places, Sight, View
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
     NAMED_MAX,
     AskContradictions,
-    BookEntry,
     ContradictionsFound,
     MendConsumer,
     MendInstance,
@@ -118,13 +107,11 @@ class Audit:
         self._findings: list[Finding] = []
         self._compared = 0
         self._in_flight = 0
-        # Consumers of which no row has the id, those that a cell counts on or has just freed, and the instances that wait
-        # to be confirmed, with the consumers of their migrations.
+        # Consumers of which no row has the id, and the instances that wait to be confirmed, with the consumers of their
+        # migrations.
         self._alone: dict[ConsumerId, View] = {}
-        self._needed: set[ConsumerId] = set()
+        self._needed = NeededClaims()
         self._ways_back: dict[ConsumerId, ConsumerId] = {}
-        # By cell and project (None: unknown), the highest attempt of the instances in doubt.
-        self._doubts: dict[tuple[str, str | None], int] = {}
 
     async def run(self) -> AuditResult:
         contradictions = await self._contradictions() if self._options.is_of_all else []
@@ -197,7 +184,7 @@ class Audit:
         suspects: list[tuple[View, list[Fault]]] = []
         for view in views:
             self._note_claims(view, sight)
-            if _is_claim_alone(view):
+            if is_claim_alone(view):
                 self._alone[view.id] = view
                 continue
             if not self._options.concerns(view):
@@ -230,28 +217,12 @@ class Audit:
     # Claims of other consumers
 
     def _note_claims(self, view: View, sight: Sight) -> None:
-        if is_in_doubt(view, own_entry(view)):
-            self._note_doubt(view)
+        self._needed.note(view, sight)
+        if is_in_flight(view, sight) or not self._options.concerns(view):
+            return
         for entry in view.in_cells:
-            instance = entry.instance
-            self._needed.update(claim.consumer for claim in entry.claims if claim.consumer != instance.id)
-            if is_in_flight(view, sight):
-                self._needed.update(entry.freed)
-            elif (way_back := way_back_of(entry)) is not None and self._options.concerns(view):
-                self._ways_back[instance.id] = way_back.consumer
-
-    def _note_doubt(self, view: View) -> None:
-        project = None if view.consumer is None else view.consumer.project
-        for each in view.on_hosts:
-            key = each.cell, project
-            self._doubts[key] = max(each.entry.attempt, self._doubts.get(key, 0))
-
-    def _may_be_of_doubted(self, consumer: BookEntry | None) -> bool:
-        """May this be the migration or a cleanup of an instance in doubt? The row that named it may be lost."""
-        if consumer is None or not is_beside(consumer):
-            return False
-        of_any = self._doubts.get((consumer.cell, None), 0)
-        return consumer.attempt <= max(of_any, self._doubts.get((consumer.cell, consumer.project), 0))
+            if (way_back := way_back_of(entry)) is not None:
+                self._ways_back[entry.instance.id] = way_back.consumer
 
     async def _compare_ways_back(self) -> None:
         for some in batches_of(sorted(self._ways_back.items()), LOOKED_AT_ONCE_MAX):
@@ -271,15 +242,11 @@ class Audit:
 
     async def _compare_alone(self) -> None:
         concerned = [view for _, view in sorted(self._alone.items()) if self._options.concerns(view)]
-        suspects = [
-            view
-            for view in concerned
-            if view.id not in self._needed and not self._may_be_of_doubted(view.consumer)
-        ]
+        suspects = [view for view in concerned if not self._needed.may_be_needed(view)]
         self._compared += len(concerned)
         sight = self._sight(None)
         for some in batches_of(suspects, LOOKED_AT_ONCE_MAX):
-            found = [fault for view in some for fault in self._faults_alone(view, sight)]
+            found = [fault for view in some for fault in faults_alone(view, sight, self._places)]
             await self._look_twice(found, partial(self._alone_now, [view.id for view in some]))
 
     async def _alone_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
@@ -289,16 +256,7 @@ class Audit:
         """
         views, asked = await self._reader.views_of(ids, ())
         sight = self._sight(asked)
-        return [fault for view in views.values() for fault in self._faults_alone(view, sight)]
-
-    def _faults_alone(self, view: View, sight: Sight) -> list[Fault]:
-        consumer = view.consumer
-        if consumer is None or not is_beside(consumer):
-            return [*faults_of(view, sight, self._places)]
-        is_unanswered = consumer.cell in sight.known - sight.cells
-        if not consumer.held or consumer.is_new or is_unanswered:
-            return []
-        return [leak_of(consumer, sight, self._places)]
+        return [fault for view in views.values() for fault in faults_alone(view, sight, self._places)]
 
     # Mending
 
@@ -382,20 +340,6 @@ async def problems_in_books(client: Speaks) -> list[str]:
 def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:
     """The cells in which a compute controls hypervisors. Bare-metal nodes are Ironic's, and no compute has them."""
     return frozenset(each.cell for each in hosts if each.kind != NODE)
-
-
-def _is_claim_alone(view: View) -> bool:
-    """True if placement has a claim for this id, and no row of the API level or of a cell has the id.
-
-    Allocations that a program wrote for itself are no claim.
-    """
-    consumer = view.consumer
-    return (
-        view.is_alone
-        and consumer is not None
-        and bool(consumer.held)
-        and (consumer.attempt > 0 or is_beside(consumer))
-    )
 
 
 def _refusal(verdict: WriteVerdict, places: Places) -> str:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from bus.auditing.judging import CAPACITY, LOST
+from bus.auditing.hosts import CAPACITY
+from bus.auditing.judging import LOST
 from bus.broker import Broker
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
 from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenConsumer

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from bus.auditing import judging
+from bus.auditing import claims, judging
 from bus.messages.build import InstanceId
 from bus.sql import open_database, write_once
 from placement_worker.store_sql.amounts import decode_held, encode_amounts
@@ -102,12 +102,12 @@ DAMAGES: Mapping[str, Damage] = {
     ),
     "a migration of no move": Damage(
         lambda connection, id_: _add_consumer(connection, id_, "MIGRATION", UUID(int=ADDED.int + 2)),
-        frozenset({judging.LEAK}),
+        frozenset({claims.LEAK}),
         adds=True,
     ),
     "a cleanup of no host": Damage(
         lambda connection, id_: _add_consumer(connection, id_, "CLEANUP", UUID(int=ADDED.int + 3)),
-        frozenset({judging.LEAK}),
+        frozenset({claims.LEAK}),
         adds=True,
     ),
     "its claim is gone": Damage(

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.auditing import judging
+from bus.auditing import hosts, judging
 from bus.auditing.views import View
 from bus.message import Message, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
@@ -181,7 +181,7 @@ def a_provider(
 
 
 def capacity_texts(*tree: ProviderState) -> list[str]:
-    return [fault.text for fault in judging.capacity_faults(tree)]
+    return [fault.text for fault in hosts.capacity_faults(tree)]
 
 
 async def test_capacity_that_is_there_twice_is_a_fault_with_provider_class_and_both_numbers() -> None:
@@ -226,8 +226,8 @@ async def test_an_audit_names_capacity_that_both_looks_found_and_does_not_mend_i
     found = [await audit(one, heals=heals) for heals in (False, True)]
 
     assert [[(each.fault.kind, each.outcome) for each in result.findings] for result in found] == [
-        [(judging.CAPACITY, "found")],
-        [(judging.CAPACITY, "not mended")],
+        [(hosts.CAPACITY, "found")],
+        [(hosts.CAPACITY, "not mended")],
     ]
     assert one.given == []
     tree = tree[:1]
