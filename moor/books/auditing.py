@@ -29,8 +29,8 @@ from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState
-from moor.books.reading import BooksReader, Speaks
-from moor.client import answer_of, batches_of, hosts_of, providers_of
+from moor.books.reading import BooksReader
+from moor.client import answer_of, batches_of, providers_of
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.
@@ -57,6 +57,14 @@ class AuditResult(Struct, frozen=True, kw_only=True):
     in_flight: int
     findings: tuple[Finding, ...]
     unanswered: tuple[str, ...]
+
+    def problems(self) -> list[str]:
+        """All that is wrong if the cloud is at rest: then nothing is in flight, and each cell answers."""
+        return [
+            *[each.fault.text for each in self.findings],
+            *[f"{each} did not answer" for each in self.unanswered],
+            *([f"{self.in_flight} instances are in flight"] if self.in_flight else ()),
+        ]
 
     @property
     def is_all_mended(self) -> bool:
@@ -323,18 +331,6 @@ async def audited(
 ) -> AuditResult:
     places = Places({each.id: each for each in await providers_of(reader.api)})
     return await Audit(reader, options, clock=clock, places=places, hosts=hosts, tell=tell).run()
-
-
-async def problems_in_books(client: Speaks) -> list[str]:
-    """The faults in the books of a cloud at rest, of which all cells are on this broker."""
-    hosts = await hosts_of(client)
-    cells = dict.fromkeys(sorted({each.cell for each in hosts}), client)
-    reader = BooksReader(client, cells, with_computes(hosts))
-    found = await audited(reader, AuditOptions(settle=timedelta()), hosts=hosts)
-    return [
-        *[each.fault.text for each in found.findings],
-        *[f"{each} did not answer" for each in found.unanswered],
-    ]
 
 
 def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:

@@ -80,11 +80,14 @@ class BooksReader:
     `cells` are the cells whose conductor has always answered so far, `computes` those whose compute process has.
     """
 
-    def __init__(self, api: Speaks, cells: Mapping[str, Speaks], computes: Collection[str]) -> None:
+    def __init__(
+        self, api: Speaks, cells: Mapping[str, Speaks], computes: Collection[str], new_s: int = NEW_S
+    ) -> None:
         """`cells` has the client for each cell: that of the API level, unless the cell has a broker of its own. `computes`
-        are the cells that have hypervisors.
+        are the cells that have hypervisors. Claims of the last `new_s` seconds are marked as new.
         """
         self.api = api
+        self._new_s = new_s
         self.in_cell = cells
         self.cells = {*cells}
         self.computes = {*computes} & {*cells}
@@ -119,7 +122,7 @@ class BooksReader:
         Return the views by id, and the hosts that could be asked. Placement is read first, since a claim is made before its
         row, and ends after it.
         """
-        books = AskBooks(consumers=tuple(ids), new_s=NEW_S)
+        books = AskBooks(consumers=tuple(ids), new_s=self._new_s)
         rows = AskInstances(instances=tuple(ids), limit=INSTANCES_PAGE)
         asked: set[ProviderId] = set()
         entries = await items_of(self.api, books, BooksFound, _of_books)

@@ -3,5 +3,5 @@
 - running.py: sends the requests.
 - tally.py: counts the events that were received.
 - screen.py: draws these counts while the demo runs.
-- checking.py: compares them with placement's books at the end.
+- checking.py: prints them at the end, and the problems that were found.
 """

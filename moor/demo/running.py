@@ -13,15 +13,15 @@ from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId
 from bus.messages.hosts import HostState
 from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
+from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
-from moor.books.auditing import problems_in_books
+from moor.books.at_rest import problems_left
 from moor.client import Feed, during, hearing, providers_of, until_choosable
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, spread
 from moor.demo.checking import conclude
 from moor.demo.screen import CELLS, TINKERED, screen
 from moor.demo.tally import Tally
 from moor.instances.request_ids import new_request_ids
-from moor.load.auditing import problems_left
 from moor.options import out
 from moor.tuning import CloudSettings
 
@@ -41,10 +41,13 @@ FAULTS = FaultScript(
     ),
 )
 ATTEMPT_TIMEOUT_S = 3.0
+# A host that stops answering again and again tells in between how many instances it has.
+FACTS_EVERY_S = 0.5
 DEFAULTS = CloudSettings(
+    compute=ComputeSettings(facts_every_s=FACTS_EVERY_S),
     conductor=ConductorSettings(
         attempt_timeout_s=ATTEMPT_TIMEOUT_S, remind_every_s=ATTEMPT_TIMEOUT_S, poll_ms=100.0
-    )
+    ),
 )
 WORKERS = {"placement": 1, "scheduler": 2, "conductor": 1}
 ASKING_TIMES = 50
@@ -73,11 +76,10 @@ async def run_demo(plan: DemoPlan, cloud: TemporaryCloud) -> None:
             # One request fits on no host.
             wanted = [(f"web-{number:04}", SMALL) for number in range(1, plan.boots + 1)] + [("giant", GIANT)]
             tally.begin()
-            await ask(cloud, wanted, plan.asking_s)
+            await ask(cloud, tally, wanted, plan.asking_s)
             await until(lambda: tally.is_over)
             drawn.refresh()
-        books = await problems_left(lambda: problems_in_books(cloud.client))
-        await conclude(cloud.client, tally, books)
+        conclude(tally, await problems_left(cloud, tally.wanted, tally.asked()))
         await clean_up(cloud, tally, [*tally.states])
 
     async with (
@@ -123,8 +125,11 @@ async def until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def ask(cloud: TemporaryCloud, wanted: Sequence[tuple[str, Flavor]], asking_s: float) -> None:
+async def ask(
+    cloud: TemporaryCloud, tally: Tally, wanted: Sequence[tuple[str, Flavor]], asking_s: float
+) -> None:
     """Send the requests in batches over a few seconds, so that hosts change between them."""
+    tally.flavors.update(wanted)
     # Each run draws new ids: with the same ids, a second run would repeat requests that have ended already.
     requests = [
         Outgoing(BuildInstance(request_id=id_, flavor=flavor, name=name, project="demo"))

@@ -5,9 +5,11 @@ from collections import deque
 
 from msgspec import Struct, structs
 
+from bus.auditing.at_rest import Asked
 from bus.message import Message, ProviderId
 from bus.messages.build import (
     ClaimRefused,
+    Flavor,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -16,6 +18,7 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.placement import ProvidersChanged, ProviderState, ProviderUsage
+from moor.load.orders import amounts_of
 
 NEWS_MAX = 5
 SLICE_S = 0.1
@@ -31,6 +34,8 @@ class News(Struct, frozen=True):
 class Tally:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
+        # By the names of the instances that are asked for.
+        self.flavors: dict[str, Flavor] = {}
         self.began_s = time.monotonic()
         self.ended_s = self.began_s
         # Instances that have ended, in their end state.
@@ -89,6 +94,17 @@ class Tally:
     def name_of(self, host: str) -> str:
         """The host's name for the screen; a subclass may look it up."""
         return host
+
+    def asked(self, of_nodes: Flavor | None = None) -> dict[InstanceId, Asked]:
+        """Each instance with its flavor and the last state that was heard. `of_nodes` is the flavor for bare metal."""
+        return {
+            id_: Asked(
+                "deleted" if id_ in self.deleted else state.state,
+                amounts_of(flavor := self.flavors[state.name]),
+                on_node=flavor == of_nodes,
+            )
+            for id_, state in self.states.items()
+        }
 
     def count(self, state: str) -> int:
         return sum(each.state == state for each in self.states.values())

@@ -5,6 +5,5 @@
 - measuring.py: reads the CPU time of all processes meanwhile.
 - cpu.py: reads CPU times from the kernel.
 - listeners.py: finds the process that serves a URL's port on this machine.
-- auditing.py: compares what clients, API level, placement and hosts report afterwards.
 - results.py: prints the figures as JSON or as a table.
 """

@@ -27,6 +27,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import MoveInstance
+from bus.topology import CELL0
 from moor.instances.request_ids import new_request_ids
 from moor.load.results import OfKind, latency_of
 from scheduler_worker.requests.instance_ids import instance_id_of
@@ -199,6 +200,16 @@ def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
 def latencies_of(orders: Iterable[Order]) -> list[float]:
     """The times in seconds from sending to end of the orders that succeeded."""
     return [each.ended_s - each.sent_s for each in orders if each.outcome in DONE]
+
+
+def claims_of(rows: Iterable[InstanceState]) -> tuple[int, int]:
+    """How many claims the schedulers made for these instances, and how many of them placement refused.
+
+    Each instance outside of cell0 was granted one claim.
+    """
+    rows = tuple(rows)
+    refused = sum(len(row.refusals) for row in rows)
+    return refused + sum(row.cell != CELL0 for row in rows), refused
 
 
 def flavor_with(classes: Iterable[str]) -> Flavor:

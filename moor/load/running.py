@@ -1,5 +1,6 @@
 """Runs a load run: starts the workers, waits for the hosts, fires and measures the boots, and audits the result."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -9,19 +10,30 @@ from typing import Any
 from msgspec import Struct
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bus.auditing.at_rest import Asked
+from bus.broker import Connection
 from bus.errors import Failure
 from bus.messages.build import InstanceState
 from bus.messages.placement import ProviderState
+from bus.topology import QueueKind, objects_of
 from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
+from moor.books.at_rest import found_instances, problems_left
 from moor.client import hearing, providers_of, until_choosable
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.load.auditing import claims_of, instances_of, problems_left, problems_of, until_quiet
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
 from moor.load.firing import fire
 from moor.load.listeners import listener_of
 from moor.load.measuring import Meter
-from moor.load.orders import OrderRun, figures_of, flavor_with, latencies_of, mix_of
+from moor.load.orders import (
+    OrderRun,
+    amounts_of,
+    claims_of,
+    figures_of,
+    flavor_with,
+    latencies_of,
+    mix_of,
+)
 from moor.load.results import Audited, LoadResult, Phase, latency_of
 from moor.options import err
 from moor.showing import shortened
@@ -31,6 +43,10 @@ SPAWN_MS = 50.0
 # How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")
 ENDS = ("instance.active.#", "instance.error.#", "instance.deleted.#", "build.rejected")
+# How long queues may take to become empty, and in how many polls in a row they must be.
+QUIET_S_MAX = 15.0
+QUIET_LOOKS = 3
+LOOK_EVERY_S = 0.1
 OWN_SERVERS = "a load run needs its own servers, a new database and a new virtual host"
 
 
@@ -80,9 +96,9 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         meter = Meter(clocks.processes, plan.boots, clocks.generator)
         of_mix = Meter(clocks.processes, len(mix_of(plan.moves)), clocks.generator)
         boots, mixed, problems = await cloud.during(_measured(plan, cloud, meter, of_mix))
-        rows = await cloud.during(instances_of(cloud.client, list(boots.instances)))
+        found = await cloud.during(found_instances(cloud, list(boots.instances)))
     states = [boot.state for boot in boots.instances.values() if boot.state is not None]
-    claims, conflicts = claims_of(rows.values())
+    claims, conflicts = claims_of(row for page in found for row in page.instances)
     tenths = meter.parts_us_per_boot()
     ours, others = meter.shares(os.cpu_count() or 1)
     return LoadResult(
@@ -136,7 +152,7 @@ def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Cloc
 
 async def _measured(
     plan: Plan, cloud: TemporaryCloud, meter: Meter, of_mix: Meter
-) -> tuple[OrderRun, OrderRun | None, list[str]]:
+) -> tuple[OrderRun, OrderRun | None, Sequence[str]]:
     """Fire and measure the boots, then a mix of moves, boots and deletes, then audit.
 
     Returns both runs and the problems that the audit found. A plan without moves has no second run.
@@ -156,7 +172,11 @@ async def _measured(
                 mixed = OrderRun(mix_of(plan.moves), flavor, boots.instances)
                 await fire(mixed, cloud.client, feed, plan.in_flight, tell)
     instances = mixed.instances if mixed else boots.instances
-    return boots, mixed, await problems_left(lambda: problems_of(cloud, instances))
+    asked = {
+        id_: Asked(boot.state.state if boot.state else "", amounts_of(boot.flavor))
+        for id_, boot in instances.items()
+    }
+    return boots, mixed, await problems_left(cloud, len(asked), asked)
 
 
 async def until_ready(
@@ -201,11 +221,25 @@ async def measuring(
             meter.progress(ended)
             progress.update(bar, completed=ended)
 
-        await until_quiet(cloud.connection, tuple(plan.cells))
+        await _until_quiet(cloud.connection, tuple(plan.cells))
         meter.read(0)
         yield tell
-        await until_quiet(cloud.connection, tuple(plan.cells))
+        await _until_quiet(cloud.connection, tuple(plan.cells))
         meter.read(meter.count)
+
+
+async def _until_quiet(connection: Connection, cells: Sequence[str]) -> None:
+    """Wait until all queues of orders and questions have been empty in several polls in a row."""
+    work = [
+        queue.name
+        for queue in objects_of(cells).queues
+        if queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS)
+    ]
+    quiet = 0
+    async with asyncio.timeout(QUIET_S_MAX):
+        while quiet < QUIET_LOOKS:
+            quiet = 0 if any([await connection.depth(queue) for queue in work]) else quiet + 1
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
 def summary_of(

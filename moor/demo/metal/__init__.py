@@ -3,5 +3,5 @@
 - running.py: sends the requests, switches maintenance on and off, and kills the daemon.
 - tally.py: counts the received events and reads the daemons' rows.
 - screen.py: draws these counts while the demo runs.
-- checking.py: compares Ironic, the daemons, placement and the schedulers at the end.
+- checking.py: prints them at the end, and the problems that were found.
 """

@@ -1,25 +1,16 @@
-"""The end of the demo: compares what Ironic, the daemons, placement and the instances' cells report.
+"""The end of the demo: prints what was heard. Any problem in the books or of the kill ends the demo with exit code 1."""
 
-The check waits for late updates. Any remaining problem is printed and ends the demo with exit code 1.
-"""
+from collections.abc import Iterator, Sequence
 
-from collections.abc import Iterator
-
-from moor.clouds.temporary_cloud import TemporaryCloud
 from moor.demo.checking import print_end
-from moor.demo.metal.tally import MetalTally
-from moor.load.auditing import problems_left
-from moor.load.node_auditing import VIRTUAL_NAME, Reported, problems_of, reported_by
+from moor.demo.metal.tally import VIRTUAL_NAME, MetalTally
 from moor.options import out
 
 
-async def conclude(cloud: TemporaryCloud, tally: MetalTally) -> None:
-    async def problems() -> list[str]:
-        return [*problems_of(await _reported(cloud, tally))]
-
-    found = [*await problems_left(problems), *problems_of_the_kill(tally)]
+def conclude(tally: MetalTally, found: Sequence[str]) -> None:
+    """Print the results of the demo, and the problems that were found at its end."""
     out.print()
-    print_end(found, _checked(tally, await _reported(cloud, tally)))
+    print_end([*found, *problems_of_the_kill(tally)], _checked(tally))
 
 
 def problems_of_the_kill(tally: MetalTally) -> list[str]:
@@ -33,30 +24,23 @@ def problems_of_the_kill(tally: MetalTally) -> list[str]:
     return []
 
 
-def _checked(tally: MetalTally, reported: Reported) -> Iterator[str]:
-    active = [each for each in reported.instances.values() if each.state == "active"]
+def _checked(tally: MetalTally) -> Iterator[str]:
+    active = [
+        each for id_, each in tally.states.items() if each.state == "active" and id_ not in tally.deleted
+    ]
     nodes = sum(not each.name.startswith(VIRTUAL_NAME) for each in active)
     yield (
-        f"all {reported.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error; "
+        f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error; "
         f"{len(tally.needed_alternates)} took an alternate"
     )
     yield f"{nodes} instances are each alone on a node, and {len(active) - nodes} on hypervisors"
     yield f"no node has an unknown instance; the nodes of {len(tally.deleted)} deleted instances are clean"
     yield (
         f"after {tally.flips} maintenance flips, placement offers exactly the nodes that Ironic has available, of "
-        f"{len(reported.ironic)}"
+        f"{len(tally.rows)}"
     )
     yield (
         f"{tally.killed} was killed: its {len(tally.orphaned)} nodes had new owners after {tally.taken_over_s or 0:.1f} s, and "
         f"were reported by them after {tally.reported_s or 0:.1f} s"
     )
     yield "the books of placement, the API level and the cells agree, and there are no dead letters"
-
-
-async def _reported(cloud: TemporaryCloud, tally: MetalTally) -> Reported:
-    return await reported_by(
-        cloud,
-        wanted=tally.wanted,
-        ended=tally.count("active") + tally.count("error"),
-        instances={id_: state for id_, state in tally.states.items() if id_ not in tally.deleted},
-    )

@@ -19,15 +19,15 @@ from compute_sim.ironic import IronicScript, Refused
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
+from moor.books.at_rest import problems_left
 from moor.client import during
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups, flavor_of_nodes
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.demo.metal.checking import conclude
 from moor.demo.metal.screen import metal_screen
-from moor.demo.metal.tally import MetalTally
+from moor.demo.metal.tally import VIRTUAL_NAME, MetalTally
 from moor.demo.running import ask, clean_up, delete, hear, listening, live, servers_of, until
 from moor.demo.tally import News
-from moor.load.node_auditing import VIRTUAL_NAME
 from moor.tuning import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 
@@ -116,7 +116,7 @@ async def _run(plan: MetalDemoPlan, cloud: TemporaryCloud, tally: MetalTally) ->
         await during(_run_steps(plan, cloud, tally), _flip_until_stopped(cloud, tally))
         await _settle(cloud, tally)
         drawn.refresh()
-    await conclude(cloud, tally)
+    conclude(tally, await problems_left(cloud, tally.wanted, tally.asked(METAL)))
     await clean_up(cloud, tally, _active(tally))
 
 
@@ -124,13 +124,13 @@ async def _run_steps(plan: MetalDemoPlan, cloud: TemporaryCloud, tally: MetalTal
     tally.begin()
     virtual = [(f"{VIRTUAL_NAME}{number:03}", SMALL) for number in range(1, VIRTUAL + 1)]
     metal = [(f"metal-{number:03}", METAL) for number in range(1, plan.first + 1)]
-    await asyncio.gather(ask(cloud, [*virtual, *metal], ASKING_S), _kill_one(plan, cloud, tally))
+    await asyncio.gather(ask(cloud, tally, [*virtual, *metal], ASKING_S), _kill_one(plan, cloud, tally))
     await until(lambda: tally.is_over)
     deleted = _active(tally, on_metal=True)[: plan.again]
     tally.news.append(News("blue", f"{len(deleted)} instances are deleted, and their nodes cleaned"))
     tally.wanted += plan.again
     await delete(cloud, tally, deleted)
-    await ask(cloud, [(f"again-{number:03}", METAL) for number in range(1, plan.again + 1)], ASKING_S)
+    await ask(cloud, tally, [(f"again-{number:03}", METAL) for number in range(1, plan.again + 1)], ASKING_S)
     await until(lambda: tally.is_over)
 
 

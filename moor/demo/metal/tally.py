@@ -8,6 +8,9 @@ from bus.messages.placement import ProvidersChanged
 from ironic_sync.core.rows import NodeRow
 from moor.demo.tally import News, Tally
 
+# The names of instances on hypervisors start with this.
+VIRTUAL_NAME = "web-"
+
 
 class MetalTally(Tally):
     """A `Tally` that also keeps the rows of nodes, and notes maintenance flips and how the nodes of a killed daemon are

@@ -5,21 +5,22 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from bus.auditing.at_rest import Asked
 from bus.message import ProviderId
 from compute_sim.ironic import IronicScript
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
-from moor.client import during, hearing, hosts_of, providers_of
+from moor.books.at_rest import problems_left
+from moor.client import during, hearing, providers_of
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud_processes import Servers
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
-from moor.load.auditing import problems_left
 from moor.load.measuring import Meter
-from moor.load.metal.firing import DeployRun, Timings, end_maintenance, fire_changes
+from moor.load.metal.firing import FLAVOR, DeployRun, Timings, end_maintenance, fire_changes
 from moor.load.metal.results import MetalLoadResult
 from moor.load.metal.watching import NodeWatch
-from moor.load.node_auditing import problems_of, reported_by
+from moor.load.orders import amounts_of
 from moor.load.results import latency_of
 from moor.load.running import (
     OWN_SERVERS,
@@ -83,7 +84,9 @@ async def run_load(plan: MetalPlan, servers: Servers | None) -> MetalLoadResult:
         of_changes = Meter(clocks.processes, plan.changes, clocks.generator)
         of_deploys = Meter(clocks.processes, plan.deploys, clocks.generator)
         changes, deploys = await cloud.during(_fired(plan, cloud, of_changes, of_deploys))
-        problems = await cloud.during(problems_left(lambda: _problems(plan, cloud, deploys)))
+        amounts = amounts_of(FLAVOR)
+        asked = {state.id: Asked("deleted", amounts, on_node=True) for state in deploys.states}
+        problems = await cloud.during(problems_left(cloud, plan.deploys, asked))
     return MetalLoadResult(
         **summary_of(deploys.states, problems, clocks, servers, {**plan.counts, "ironic": plan.daemons}),
         nodes=plan.nodes,
@@ -135,13 +138,3 @@ async def _fired(
             return changes, deploys
 
         return await during(fire(), watch.listen(feed))
-
-
-async def _problems(plan: MetalPlan, cloud: TemporaryCloud, deploys: DeployRun) -> list[str]:
-    reported = await reported_by(cloud, wanted=plan.deploys, ended=len(deploys.states), instances={})
-    left_over = [
-        f"{host.name} has {host.instances} instances, although all were deleted"
-        for host in await hosts_of(cloud.client)
-        if host.instances
-    ]
-    return [*problems_of(reported), *left_over]

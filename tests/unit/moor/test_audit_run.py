@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.auditing import hosts, judging
+from bus.auditing import claims, hosts, judging
 from bus.auditing.views import View
 from bus.message import Message, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
@@ -35,7 +35,7 @@ from bus.messages.placement import (
 )
 from bus.workers.asking import NoAnswer
 from moor.books.auditing import AuditOptions, AuditResult, audited
-from moor.books.reading import BooksReader
+from moor.books.reading import NEW_S, BooksReader
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio
@@ -71,7 +71,11 @@ class Everyone:
         view = self._views[min(self._looks, len(self._views)) - 1]
         match question:
             case AskBooks():
-                return BooksFound(consumers=(view.consumer,) if view.consumer else ())
+                consumer = view.consumer
+                # Placement marks a claim as new only if it is asked how new.
+                if consumer is not None and not question.new_s:
+                    consumer = structs.replace(consumer, is_new=False)
+                return BooksFound(consumers=(consumer,) if consumer else ())
             case AskInstances():
                 return InstancesFound(
                     instances=(view.at_api,) if view.at_api else (),
@@ -98,8 +102,10 @@ class Everyone:
         self.given.append(message)
 
 
-async def audit(everyone: Everyone, *, heals: bool = False, cell: str = "") -> AuditResult:
-    reader = BooksReader(everyone, dict.fromkeys(("c1", "c2"), everyone), ("c1", "c2"))
+async def audit(
+    everyone: Everyone, *, heals: bool = False, cell: str = "", new_s: int = NEW_S
+) -> AuditResult:
+    reader = BooksReader(everyone, dict.fromkeys(("c1", "c2"), everyone), ("c1", "c2"), new_s)
     options = AuditOptions(settle=timedelta(minutes=1), heals=heals, cell=cell)
     return await audited(reader, options, clock=lambda: NOW)
 
@@ -150,6 +156,34 @@ async def test_who_does_not_answer_is_named_and_nothing_of_theirs_is_judged(
 
     assert (result.findings, list(result.unanswered)) == ((), unanswered)
     assert result.in_flight == (silent is AskCellBooks)
+
+
+async def test_a_new_claim_without_a_row_is_a_fault_only_when_nothing_is_under_way() -> None:
+    """Its row may still come, if its request is delivered again. So it is of an instance, and of a migration."""
+    for kind, fault in (("INSTANCE", judging.ORPHAN), ("MIGRATION", claims.LEAK)):
+        alone = a_consumer(is_new=True, type=kind)
+        everyone = Everyone(structs.replace(alone, at_api=None, in_cells=(), on_hosts=()))
+
+        usual = await audit(everyone)
+        at_rest = await audit(everyone, new_s=0)
+
+        assert usual.findings == ()
+        assert [each.fault.kind for each in at_rest.findings] == [fault]
+
+
+async def test_what_is_in_flight_or_does_not_answer_is_a_problem_when_nothing_is_under_way() -> None:
+    just_now = structs.replace(a_view().in_cells[0], stirred_at=NOW)
+
+    assert (await audit(Everyone(a_view()))).problems() == []
+    assert (await audit(Everyone(structs.replace(a_view(), in_cells=(just_now,))))).problems() == [
+        "1 instances are in flight"
+    ]
+    assert (await audit(Everyone(a_view(), silent=AskHostBooks))).problems() == [
+        "the compute of cell c1 did not answer",
+        "the compute of cell c2 did not answer",
+    ]
+    (problem,) = (await audit(Everyone(HARMED))).problems()
+    assert "its user in placement is 'bob'" in problem
 
 
 async def test_an_audit_of_one_cell_counts_no_consumers_of_other_cells() -> None:

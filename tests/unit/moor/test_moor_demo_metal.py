@@ -18,10 +18,9 @@ from moor.demo.metal.checking import problems_of_the_kill
 from moor.demo.metal.screen import kind_of, metal_screen
 from moor.demo.metal.tally import MetalTally
 from moor.demo.screen import WIDTH
-from moor.load.node_auditing import Reported, problems_of
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
-METAL, WEB = (InstanceId(UUID(int=number)) for number in (101, 102))
+METAL = InstanceId(UUID(int=101))
 CLASS = "CUSTOM_BAREMETAL"
 
 
@@ -40,109 +39,13 @@ def instance_of(id_: InstanceId, name: str, host: str, **fields: object) -> Inst
     return structs.replace(plain, **fields)
 
 
-def provider_of(id_: ProviderId, *, reserved: int, used: int, resource: str = CLASS) -> ProviderState:
-    stock = InventoryState(total=1, reserved=reserved, used=used)
-    return ProviderState(internal=id_.int, id=id_, name=str(id_), root=id_, inventories={resource: stock})
+def provider_of(id_: ProviderId, *, reserved: int) -> ProviderState:
+    stock = InventoryState(total=1, reserved=reserved)
+    return ProviderState(internal=id_.int, id=id_, name=str(id_), root=id_, inventories={CLASS: stock})
 
 
-def row_of(id_: ProviderId, owner: str = "ironic-1", epoch: int = 2, read_epoch: int = 2) -> NodeRow:
-    return NodeRow(
-        id=id_, cell="c1", owner=owner, epoch=epoch, read_epoch=read_epoch, node=node_of(id_), offer=Offer()
-    )
-
-
-WELL = Reported(
-    wanted=2,
-    ended=2,
-    instances={
-        METAL: instance_of(METAL, "metal-001", str(BUSY)),
-        WEB: instance_of(WEB, "web-001", "c1-host-1"),
-    },
-    ironic={FREE: node_of(FREE), BUSY: node_of(BUSY, METAL)},
-    rows={FREE: row_of(FREE), BUSY: row_of(BUSY)},
-    providers={
-        FREE: provider_of(FREE, reserved=0, used=0),
-        BUSY: provider_of(BUSY, reserved=1, used=1),
-    },
-    alive=("ironic-1",),
-)
-
-
-def test_a_correct_state_has_no_problems() -> None:
-    assert [*problems_of(WELL)] == []
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"ended": 1}, "2 requests were made, and 1 ended"),
-        ({"dead_letters": 3}, "3 parcels are among the dead letters"),
-        ({"books": ["host-1: usage is 3, claims are 2"]}, "host-1: usage is 3, claims are 2"),
-        (
-            {"instances": {**WELL.instances, WEB: instance_of(WEB, "web-001", str(FREE))}},
-            f"instance web-001 is on {FREE}, which is a bare-metal node",
-        ),
-        (
-            {"instances": {**WELL.instances, WEB: instance_of(WEB, "metal-002", "c1-host-1")}},
-            "instance metal-002 is on c1-host-1, which is a hypervisor",
-        ),
-        (
-            {"ironic": {**WELL.ironic, BUSY: node_of(BUSY, WEB)}},
-            f"instance metal-001 is active on node n2, but Ironic has instance {WEB} there",
-        ),
-        (
-            {"ironic": {**WELL.ironic, BUSY: node_of(BUSY, METAL, provision_state="deploying")}},
-            "in state 'deploying'",
-        ),
-        (
-            {"instances": {WEB: WELL.instances[WEB]}},
-            f"node n2 has instance {METAL}, which is deleted or unknown",
-        ),
-        (
-            {"instances": {**WELL.instances, METAL: instance_of(METAL, "m", str(BUSY), state="error")}},
-            f"node n2 has instance {METAL}, which is error",
-        ),
-        ({"providers": {BUSY: WELL.providers[BUSY]}}, "node n1 has no inventory in placement"),
-        (
-            {
-                "providers": {
-                    **WELL.providers,
-                    FREE: provider_of(FREE, reserved=0, used=0, resource="CUSTOM_OTHER"),
-                }
-            },
-            "node n1 has no inventory in placement",
-        ),
-        (
-            {"providers": {**WELL.providers, FREE: provider_of(FREE, reserved=1, used=0)}},
-            "node n1 is 'available' in Ironic, but placement has 1 of 1 reserved",
-        ),
-        (
-            {"ironic": {**WELL.ironic, FREE: node_of(FREE, maintenance=True)}},
-            "node n1 is 'available' in Ironic, but placement has 0 of 1 reserved",
-        ),
-        (
-            {"providers": {**WELL.providers, FREE: provider_of(FREE, reserved=0, used=1)}},
-            "node n1: 1 in use in placement, but its instance is None",
-        ),
-        (
-            {"providers": {**WELL.providers, BUSY: provider_of(BUSY, reserved=1, used=0)}},
-            f"node n2: 0 in use in placement, but its instance is {METAL}",
-        ),
-        (
-            {"rows": {**WELL.rows, FREE: row_of(FREE, "ironic-2")}},
-            "node n1 is owned by ironic-2, which is not alive",
-        ),
-        ({"rows": {BUSY: WELL.rows[BUSY]}}, "node n1 is owned by nobody, which is not alive"),
-        (
-            {"rows": {**WELL.rows, FREE: row_of(FREE, epoch=3)}},
-            "node n1 was not reported by its owner ironic-1",
-        ),
-    ],
-)
-def test_each_problem_is_named(wrong: dict[str, object], told: str) -> None:
-    problems = [*problems_of(structs.replace(WELL, **wrong))]
-
-    assert any(told in problem for problem in problems), problems
+def row_of(id_: ProviderId, owner: str = "ironic-1") -> NodeRow:
+    return NodeRow(id=id_, cell="c1", owner=owner, epoch=2, read_epoch=2, node=node_of(id_), offer=Offer())
 
 
 def tally_of(count: int, state: Callable[[int], str] = lambda _: "available") -> MetalTally:
@@ -183,7 +86,7 @@ def test_a_flip_is_known_to_placement_when_the_node_is_reserved() -> None:
     tally.flip(FREE)
     for reserved in (0, 1):
         assert not tally.flip_latencies_s
-        changed = provider_of(FREE, reserved=reserved, used=0)
+        changed = provider_of(FREE, reserved=reserved)
         tally.hear(ProvidersChanged(at=LogPosition(term=1, position=1), providers=(changed,)))
     assert len(tally.flip_latencies_s) == 1
 

@@ -1,0 +1,170 @@
+"""Problems of a cloud of which every order has ended. Pure: one sentence for each problem.
+
+The other rules judge instances one by one, at any time. Here the caller knows more: what clients asked for and heard, and
+that nothing is under way. So whatever is in use must be held by an active instance.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceDetails, InstanceId, InstanceState
+from bus.messages.hosts import HostState
+from bus.messages.placement import ProviderState
+
+ENDS = ("active", "error", "deleted")
+
+
+class Asked(Struct, frozen=True):
+    """A client's view of one instance. `heard` is the last state that the client heard, empty if it heard none.
+
+    `amounts` are those of its flavor, by resource class. `on_node`: the flavor is one for bare metal.
+    """
+
+    heard: str
+    amounts: Mapping[str, int]
+    on_node: bool = False
+
+
+class NodeEntry(Struct, frozen=True, kw_only=True):
+    """A bare-metal node as Ironic has it, and its owner: the daemon that must report it to placement.
+
+    `resource` is placement's name of its class. `instance` is the instance on it.
+    """
+
+    id: ProviderId
+    name: str
+    provision_state: str
+    is_available: bool
+    resource: str
+    instance: InstanceId | None
+    owner: str
+    is_owner_alive: bool
+    is_reported: bool
+
+
+class CloudAtRest(Struct, frozen=True, kw_only=True):
+    """The state of a cloud, as all its participants report it.
+
+    `asked` are the instances as their clients know them; clients made `wanted` requests. `rows` and `details` are those of
+    the API level.
+    """
+
+    wanted: int
+    asked: Mapping[InstanceId, Asked]
+    rows: Mapping[InstanceId, InstanceState]
+    details: Mapping[InstanceId, InstanceDetails]
+    hosts: Sequence[HostState]
+    providers: Mapping[ProviderId, ProviderState]
+    nodes: Sequence[NodeEntry] = ()
+    dead_letters: int = 0
+
+    def active(self) -> list[tuple[InstanceState, Asked]]:
+        return [(row, self.asked[row.id]) for row in self.rows.values() if row.state == "active"]
+
+
+def problems_at_rest(cloud: CloudAtRest) -> Iterator[str]:
+    yield from _of_ends(cloud)
+    yield from _of_sizes(cloud)
+    yield from _of_usage(cloud)
+    yield from _of_hosts(cloud)
+    yield from _of_instances_on_nodes(cloud)
+    for node in cloud.nodes:
+        yield from _of_node(cloud, node)
+    if cloud.dead_letters:
+        yield f"{cloud.dead_letters} parcels are among the dead letters"
+
+
+def _of_ends(cloud: CloudAtRest) -> Iterator[str]:
+    """Each request must have ended, and its client must have heard the state that the API level has."""
+    ended = sum(each.heard in ENDS for each in cloud.asked.values())
+    if ended != cloud.wanted:
+        yield f"{cloud.wanted} requests were made, and {ended} ended"
+    for id_, asked in cloud.asked.items():
+        row = cloud.rows.get(id_)
+        if row is None or row.state != asked.heard or asked.heard not in ENDS:
+            heard, has = asked.heard or "nothing", row.state if row else "nothing"
+            yield f"instance {id_}: the client heard {heard}, the API level has {has}"
+
+
+def _of_sizes(cloud: CloudAtRest) -> Iterator[str]:
+    """The API level must have the size that the client asked for. The other rules compare it with the claim."""
+    for row, asked in cloud.active():
+        details = cloud.details.get(row.id)
+        size = details.size.amounts if details and details.size else {}
+        if Counter({**size}) != Counter({**asked.amounts}):
+            yield (
+                f"instance {row.id}: the client asked for {dict(asked.amounts)}, the API level has {dict(size)}"
+            )
+
+
+def _of_usage(cloud: CloudAtRest) -> Iterator[str]:
+    """No more may be in use than active instances need, and no provider may be used beyond its capacity.
+
+    A node with an instance is reserved, so it has no capacity; `_of_node` judges it.
+    """
+    nodes = {each.id for each in cloud.nodes}
+    in_use: Counter[str] = Counter()
+    for provider in cloud.providers.values():
+        for resource, stock in provider.inventories.items():
+            in_use[resource] += stock.used
+            capacity = int((stock.total - stock.reserved) * stock.allocation_ratio)
+            if provider.id not in nodes and stock.used > capacity:
+                yield f"{provider.name}: {stock.used} {resource} are in use, and there are {capacity}"
+    needed: Counter[str] = Counter()
+    for _, asked in cloud.active():
+        needed.update(asked.amounts)
+    for resource in sorted({*in_use, *needed}):
+        if in_use[resource] != needed[resource]:
+            yield f"{in_use[resource]} {resource} are in use, and the active instances need {needed[resource]}"
+
+
+def _of_hosts(cloud: CloudAtRest) -> Iterator[str]:
+    """Each host must report as many instances as are active there: an instance that was built twice counts as one more."""
+    active = Counter(row.host for row, _ in cloud.active())
+    for host in cloud.hosts:
+        if host.instances != active[host.name]:
+            yield f"{host.name} has {host.instances} instances, of which {active[host.name]} are active"
+
+
+def _of_instances_on_nodes(cloud: CloudAtRest) -> Iterator[str]:
+    """An active instance must be on the kind of host that its client asked for, and Ironic must have it on the same node."""
+    nodes = {str(each.id): each for each in cloud.nodes}
+    for row, asked in cloud.active():
+        node = nodes.get(row.host)
+        if asked.on_node != (node is not None):
+            kind = "a hypervisor" if node is None else "a bare-metal node"
+            yield f"instance {row.name} is on {row.host}, which is {kind}"
+        elif node is not None and (node.instance != row.id or node.provision_state != "active"):
+            yield (
+                f"instance {row.name} is active on node {node.name}, but Ironic has instance {node.instance} there, "
+                f"in state {node.provision_state!r}"
+            )
+
+
+def _of_node(cloud: CloudAtRest, node: NodeEntry) -> Iterator[str]:
+    """Ironic must have only active instances. Placement must offer the node exactly if it is available, and have it in use
+    exactly if it has an instance. Its owner must be alive, and have reported it.
+    """
+    row = None if node.instance is None else cloud.rows.get(node.instance)
+    is_active = row is not None and row.state == "active"
+    if node.instance is not None and not is_active:
+        yield f"node {node.name} has instance {node.instance}, which is {row.state if row else 'unknown'}"
+    provider = cloud.providers.get(node.id)
+    stock = provider.inventories.get(node.resource) if provider else None
+    if stock is None:
+        yield f"node {node.name} has no inventory in placement"
+    else:
+        if (stock.reserved == 0) != node.is_available:
+            yield (
+                f"node {node.name} is {node.provision_state!r} in Ironic, but placement has {stock.reserved} of "
+                f"{stock.total} reserved"
+            )
+        if stock.used != int(is_active):
+            yield f"node {node.name}: {stock.used} in use in placement, but its instance is {node.instance}"
+    if not node.is_owner_alive:
+        yield f"node {node.name} is owned by {node.owner or 'nobody'}, which is not alive"
+    elif not node.is_reported:
+        yield f"node {node.name} was not reported by its owner {node.owner}"

@@ -1,0 +1,86 @@
+"""Asks all participants of a cloud at rest what they have, and says what is wrong: by the audit, and by the rules for rest."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from bus.auditing.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
+from bus.messages.build import AskInstances, InstanceId, InstancesFound
+from bus.topology import DEAD_QUEUE
+from ironic_sync.core.offers import class_of, is_available
+from moor.books.auditing import AuditOptions, audited, with_computes
+from moor.books.reading import INSTANCES_PAGE, BooksReader
+from moor.client import batches_of, hosts_of, items_of, providers_of
+from moor.clouds.temporary_cloud import TemporaryCloud
+
+# Longer than hosts take to report their number of instances.
+PATIENCE_S = 15.0
+PAUSE_S = 0.1
+
+
+async def problems_left(
+    cloud: TemporaryCloud, wanted: int, asked: Mapping[InstanceId, Asked]
+) -> Sequence[str]:
+    """The problems of the cloud. If there are any, look again until PATIENCE_S is over: late updates end some of them."""
+    problems = await _problems(cloud, wanted, asked)
+    by_s = asyncio.get_running_loop().time() + PATIENCE_S
+    while problems and asyncio.get_running_loop().time() < by_s:
+        await asyncio.sleep(PAUSE_S)
+        problems = await _problems(cloud, wanted, asked)
+    return problems
+
+
+async def _problems(cloud: TemporaryCloud, wanted: int, asked: Mapping[InstanceId, Asked]) -> list[str]:
+    client = cloud.client
+    hosts = await hosts_of(client)
+    # All cells are on this broker, and no claim is so new that its row may still come.
+    cells = dict.fromkeys(sorted({each.cell for each in hosts}), client)
+    reader = BooksReader(client, cells, with_computes(hosts), new_s=0)
+    audit = await audited(reader, AuditOptions(settle=timedelta()), hosts=hosts)
+    found = await found_instances(cloud, list(asked))
+    at_rest = CloudAtRest(
+        wanted=wanted,
+        asked=asked,
+        rows={each.id: each for page in found for each in page.instances},
+        details={each.id: each for page in found for each in page.details},
+        hosts=hosts,
+        providers={each.id: each for each in await providers_of(client)},
+        nodes=await _nodes(cloud),
+        dead_letters=await cloud.connection.depth(DEAD_QUEUE),
+    )
+    return [*audit.problems(), *problems_at_rest(at_rest)]
+
+
+async def found_instances(cloud: TemporaryCloud, ids: Sequence[InstanceId]) -> list[InstancesFound]:
+    """The instances as the API level has them."""
+    pages: list[InstancesFound] = []
+    for some in batches_of(ids, INSTANCES_PAGE):
+        question = AskInstances(instances=tuple(some), limit=INSTANCES_PAGE)
+        pages += await items_of(cloud.client, question, InstancesFound, lambda page: (page,))
+    return pages
+
+
+async def _nodes(cloud: TemporaryCloud) -> list[NodeEntry]:
+    if cloud.simulated_ironic is None:
+        return []
+    nodes = await cloud.nodes()
+    rows = await cloud.rows.read([each.id for each in nodes])
+    alive = {each.name for each in await cloud.rows.members() if each.is_alive}
+    entries = []
+    for node in nodes:
+        row = rows.get(node.id)
+        owner = row.owner if row else ""
+        entries.append(
+            NodeEntry(
+                id=node.id,
+                name=node.name or "",
+                provision_state=node.provision_state or "",
+                is_available=is_available(node),
+                resource=class_of(node.resource_class),
+                instance=InstanceId(node.instance_uuid) if node.instance_uuid else None,
+                owner=owner,
+                is_owner_alive=owner in alive,
+                is_reported=row is not None and row.read_epoch == row.epoch,
+            )
+        )
+    return entries

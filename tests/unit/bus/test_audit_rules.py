@@ -1,0 +1,183 @@
+"""Rules of the audit for claims beside instances, ways back of moves, cells without a row, and names of hosts."""
+
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.auditing import claims, judging
+from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
+from bus.auditing.hosts import NAME, name_clashes
+from bus.auditing.judging import faults_of, faults_of_way_back, way_back_of
+from bus.auditing.views import Fault, View
+from bus.message import ConsumerId, ProviderId
+from bus.messages.books import BookEntry, ExpectedClaim, MendConsumer, MendInstance
+from bus.messages.hosts import HostState
+from tests.properties.test_audit_properties import NOW, PLACES, SIGHT, a_view, share_on
+
+MIGRATION = ConsumerId(UUID(int=70))
+WAY_BACK = ExpectedClaim(consumer=MIGRATION, type="MIGRATION", attempt=2, share=share_on(1))
+
+
+def migration(**changes: object) -> BookEntry:
+    """The consumer of a migration that holds its instance's share on the first host."""
+    own = a_view().consumer
+    assert own is not None
+    beside = structs.replace(
+        own, id=MIGRATION, type="MIGRATION", attempt=2, generation=2, held=share_on(1).amounts
+    )
+    return structs.replace(structs.replace(beside, host=share_on(1).host), **changes)
+
+
+def alone(**changes: object) -> View:
+    return View(id=MIGRATION, consumer=migration(**changes))
+
+
+def with_entry(view: View, **changes: object) -> View:
+    return structs.replace(view, in_cells=(structs.replace(view.in_cells[0], **changes),))
+
+
+def moved() -> View:
+    """An instance that waits for its move to be confirmed."""
+    view = a_view("moved")
+    return with_entry(view, claims=(*view.in_cells[0].claims, WAY_BACK))
+
+
+def of_way_back(consumer: BookEntry | None) -> list[Fault]:
+    return [*faults_of_way_back(moved(), consumer, SIGHT, PLACES)]
+
+
+def kinds(faults: list[Fault]) -> list[str]:
+    return [each.kind for each in faults]
+
+
+def test_a_way_back_that_placement_has_not_or_has_otherwise_is_a_fault() -> None:
+    assert way_back_of(moved().in_cells[0]) == WAY_BACK
+    assert of_way_back(migration()) == []
+
+    assert kinds(of_way_back(None)) == [judging.MISSING]
+    assert kinds(of_way_back(migration(user="bob"))) == [judging.USER]
+    assert kinds(of_way_back(migration(attempt=3, generation=3))) == [judging.ATTEMPT]
+    # Both looks must see the same migration, too.
+    versions = {
+        each.version for user in ("bob", "eve") for each in of_way_back(migration(user=user, held=()))
+    }
+    versions |= {each.version for each in of_way_back(None)}
+    assert len(versions) == 2
+
+
+def test_a_claim_beside_instances_has_leaked_unless_an_instance_may_need_it() -> None:
+    needed = NeededClaims()
+    assert is_claim_alone(alone())
+
+    (leak,) = faults_alone(alone(), SIGHT, PLACES)
+    assert leak.kind == claims.LEAK
+    assert isinstance(leak.mend, MendConsumer)
+    assert leak.mend.claim is None
+    needed.note(a_view(), SIGHT)
+    assert not needed.may_be_needed(alone())
+    needed.note(moved(), SIGHT)
+    assert needed.may_be_needed(alone())
+
+
+def test_a_claim_that_a_cell_has_just_freed_has_not_leaked_yet() -> None:
+    at_rest, moving = NeededClaims(), NeededClaims()
+
+    at_rest.note(with_entry(a_view(), freed=(MIGRATION,)), SIGHT)
+    moving.note(with_entry(a_view(), freed=(MIGRATION,), stirred_at=NOW), SIGHT)
+
+    assert not at_rest.may_be_needed(alone())
+    assert moving.may_be_needed(alone())
+
+
+def test_a_claim_that_a_doubtful_row_may_have_named_has_not_leaked() -> None:
+    """A host has attempt 2 of the instance, and its cell's row is of attempt 1: the row may come from a backup."""
+    needed = NeededClaims()
+    doubtful = structs.replace(a_view(on=1, attempt=2), in_cells=a_view(on=0, attempt=1).in_cells)
+
+    needed.note(doubtful, SIGHT)
+
+    assert needed.may_be_needed(alone())
+    assert not needed.may_be_needed(alone(attempt=3, generation=3))
+    assert not needed.may_be_needed(alone(cell="c2"))
+    assert not needed.may_be_needed(alone(project="bank"))
+    assert not needed.may_be_needed(alone(type="VOLUME"))
+    # Without a consumer nobody knows the project.
+    needed.note(structs.replace(doubtful, consumer=None), SIGHT)
+    assert needed.may_be_needed(alone(project="bank"))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(alone(held=()), id="holds nothing"),
+        pytest.param(alone(is_new=True), id="new"),
+        pytest.param(alone(cell="c3"), id="silent cell"),
+    ],
+)
+def test_no_leak_is_told_of_a_claim_that_cannot_be_judged(view: View) -> None:
+    sight = structs.replace(SIGHT, known=SIGHT.known | {"c3"})
+
+    assert faults_alone(view, sight, PLACES) == []
+
+
+def test_a_leak_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
+    (leak,) = faults_alone(alone(cell="nowhere"), SIGHT, PLACES)
+
+    assert (leak.kind, leak.mend) == (claims.LEAK, None)
+    assert "'nowhere'" in leak.advice
+
+
+@pytest.mark.parametrize(
+    ("view", "is_alone"),
+    [
+        (structs.replace(a_view(), at_api=None, in_cells=()), True),
+        (alone(attempt=0), True),
+        (View(id=MIGRATION, consumer=migration(type="VOLUME", attempt=0)), False),
+        (alone(held=()), False),
+        (View(id=MIGRATION), False),
+        (a_view(), False),
+    ],
+)
+def test_a_claim_is_alone_if_no_row_has_its_id(view: View, *, is_alone: bool) -> None:
+    assert is_claim_alone(view) is is_alone
+
+
+def test_an_instance_whose_cell_has_no_row_of_it_is_told_and_only_a_deleted_one_is_mended() -> None:
+    lost = structs.replace(a_view(), in_cells=())
+    assert lost.at_api is not None
+    going = structs.replace(lost, at_api=structs.replace(lost.at_api, state="deleting"), on_hosts=())
+
+    (drift, stray) = faults_of(lost, SIGHT, PLACES)
+    assert (drift.kind, drift.mend, stray.kind, stray.mend) == (judging.DRIFT, None, judging.STRAY, None)
+    assert drift.advice
+    (row,) = [each for each in faults_of(going, SIGHT, PLACES) if each.kind == judging.DRIFT]
+    assert isinstance(row.mend, MendInstance)
+    assert (row.mend.instance.state, row.mend.instance.host) == ("deleted", "")
+
+
+def test_no_instance_is_judged_of_which_a_cell_that_may_have_it_is_silent() -> None:
+    elsewhere = a_view()
+    entry = elsewhere.in_cells[0]
+    second = structs.replace(entry, instance=structs.replace(entry.instance, cell="c3"))
+    in_two = structs.replace(elsewhere, in_cells=(entry, second))
+    claimed = structs.replace(elsewhere, at_api=None, in_cells=(), on_hosts=())
+    of_third = structs.replace(claimed, consumer=structs.replace(migration(), type="INSTANCE", cell="c3"))
+    sight = structs.replace(SIGHT, known=SIGHT.known | {"c3"})
+
+    for view, kind in ((in_two, judging.TWICE), (of_third, judging.ORPHAN)):
+        assert [*faults_of(view, sight, PLACES)] == []
+        (fault,) = faults_of(view, structs.replace(sight, cells=sight.known), PLACES)
+        assert fault.kind == kind
+
+
+def test_a_name_that_hosts_of_two_cells_have_is_told_whatever_its_case() -> None:
+    names = (("c1", "h1"), ("c2", "H1"), ("c1", "h2"), ("c1", "H2"))
+    hosts = [
+        HostState(id=ProviderId(UUID(int=number)), name=name, cell=cell, up=True)
+        for number, (cell, name) in enumerate(names)
+    ]
+
+    assert [(each.kind, each.text) for each in name_clashes(hosts)] == [
+        (NAME, "hosts of cells c1, c2 are called h1")
+    ]
