@@ -29,9 +29,9 @@ class Asked(Struct, frozen=True):
 
 
 class NodeEntry(Struct, frozen=True, kw_only=True):
-    """A bare-metal node as Ironic has it, and its owner: the daemon that must report it to placement.
+    """A bare-metal node as Ironic has it, with the instance on it, and placement's name of its class.
 
-    `resource` is placement's name of its class. `instance` is the instance on it.
+    `owner` is the daemon that must report it; empty if that is not alive.
     """
 
     id: ProviderId
@@ -41,7 +41,6 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
     resource: str
     instance: InstanceId | None
     owner: str
-    is_owner_alive: bool
     is_reported: bool
 
 
@@ -70,9 +69,8 @@ def problems_at_rest(cloud: CloudAtRest) -> Iterator[str]:
     yield from _of_sizes(cloud)
     yield from _of_usage(cloud)
     yield from _of_hosts(cloud)
-    yield from _of_instances_on_nodes(cloud)
-    for node in cloud.nodes:
-        yield from _of_node(cloud, node)
+    yield from _of_kinds(cloud)
+    yield from _of_nodes(cloud)
     if cloud.dead_letters:
         yield f"{cloud.dead_letters} parcels are among the dead letters"
 
@@ -103,7 +101,7 @@ def _of_sizes(cloud: CloudAtRest) -> Iterator[str]:
 def _of_usage(cloud: CloudAtRest) -> Iterator[str]:
     """No more may be in use than active instances need, and no provider may be used beyond its capacity.
 
-    A node with an instance is reserved, so it has no capacity; `_of_node` judges it.
+    A node with an instance is reserved, so it has no capacity.
     """
     nodes = {each.id for each in cloud.nodes}
     in_use: Counter[str] = Counter()
@@ -129,42 +127,37 @@ def _of_hosts(cloud: CloudAtRest) -> Iterator[str]:
             yield f"{host.name} has {host.instances} instances, of which {active[host.name]} are active"
 
 
-def _of_instances_on_nodes(cloud: CloudAtRest) -> Iterator[str]:
-    """An active instance must be on the kind of host that its client asked for, and Ironic must have it on the same node."""
-    nodes = {str(each.id): each for each in cloud.nodes}
+def _of_kinds(cloud: CloudAtRest) -> Iterator[str]:
+    """An active instance must be on the kind of host that its client asked for."""
+    nodes = {str(each.id) for each in cloud.nodes}
     for row, asked in cloud.active():
-        node = nodes.get(row.host)
-        if asked.on_node != (node is not None):
-            kind = "a hypervisor" if node is None else "a bare-metal node"
+        if asked.on_node != (row.host in nodes):
+            kind = "a bare-metal node" if row.host in nodes else "a hypervisor"
             yield f"instance {row.name} is on {row.host}, which is {kind}"
-        elif node is not None and (node.instance != row.id or node.provision_state != "active"):
-            yield (
-                f"instance {row.name} is active on node {node.name}, but Ironic has instance {node.instance} there, "
-                f"in state {node.provision_state!r}"
-            )
 
 
-def _of_node(cloud: CloudAtRest, node: NodeEntry) -> Iterator[str]:
-    """Ironic must have only active instances. Placement must offer the node exactly if it is available, and have it in use
-    exactly if it has an instance. Its owner must be alive, and have reported it.
+def _of_nodes(cloud: CloudAtRest) -> Iterator[str]:
+    """Ironic must have exactly the active instances, placement must offer exactly the nodes that are available, and a daemon
+    that is alive must have reported each node. The audit says whether the right nodes are in use.
     """
-    row = None if node.instance is None else cloud.rows.get(node.instance)
-    is_active = row is not None and row.state == "active"
-    if node.instance is not None and not is_active:
-        yield f"node {node.name} has instance {node.instance}, which is {row.state if row else 'unknown'}"
-    provider = cloud.providers.get(node.id)
-    stock = provider.inventories.get(node.resource) if provider else None
-    if stock is None:
-        yield f"node {node.name} has no inventory in placement"
-    else:
-        if (stock.reserved == 0) != node.is_available:
+    on_hosts = {row.host: row.id for row, _ in cloud.active()}
+    for node in cloud.nodes:
+        wanted = on_hosts.get(str(node.id))
+        if node.instance != wanted or (wanted and node.provision_state != "active"):
+            yield (
+                f"node {node.name} has instance {node.instance} in Ironic, in state {node.provision_state!r}, and the API level "
+                f"has {wanted} there"
+            )
+        provider = cloud.providers.get(node.id)
+        stock = provider.inventories.get(node.resource) if provider else None
+        if stock is None:
+            yield f"node {node.name} has no inventory in placement"
+        elif (stock.reserved == 0) != node.is_available:
             yield (
                 f"node {node.name} is {node.provision_state!r} in Ironic, but placement has {stock.reserved} of "
                 f"{stock.total} reserved"
             )
-        if stock.used != int(is_active):
-            yield f"node {node.name}: {stock.used} in use in placement, but its instance is {node.instance}"
-    if not node.is_owner_alive:
-        yield f"node {node.name} is owned by {node.owner or 'nobody'}, which is not alive"
-    elif not node.is_reported:
-        yield f"node {node.name} was not reported by its owner {node.owner}"
+        if not node.owner:
+            yield f"node {node.name} is owned by no daemon that is alive"
+        elif not node.is_reported:
+            yield f"node {node.name} was not reported by its owner {node.owner}"

@@ -1,13 +1,15 @@
 """Asks all participants of a cloud at rest what they have, and says what is wrong: by the audit, and by the rules for rest."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 from bus.auditing.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
 from bus.messages.build import AskInstances, InstanceId, InstancesFound
 from bus.topology import DEAD_QUEUE
+from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
+from ironic_sync.core.rows import NodeRow
 from moor.books.auditing import AuditOptions, audited, with_computes
 from moor.books.reading import INSTANCES_PAGE, BooksReader
 from moor.client import batches_of, hosts_of, items_of, providers_of
@@ -66,21 +68,17 @@ async def _nodes(cloud: TemporaryCloud) -> list[NodeEntry]:
     nodes = await cloud.nodes()
     rows = await cloud.rows.read([each.id for each in nodes])
     alive = {each.name for each in await cloud.rows.members() if each.is_alive}
-    entries = []
-    for node in nodes:
-        row = rows.get(node.id)
-        owner = row.owner if row else ""
-        entries.append(
-            NodeEntry(
-                id=node.id,
-                name=node.name or "",
-                provision_state=node.provision_state or "",
-                is_available=is_available(node),
-                resource=class_of(node.resource_class),
-                instance=InstanceId(node.instance_uuid) if node.instance_uuid else None,
-                owner=owner,
-                is_owner_alive=owner in alive,
-                is_reported=row is not None and row.read_epoch == row.epoch,
-            )
-        )
-    return entries
+    return [_entry_of(node, rows.get(node.id, NodeRow(id=node.id)), alive) for node in nodes]
+
+
+def _entry_of(node: Node, row: NodeRow, alive: Collection[str]) -> NodeEntry:
+    return NodeEntry(
+        id=node.id,
+        name=node.name or "",
+        provision_state=node.provision_state or "",
+        is_available=is_available(node),
+        resource=class_of(node.resource_class),
+        instance=InstanceId(node.instance_uuid) if node.instance_uuid else None,
+        owner=row.owner if row.owner in alive else "",
+        is_reported=row.read_epoch == row.epoch,
+    )
