@@ -4,6 +4,5 @@ The rules are in `bus.auditing`.
 
 reading.py         asks placement, the API level, the cells and the hosts, page by page side by side.
 auditing.py        one audit: looks twice, and mends.
-at_rest.py         all that is wrong after a load run or a demo.
 audit_command.py   `moor audit`
 """

@@ -15,8 +15,8 @@ from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
-from moor.books.at_rest import problems_left
 from moor.client import Feed, during, hearing, providers_of, until_choosable
+from moor.clouds.at_rest import problems_left
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, spread
 from moor.demo.checking import conclude
 from moor.demo.screen import CELLS, TINKERED, screen

@@ -17,8 +17,8 @@ from bus.messages.build import InstanceState
 from bus.messages.placement import ProviderState
 from bus.topology import QueueKind, objects_of
 from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
-from moor.books.at_rest import found_instances, problems_left
 from moor.client import hearing, providers_of, until_choosable
+from moor.clouds.at_rest import found_instances, problems_left
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s

@@ -19,8 +19,8 @@ from compute_sim.ironic import IronicScript, Refused
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
-from moor.books.at_rest import problems_left
 from moor.client import during
+from moor.clouds.at_rest import problems_left
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups, flavor_of_nodes
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.demo.metal.checking import conclude

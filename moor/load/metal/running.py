@@ -11,8 +11,8 @@ from compute_sim.ironic import IronicScript
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
-from moor.books.at_rest import problems_left
 from moor.client import during, hearing, providers_of
+from moor.clouds.at_rest import problems_left
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud_processes import Servers
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
