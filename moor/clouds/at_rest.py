@@ -5,8 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 from bus.auditing.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
+from bus.broker import Connection
 from bus.messages.build import AskInstances, InstanceId, InstancesFound
 from bus.topology import DEAD_QUEUE
+from bus.workers.station import Station
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
@@ -24,22 +26,31 @@ async def problems_left(
     cloud: TemporaryCloud, wanted: int, asked: Mapping[InstanceId, Asked]
 ) -> Sequence[str]:
     """The problems of the cloud. If there are any, look again until PATIENCE_S is over: late updates end some of them."""
-    problems = await _problems(cloud, wanted, asked)
+
+    async def look() -> list[str]:
+        return await problems_of(cloud.client, cloud.connection, wanted, asked, await _nodes(cloud))
+
+    problems = await look()
     by_s = asyncio.get_running_loop().time() + PATIENCE_S
     while problems and asyncio.get_running_loop().time() < by_s:
         await asyncio.sleep(PAUSE_S)
-        problems = await _problems(cloud, wanted, asked)
+        problems = await look()
     return problems
 
 
-async def _problems(cloud: TemporaryCloud, wanted: int, asked: Mapping[InstanceId, Asked]) -> list[str]:
-    client = cloud.client
+async def problems_of(
+    client: Station,
+    connection: Connection,
+    wanted: int,
+    asked: Mapping[InstanceId, Asked],
+    nodes: Sequence[NodeEntry] = (),
+) -> list[str]:
     hosts = await hosts_of(client)
     # All cells are on this broker, and no claim is so new that its row may still come.
     cells = dict.fromkeys(sorted({each.cell for each in hosts}), client)
     reader = BooksReader(client, cells, with_computes(hosts), new_s=0)
     audit = await audited(reader, AuditOptions(settle=timedelta()), hosts=hosts)
-    found = await found_instances(cloud, list(asked))
+    found = await found_instances(client, list(asked))
     at_rest = CloudAtRest(
         wanted=wanted,
         asked=asked,
@@ -47,18 +58,18 @@ async def _problems(cloud: TemporaryCloud, wanted: int, asked: Mapping[InstanceI
         details={each.id: each for page in found for each in page.details},
         hosts=hosts,
         providers={each.id: each for each in await providers_of(client)},
-        nodes=await _nodes(cloud),
-        dead_letters=await cloud.connection.depth(DEAD_QUEUE),
+        nodes=nodes,
+        dead_letters=await connection.depth(DEAD_QUEUE),
     )
     return [*audit.problems(), *problems_at_rest(at_rest)]
 
 
-async def found_instances(cloud: TemporaryCloud, ids: Sequence[InstanceId]) -> list[InstancesFound]:
+async def found_instances(client: Station, ids: Sequence[InstanceId]) -> list[InstancesFound]:
     """The instances as the API level has them."""
     pages: list[InstancesFound] = []
     for some in batches_of(ids, INSTANCES_PAGE):
         question = AskInstances(instances=tuple(some), limit=INSTANCES_PAGE)
-        pages += await items_of(cloud.client, question, InstancesFound, lambda page: (page,))
+        pages += await items_of(client, question, InstancesFound, lambda page: (page,))
     return pages
 
 

@@ -96,7 +96,7 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         meter = Meter(clocks.processes, plan.boots, clocks.generator)
         of_mix = Meter(clocks.processes, len(mix_of(plan.moves)), clocks.generator)
         boots, mixed, problems = await cloud.during(_measured(plan, cloud, meter, of_mix))
-        found = await cloud.during(found_instances(cloud, list(boots.instances)))
+        found = await cloud.during(found_instances(cloud.client, list(boots.instances)))
     states = [boot.state for boot in boots.instances.values() if boot.state is not None]
     claims, conflicts = claims_of(row for page in found for row in page.instances)
     tenths = meter.parts_us_per_boot()

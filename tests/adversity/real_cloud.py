@@ -10,12 +10,15 @@ import asyncpg
 from msgspec import structs
 from sqlalchemy.engine import make_url
 
+from bus.auditing.at_rest import Asked
 from bus.message import ProviderId
-from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState
+from bus.messages.build import AskInstances, Flavor, InstanceId, InstancesFound, InstanceState
 from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.process import run_until
 from bus.topology import objects_of, user_of
 from bus.workers.station import Station
+from moor.clouds.at_rest import problems_of
+from moor.load.orders import amounts_of
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SqlSchedulerStore
@@ -152,6 +155,20 @@ class RealCloud:
             return not held and not any(host.instances for host in await self.hosts())
 
         await wait_until(is_so, "nothing is held")
+
+    async def until_at_rest(self, flavor_of: Callable[[InstanceState], Flavor]) -> None:
+        """Wait until all participants have the same of every instance, and nothing else is in use or a dead letter."""
+        problems: list[str] = []
+        connection = await self.under_test.broker().connect()
+
+        async def is_so() -> bool:
+            states = await self.instances()
+            asked = {each.id: Asked(each.state, amounts_of(flavor_of(each))) for each in states}
+            problems[:] = await problems_of(self.client, connection, len(asked), asked)
+            return not problems
+
+        await wait_until(is_so, "the cloud is at rest", problems)
+        await connection.close()
 
     async def instances(self) -> list[InstanceState]:
         """All instances in the API level's database."""

@@ -23,7 +23,6 @@ from tests.adversity.test_killed_workers import (
     kill_and_start_again,
     nothing_is_buried,
     send,
-    until_nothing_is_held_but_by_the_living,
 )
 from tests.adversity.test_moves_under_kills import (
     CELL,
@@ -33,8 +32,8 @@ from tests.adversity.test_moves_under_kills import (
     MOVES,
     a_move,
     ask,
+    flavor_of,
     has_settled,
-    hosts_have_what_is_active_there,
     outcomes,
 )
 
@@ -66,9 +65,7 @@ async def test_computes_that_keep_their_instances_are_killed_in_the_middle_of_mo
         states = await until_all(here, lambda state: state.state == "active" and has_settled(state))
 
         assert outcomes(states).keys() - {f"{kind} failed" for kind in KINDS}, "some moves came to their end"
-        await until_nothing_is_held_but_by_the_living(here)
-        await nothing_is_left_over(here)
-        await hosts_have_what_is_active_there(here)
+        await here.until_at_rest(flavor_of)
 
 
 async def test_computes_that_forget_their_instances_are_killed_in_the_middle_of_moves() -> None:

@@ -16,7 +16,7 @@ from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.cloud import Cloud
 from tests.simulation.fixtures import CONSUMERS
 from tests.simulation.host_history import short_id
-from tests.simulation.moving_checker import of_classes, without_outcome
+from tests.simulation.moving_checker import without_outcome
 from tests.simulation.nodes_checker import is_free, name_of
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES
 from tests.simulation.view_oracle import compare_candidates, differences
@@ -110,7 +110,7 @@ def _unsettled_cells(cloud: Cloud) -> Iterator[str]:
 
 def _unsettled_books(cloud: Cloud) -> Iterator[str]:
     """Claims of consumers that should hold nothing any more. Instances that exist hold claims; so do instances whose
-    cleanup waits for a dead or silent host, and what is left of their moves.
+    cleanup waits for a dead or silent host, and what is left of their moves. The audit compares what instances hold.
     """
     for consumer in cloud.books.held.keys() - CONSUMERS:
         cleanup = cloud.books.cleanup_consumers.get(consumer)
@@ -129,26 +129,11 @@ def _unsettled_books(cloud: Cloud) -> Iterator[str]:
             yield f"{short_id(consumer)} waits for {[cloud.hosts.name(each) for each in dead]}, which is set dead"
         elif not any(cloud.hosts.is_dead(each.host) for each in waits):
             yield f"{short_id(consumer)} waits for {[cloud.hosts.name(each.host) for each in waits]}, which answer"
-    for row in cloud.requests.rows.values():
-        if row.told.state in EXISTS and row.id not in cloud.books.held:
-            yield f"{short_id(row.id)} is {row.told.state}, and holds nothing"
-    yield from _wrong_shares(cloud)
     yield from filter(None, map(cloud.cells.wrong_image, _active(cloud)))
 
 
 def _active(cloud: Cloud) -> Iterator[Instance]:
     return (row for row in cloud.cells.rows.values() if row.state == "active")
-
-
-def _wrong_shares(cloud: Cloud) -> Iterator[str]:
-    """An instance that exists, also one in error, holds exactly the share of its host."""
-    for own in cloud.cells.rows.values():
-        if own.state not in (*EXISTS, "broken") or own.host is None:
-            continue
-        needed, held = own.host.share.amounts, cloud.books.held.get(own.id, ())
-        # An administrator may have moved the amounts to another provider.
-        if of_classes(needed) != of_classes(held):
-            yield f"{short_id(own.id)} is {own.state} and holds {held}, and its share is {needed}"
 
 
 def _releases(release: tuple[object, ...], consumer: object) -> bool:
