@@ -157,7 +157,7 @@ class RealCloud:
         await wait_until(is_so, "nothing is held")
 
     async def until_at_rest(self, flavor_of: Callable[[InstanceState], Flavor]) -> None:
-        """Wait until all participants have the same of every instance, and nothing else is in use or a dead letter."""
+        """Wait until all participants agree about every instance, and nothing else is in use or a dead letter."""
         problems: list[str] = []
         connection = await self.under_test.broker().connect()
 
