@@ -19,6 +19,8 @@ follow every commit and every parcel. Then the faults stop, and everything must 
                                      is held, and of what runs where.
     drawing_waiting_moves.py, waits_checker.py
                                      moves that wait for room: their plans, and the checker of who gets it.
+    drawing_feeds.py, feeds_checker.py
+                                     schedulers that lose their feed queues, and the checker of what they have missed.
     admins.py, admin_ops.py, admin_writes.py, fixtures.py
                                      administrators that write to placement directly (not by claims), over the bus
                                      and as an HTTP server does it, and the rows that they write about.

@@ -16,7 +16,7 @@ from bus.memory import MemoryBroker
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
 from bus.messages.placement import SwapClaim, single_swaps
-from bus.topology import Limits, objects_of, user_of
+from bus.topology import Limits, feed_queue, objects_of, user_of
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder
@@ -36,6 +36,7 @@ from tests.simulation.demands_checker import DemandsChecker
 from tests.simulation.drawing import ADMINS, API, COMPUTES, WORKERS
 from tests.simulation.drawing_group_moves import LATER
 from tests.simulation.faulty_broker import FaultyBroker
+from tests.simulation.feeds_checker import FeedsChecker, heard_within_s
 from tests.simulation.findings import Findings
 from tests.simulation.flavors_checker import FlavorsChecker
 from tests.simulation.foreign_owners import Owned
@@ -50,7 +51,7 @@ from tests.simulation.real_instances import RealInstances
 from tests.simulation.requests_checker import RequestsChecker
 from tests.simulation.traffic import Traffic
 from tests.simulation.whole_checker import WholeChecker
-from tests.simulation.workers import IRONIC, Rows, Workers
+from tests.simulation.workers import BUS, IRONIC, PLACEMENT, Rows, Workers, station_name
 from tests.simulation.write_oracle import WriteOracle
 
 # Server groups would come first; no write here locks one.
@@ -93,6 +94,7 @@ class Cloud:
         # The instances that this cloud may deploy on nodes.
         self.instance_ids = plan.instance_ids
         self.workers = Workers(plan, self.rows, self, self.nodes, self.ironic)
+        self._feeds = FeedsChecker(self.findings, self.rows.books, self.workers.pictures)
         self.client = Client(plan, self.findings)
         self._operator = Operator(plan, self.findings)
         self.write_oracle = WriteOracle(self.findings, self.rows.books)
@@ -148,6 +150,8 @@ class Cloud:
             if process.is_dead:
                 self._start(name)
             process.stop_faults()
+        watch = self._feeds.watch(heard_within_s(BUS, PLACEMENT))
+        self._tasks.append(self._loop.create_task(watch))
 
     async def audit(self) -> list[str]:
         """The faults that `moor audit` reports although there are none."""
@@ -330,6 +334,10 @@ class Cloud:
                 self._start(process.name)
                 self._loop.call_later(away_s, process.go_online, context=Context())
                 self._loop.call_later(for_s, process.die, context=Context())
+            case may.FeedGone(for_s=for_s):
+                process.go_offline()
+                self.memory.host.delete_queue(_feed_of(process))
+                self._loop.call_later(for_s, process.go_online, context=Context())
             case may.Cut():
                 process.cut("the network failed")
             case may.Reorder(queue=queue, for_s=for_s):
@@ -497,6 +505,10 @@ def _user(name: str) -> str:
     if role == "client":
         return CLIENT.user
     return user_of("operator" if role == "admin" else role)
+
+
+def _feed_of(process: SimProcess) -> str:
+    return feed_queue(_user(process.name), station_name(process), ()).name
 
 
 def _queues_of(name: str) -> tuple[str, ...]:

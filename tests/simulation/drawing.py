@@ -22,6 +22,7 @@ from compute_sim.simulated.hosts import HostSize, SimulatedHost
 from placement_worker.core.drafts.group_draft import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.drawing_demands import has_demands, with_demands
+from tests.simulation.drawing_feeds import has_lost_feeds, with_lost_feeds
 from tests.simulation.drawing_flavors import has_flavors, with_flavors
 from tests.simulation.drawing_group_moves import has_group_moves, with_group_moves
 from tests.simulation.drawing_hosts import has_host_modes, with_host_modes
@@ -166,6 +167,8 @@ def draw(seed: int) -> Plan:
         plan = with_host_modes(plan, random.Random(f"{seed} host modes"))
     if has_flavors(seed):
         plan = with_flavors(plan, random.Random(f"{seed} flavors"))
+    if has_lost_feeds(seed):
+        plan = with_lost_feeds(plan, API, ADMINS[0], random.Random(f"{seed} feeds"))
     if has_group_moves(seed):
         return with_group_moves(plan, random.Random(f"{seed} moves of groups"))
     if has_waiting_moves(seed):

@@ -8,6 +8,7 @@ from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
 from tests.simulation.faults import ALL_FAULTS, CONSEQUENCES, DAEMON_FAULTS, HOST_FAULTS
+from tests.simulation.feeds_checker import FEED
 from tests.simulation.flavors_checker import FLAVOR
 from tests.simulation.groups_checker import GROUP
 from tests.simulation.moves_checker import MOVE
@@ -160,6 +161,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *((TOGETHER, each) for each in ("CreateProvider", "SetAllocations")),
     *(("view", each) for each in ("compared", "compared while others wrote")),
     ("candidates", "found"),
+    (FEED, "compared"),
     ("limit", "reached"),
     *(("outage", each) for each in ("a boot went elsewhere", "told")),
     *(("host", each) for each in ("waits for its turn", "rebuilds", "fails to rebuild")),

@@ -165,6 +165,14 @@ class FeedDrop(Fault, frozen=True, tag="feed_drop"):
     parcels: int = 1
 
 
+class FeedGone(Fault, frozen=True, tag="feed_gone"):
+    """The process is cut off for this time, and meanwhile its feed queue is deleted, as RabbitMQ deletes a queue that
+    nobody reads.
+    """
+
+    for_s: float = 1.0
+
+
 class RoleDown(Fault, frozen=True, tag="role_down"):
     """All processes of a role are down at the same time: the API level, or placement."""
 
@@ -288,6 +296,7 @@ ALL_FAULTS = (
     "reorder",
     "clock_jump",
     "feed_drop",
+    "feed_gone",
     "scheduler_down",
     "placement_down",
     "broker_restart",

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
-from bus.messages.administration import CreateProvider
+from bus.messages.administration import CreateProvider, DeleteProvider
 from bus.messages.placement import (
     ClaimResources,
     Heir,
@@ -26,7 +26,9 @@ from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, T
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
+from scheduler_worker.core.picture.picture import Picture
 from tests.simulation.books_checker import BooksChecker
+from tests.simulation.feeds_checker import HEARD, FeedsChecker
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import AGGREGATES, SHARES
 from tests.simulation.groups_checker import GroupsChecker
@@ -41,6 +43,7 @@ from tests.simulation.write_oracle import InspectableStore
 
 HOST, PART, OTHER, POOL = (ProviderId(UUID(int=n)) for n in range(1, 5))
 CONSUMER = ConsumerId(UUID(int=9))
+WITHIN_S = 10.0
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -142,6 +145,44 @@ def test_a_read_need_not_show_uncommitted_writes() -> None:
         await asyncio.wait((dying,))
 
     assert _broken_while(looked) == ""
+
+
+def test_a_change_that_a_scheduler_has_missed_is_seen_and_a_late_one_is_not() -> None:
+    async def written(findings: Findings, *, reads: bool) -> None:
+        books, picture = InspectableStore(lambda: EPOCH), Picture()
+        batcher = WriteBatcher(books, STANDARD, lambda: EPOCH)
+        await batcher.ask(CreateProvider(id=HOST, name="host"))
+        await batcher.ask(CreateProvider(id=OTHER, name="other"))
+        picture.apply(books.rows.states_of((HOST,)))
+        watching = asyncio.create_task(FeedsChecker(findings, books, {"s1": picture}).watch(WITHIN_S))
+        await asyncio.sleep(WITHIN_S / 2)
+        if reads:
+            picture.apply(books.rows.states_of((OTHER,)))
+        await batcher.ask(CreateProvider(id=POOL, name="written too late to be missed"))
+        await asyncio.sleep(WITHIN_S)
+        watching.cancel()
+
+    assert _broken_while(lambda findings: written(findings, reads=True)) == ""
+    assert _broken_while(lambda findings: written(findings, reads=False)) == HEARD
+
+
+def test_a_deleted_provider_that_a_scheduler_still_has_is_seen() -> None:
+    async def deleted(findings: Findings, *, hears: bool) -> None:
+        books, picture = InspectableStore(lambda: EPOCH), Picture()
+        batcher = WriteBatcher(books, STANDARD, lambda: EPOCH)
+        await batcher.ask(CreateProvider(id=HOST, name="host"))
+        (state,) = books.rows.states_of((HOST,))
+        picture.apply((state,))
+        await batcher.ask(DeleteProvider(id=HOST))
+        watching = asyncio.create_task(FeedsChecker(findings, books, {"s1": picture}).watch(WITHIN_S))
+        await asyncio.sleep(WITHIN_S / 2)
+        if hears:
+            picture.prune((state.internal,))
+        await asyncio.sleep(WITHIN_S)
+        watching.cancel()
+
+    assert _broken_while(lambda findings: deleted(findings, hears=True)) == ""
+    assert _broken_while(lambda findings: deleted(findings, hears=False)) == HEARD
 
 
 def _claimed_with_pool(

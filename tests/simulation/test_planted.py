@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.bug_search import FoundBug, find_and_shrink
 from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
+from tests.simulation.drawing_feeds import FEEDS_AT, FEEDS_EVERY
 from tests.simulation.drawing_flavors import FLAVORS_AT, FLAVORS_EVERY
 from tests.simulation.drawing_group_moves import GROUP_MOVES_AT, GROUP_MOVES_EVERY
 from tests.simulation.drawing_hosts import HOSTS_AT, HOSTS_EVERY
@@ -22,6 +23,7 @@ from tests.simulation.planted import (
     OF_FLAVORS,
     OF_GROUP_MOVES,
     OF_HOST_MODES,
+    OF_LOST_FEEDS,
     OF_MOVES,
     OF_NODES,
     OF_WAITING_MOVES,
@@ -34,6 +36,7 @@ HALF = 0
 # together.
 SEARCHED_SEEDS, SEARCHED_NODE_SEEDS = SEEDS[:30], SEEDS_OF_NODES[:15]
 SEARCHED_DEMAND_SEEDS = range(DEMANDS_AT, SEEDS.stop, DEMANDS_EVERY)
+SEARCHED_FEED_SEEDS = range(FEEDS_AT, SEEDS.stop, FEEDS_EVERY)
 SEARCHED_FLAVOR_SEEDS = range(FLAVORS_AT, SEEDS.stop, FLAVORS_EVERY)
 SEARCHED_MODE_SEEDS = range(HOSTS_AT, SEEDS.stop, HOSTS_EVERY)
 SEARCHED_MOVE_SEEDS = tuple(seed for seed in SEEDS if has_moves(seed))
@@ -44,6 +47,7 @@ SEARCHED_FOR: tuple[tuple[Collection[str], Sequence[int]], ...] = (
     (OF_WAITING_MOVES, SEARCHED_WAITING_MOVE_SEEDS),
     (OF_GROUP_MOVES, SEARCHED_GROUP_MOVE_SEEDS),
     (OF_HOST_MODES, SEARCHED_MODE_SEEDS),
+    (OF_LOST_FEEDS, SEARCHED_FEED_SEEDS),
     (OF_DEMANDS, SEARCHED_DEMAND_SEEDS),
     (OF_FLAVORS, SEARCHED_FLAVOR_SEEDS),
     (OF_NODES, SEARCHED_NODE_SEEDS),

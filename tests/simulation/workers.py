@@ -127,6 +127,11 @@ def installed_plugins() -> Iterator[None]:
         yield
 
 
+def station_name(process: SimProcess) -> str:
+    """The name of a process on the bus, which its queues have."""
+    return process.full_name.replace(".", "-")
+
+
 class Rows:
     """The rows of all simulated databases: they outlive every process."""
 
@@ -163,7 +168,7 @@ class Workers:
     def _parts(self, process: SimProcess, broker: Broker) -> tuple[Part, ...]:
         station = Station(
             broker,
-            process.full_name.replace(".", "-"),
+            station_name(process),
             settings=BUS,
             asks=True,
             clock=process.clock,

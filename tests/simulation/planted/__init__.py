@@ -124,6 +124,12 @@ OF_DEMANDS: dict[str, PlantedBug] = {
 }
 BUGS |= OF_DEMANDS
 
+# Bugs that only seeds whose schedulers lose their feed queues can show.
+OF_LOST_FEEDS: dict[str, PlantedBug] = {
+    "a new feed queue raises no doubt": scheduler_bugs.new_feed_queue_not_doubted,
+}
+BUGS |= OF_LOST_FEEDS
+
 # Bugs that only seeds whose requests accept several flavors can show.
 OF_FLAVORS: dict[str, PlantedBug] = {
     "the worst flavor comes first": flavor_bugs.worst_flavor_first,

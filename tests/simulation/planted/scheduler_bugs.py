@@ -28,6 +28,19 @@ def gap_in_the_feed_ignored() -> AbstractContextManager[None]:
     return replaced(Progress, "heard", planted)
 
 
+def new_feed_queue_not_doubted() -> AbstractContextManager[None]:
+    """A scheduler that gets a new feed queue while it runs does not ask what it has missed."""
+
+    def planted(real: Any) -> Any:
+        def take(self: Any, batch: Any) -> None:
+            if batch or not self.whole.is_set():
+                real(self, batch)
+
+        return take
+
+    return replaced(Replica, "_take", planted)
+
+
 def choices_never_dropped() -> AbstractContextManager[None]:
     """A choice of this scheduler counts for ever, whatever its verdict was."""
     return replaced(Picture, "drop", lambda _real: lambda _self, _keys: None)
