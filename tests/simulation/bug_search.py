@@ -1,7 +1,7 @@
 """Finds the first seed that shows a planted bug, and removes from its plan everything that is not needed to show it."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -23,6 +23,8 @@ PARTS = (
 # Parts that are scripts: their faults are the elements that can be removed.
 SCRIPTS = ("script", "ironic")
 LINES_MAX = 60
+# With most plans everything has settled so long after the faults, and after the end of the last wait.
+SETTLES_S, LOOKS_S = 30.0, 8.0
 PIECES_MAX = 128
 EXTRA_S = 3.0
 # A guess that removes less than this is not worth its run.
@@ -56,20 +58,17 @@ def find_and_shrink(
     runs_max: int,
     *,
     small_enough: int = SMALL_ENOUGH,
-    healthy: Collection[int] = (),
 ) -> FoundBug | None:
     """Find the first seed that shows the bug and whose plan can be shrunk to half; after a few that cannot, the one
     that was shrunk most; None if no seed shows the bug. Without a bug's name nothing is planted: the search is for a
     real bug.
-
-    Seeds in `healthy` are known to pass without the bug, so they are not run without it again.
     """
     shrunk: list[FoundBug] = []
     for seed in seeds:
-        plan = structs.replace(draw(seed), settle_s_max=30.0) if bug else draw(seed)
+        plan = _given_up_sooner(draw(seed)) if bug else draw(seed)
         outcome = _run(bug, plan)
-        # A seed that fails without the planted bug as well says nothing about the bug.
-        if outcome.broken is not None and (not bug or seed in healthy or run(plan).broken is None):
+        # A plan that fails without the planted bug as well says nothing about the bug.
+        if outcome.broken is not None and (not bug or run(plan).broken is None):
             shrunk.append(_shrunk(bug, outcome, outcome.broken, runs_max, small_enough))
             if shrunk[-1].is_small or len(shrunk) == SHRUNK_SEEDS_MAX:
                 break
@@ -98,6 +97,12 @@ def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_eno
     small = shrink(smaller, breaks, runs_max, small_enough)
     story = tuple(_story_of(breaks.latest))
     return FoundBug(bug, plan.seed, broken.promise, size_of(plan), size_of(small), story)
+
+
+def _given_up_sooner(plan: Plan) -> Plan:
+    """The plan, with less time to settle: a run that never settles ends sooner. What waits for room has its whole time."""
+    waits_end_s = max((boot.at_s + boot.wait_s for boot in plan.boots if boot.wait_s), default=0.0)
+    return structs.replace(plan, settle_s_max=max(SETTLES_S, waits_end_s + LOOKS_S - plan.faults_end_s))
 
 
 def _is_worth_a_run(less: Plan, than: Plan) -> bool:

@@ -72,7 +72,6 @@ def found_bugs(request: pytest.FixtureRequest) -> Iterator[dict[str, FoundBug | 
                 (*shown_by.get(bug, ()), *_searched_seeds(bug)),
                 SHRINKING_RUNS_MAX,
                 small_enough=HALF,
-                healthy=(*SEEDS, *SEEDS_OF_NODES),
             )
             for bug in wanted
         }
