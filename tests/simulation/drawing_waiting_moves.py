@@ -1,6 +1,7 @@
 """Draws moves that wait for room, in some seeds that have boots that wait, too. In each cell one instance fills a host. Others are to
 move there, or to be unshelved there; one of them is on a host that falls silent, and is evacuated. A boot that needs the whole
-host waits for it as well. The host is freed when faults have stopped, or before; some waits are aborted earlier.
+host waits for it as well. The host is freed when faults have stopped, or before; some waits are aborted earlier. One more host
+falls silent, and what is on it is to be evacuated to a host that is freed only long after the silent one is back.
 
 All of it comes from random sources of its own: everything else in these plans stays as it is.
 """
@@ -25,6 +26,8 @@ WAITS_END_S = 80.0
 FILLED = ("host-1", "host-3", "host-4")
 # The instances that move begin on the others.
 REGULAR = ("host-1", "host-2", "host-3", "host-4")
+# It falls silent, too; no instance that moves begins on it.
+RETURNS = f"{CELLS[1]}-host-5"
 SILENT_AFTER_S, SILENT_FOR_S = (14.0, 16.0), (21.0, 23.0)
 
 
@@ -59,26 +62,33 @@ def with_waiting_moves(plan: Plan, chance: random.Random) -> Plan:
             mover = _boot(chance, f"mover-of-{name}", 1.2, 1, name)
             boots.append(mover)
             moves.append(_move(mover, host.name, chance))
-    silent = FallsSilent(
-        hosts=(f"{CELLS[0]}-host-2",),
-        after_s=chance.uniform(*SILENT_AFTER_S),
-        for_s=chance.uniform(*SILENT_FOR_S),
-    )
-    evacuation = Evacuation(
-        id=UUID(int=chance.getrandbits(128)),
-        host=silent.hosts[0],
-        at_s=silent.after_s + 10,
-        until_s=silent.after_s + 18,
-        wait_s=60,
-    )
+    silent, evacuation = _evacuated(f"{CELLS[0]}-host-2", chance)
+    # A random source of its own: the rest of these plans stays as it was drawn before.
+    of_return = random.Random(f"{plan.seed} source that returns")
+    boots.append(_boot(of_return, f"stays-on-{RETURNS}", 1.2, 1, RETURNS))
+    returns, waits = _evacuated(RETURNS, of_return)
+    waits = structs.replace(waits, to=_host_to_fill(plan, CELLS[1]).name)
     return structs.replace(
         plan,
         boots=(*plan.boots, *boots),
         deletes=(*plan.deletes, *deletes),
         moves=(*plan.moves, *sorted(moves, key=lambda each: each.at_s)),
-        evacuations=(*plan.evacuations, evacuation),
+        evacuations=(*plan.evacuations, evacuation, waits),
         faults=tuple(sorted((*plan.faults, *_faults(chance)), key=lambda each: each.at_s)),
-        script=structs.replace(plan.script, faults=(*plan.script.faults, silent)),
+        script=structs.replace(plan.script, faults=(*plan.script.faults, silent, returns)),
+    )
+
+
+def _evacuated(host: str, chance: random.Random) -> tuple[FallsSilent, Evacuation]:
+    silent = FallsSilent(
+        hosts=(host,), after_s=chance.uniform(*SILENT_AFTER_S), for_s=chance.uniform(*SILENT_FOR_S)
+    )
+    return silent, Evacuation(
+        id=UUID(int=chance.getrandbits(128)),
+        host=host,
+        at_s=silent.after_s + 10,
+        until_s=silent.after_s + 18,
+        wait_s=60,
     )
 
 

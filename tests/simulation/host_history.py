@@ -160,6 +160,15 @@ class HostHistories:
             and serves(host)
         ]
 
+    def was_up(self, name: str, cell: str, since_s: float) -> bool:
+        """Whether the host answered and was enabled during the whole time since `since_s`."""
+        return any(
+            (seen.name, seen.cell) == (name, cell)
+            and self._was_up(seen, since_s)
+            and all(was.is_enabled for was in _during(seen.history, since_s))
+            for seen in self._hosts.values()
+        )
+
     def _check_disabled(self, seen: HostHistory, host: HostState) -> None:
         """Check that a host is disabled when one more failed build is reported of it. An operator may enable it again
         after that.

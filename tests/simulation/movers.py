@@ -71,6 +71,7 @@ class Movers:
                     request_id=RequestId(UUID(int=planned.id.int ^ told.id.int)),
                     instance=told.id,
                     kind="evacuate",
+                    hosts=(planned.to,) if planned.to else (),
                     project=PROJECT,
                     deadline_s=DEADLINE_S,
                     with_group=True,

@@ -13,13 +13,15 @@ from cell_conductor.core.instance import Instance, Moving
 from compute_sim.core.attempts import State
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.findings import Findings
-from tests.simulation.host_history import short_id
+from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.moves_checker import MOVE
 from tests.simulation.real_instances import RealInstances
 
 RUNS = (State.BUILDING, State.BUILT, State.STARTING)
 # The source is stopped when the destination receives the instance, and starts again only after its return.
 COLD = ("migrate", "resize")
+# A host that is up again says so by its next heartbeat; a scheduler may hear that late, or just start.
+KNOWN_TO_BE_UP_S = 10.0
 
 
 class MovesInCells:
@@ -75,8 +77,11 @@ class MovesInCells:
 class MovesOfRequests:
     """Checks how moves end in the rows of the API level."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, hosts: HostHistories, calm_from_s: float) -> None:
+        """From `calm_from_s` on nothing fails but hosts."""
         self._findings = findings
+        self._hosts = hosts
+        self._calm_from_s = calm_from_s
         # How each move has ended, by its instance and its request.
         self._ended: dict[tuple[InstanceId, RequestId], str] = {}
 
@@ -85,6 +90,8 @@ class MovesOfRequests:
         was = None if before is None else before.told.move
         if move is not None:
             self._check_ends_once(row.id, move, waits=row.move_waits)
+            if row.told.state == "moving" and (before is None or before.told.state != "moving"):
+                self._check_source(row, move)
             if before is not None and before.move_waits and not row.move_waits:
                 how = move.outcome or ("begun" if row.told.state == "moving" else row.told.state)
                 self._findings.count(MOVE, f"waited, then {how}")
@@ -103,6 +110,17 @@ class MovesOfRequests:
             self._findings.breaks("a move ends once", f"{short_id(row.id)} went back to move {move.number}")
         if move.outcome and (was is None or was.number != move.number or not was.outcome):
             self._findings.count(MOVE, f"{move.kind} {move.outcome}")
+
+    def _check_source(self, row: InstanceRow, move: Move) -> None:
+        """Check that an evacuation begins only while its source is down, as schedulers should know by now."""
+        since_s = self._findings.now_s - KNOWN_TO_BE_UP_S
+        if move.kind != "evacuate" or since_s < self._calm_from_s:
+            return
+        if self._hosts.was_up(move.source, row.told.cell, since_s):
+            self._findings.breaks(
+                "only what is on a host that is down is evacuated",
+                f"{short_id(row.id)} is evacuated from {move.source}, which has been up since {since_s:.1f} s",
+            )
 
     def _check_ends_once(self, instance: InstanceId, move: Move, *, waits: bool) -> None:
         """Check that a move that has ended neither waits nor goes on by a new number."""

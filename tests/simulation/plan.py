@@ -131,6 +131,8 @@ class Evacuation(Struct, frozen=True):
     until_s: float
     # How long each evacuation waits for room; 0: not at all.
     wait_s: int = 0
+    # The one host to which everything goes; empty: any host.
+    to: str = ""
 
 
 class DisabledHost(Struct, frozen=True):

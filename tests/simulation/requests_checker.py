@@ -59,7 +59,7 @@ class RequestsChecker:
         self._demands = demands
         self._findings = findings
         self._hosts = hosts
-        self._moves = MovesOfRequests(findings)
+        self._moves = MovesOfRequests(findings, hosts, plan.faults_end_s)
         self._waits = WaitsChecker(findings, hosts, plan)
         self._boots = {RequestId(boot.id): boot for boot in plan.boots}
         self.rows: dict[InstanceId, InstanceRow] = {}

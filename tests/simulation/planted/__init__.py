@@ -178,6 +178,7 @@ OF_WAITING_MOVES: dict[str, PlantedBug] = {
     "a waiting move passed over": waiting_bugs.waiting_move_passed_over,
     "a wait outlives its abort": waiting_bugs.wait_outlives_its_abort,
     "the priority of what waits ignored": waiting_bugs.priority_ignored,
+    "an evacuation goes on although its source is up again": move_bugs.source_that_is_up_evacuated,
     "waiting moves forgotten at a restart": waiting_bugs.waiting_moves_not_read,
 }
 BUGS |= OF_WAITING_MOVES

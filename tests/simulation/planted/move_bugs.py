@@ -88,6 +88,18 @@ def evacuated_host_released_at_once() -> AbstractContextManager[None]:
     return replaced_in((moving, move_steps, move_answers), "confirm", planted)
 
 
+def source_that_is_up_evacuated() -> AbstractContextManager[None]:
+    """An instance is evacuated although its host is up."""
+
+    def planted(real: Any) -> Any:
+        def problem_with_source(self: Any, order: Any, told: Any) -> str:
+            return "" if order.kind == "evacuate" else str(real(self, order, told))
+
+        return problem_with_source
+
+    return replaced(requested_moves.Mover, "_problem_with_source", planted)
+
+
 def broken_instance_released() -> AbstractContextManager[None]:
     """An instance that is reported in error is released, though its host has it."""
 
