@@ -24,7 +24,7 @@ PARTS = (
 SCRIPTS = ("script", "ironic")
 LINES_MAX = 60
 # With most plans everything has settled so long after the faults, and after the end of the last wait.
-SETTLES_S, LOOKS_S = 30.0, 8.0
+SETTLES_S, LOOKS_S = 30.0, 15.0
 PIECES_MAX = 128
 EXTRA_S = 3.0
 # A guess that removes less than this is not worth its run.

@@ -1,7 +1,8 @@
 """Draws moves that wait for room, in some seeds that have boots that wait, too. In each cell one instance fills a host. Others are to
 move there, or to be unshelved there; one of them is on a host that falls silent, and is evacuated. A boot that needs the whole
 host waits for it as well. The host is freed when faults have stopped, or before; some waits are aborted earlier. One more host
-falls silent, and what is on it is to be evacuated to a host that is freed only long after the silent one is back.
+falls silent, and what is on it is to be evacuated to a host that is freed only long after the silent one is back. In each cell
+three instances are to move at nearly the same time to one host, which has room for one of them.
 
 All of it comes from random sources of its own: everything else in these plans stays as it is.
 """
@@ -28,6 +29,10 @@ FILLED = ("host-1", "host-3", "host-4")
 REGULAR = ("host-1", "host-2", "host-3", "host-4")
 # It falls silent, too; no instance that moves begins on it.
 RETURNS = f"{CELLS[1]}-host-5"
+# A NUMA node has no more, and a host with any other instance has no room for two.
+RACER_MB = 32_000
+# Apart enough for two parcels, and too little for a scheduler to hear of the other's choice.
+RACE_S, RACE_APART_S = (5.0, 10.0), 0.01
 SILENT_AFTER_S, SILENT_FOR_S = (14.0, 16.0), (21.0, 23.0)
 
 
@@ -63,11 +68,15 @@ def with_waiting_moves(plan: Plan, chance: random.Random) -> Plan:
             boots.append(mover)
             moves.append(_move(mover, host.name, chance))
     silent, evacuation = _evacuated(f"{CELLS[0]}-host-2", chance)
-    # A random source of its own: the rest of these plans stays as it was drawn before.
+    # Random sources of their own: the rest of these plans stays as it was drawn before.
+    of_races = random.Random(f"{plan.seed} races for room")
     of_return = random.Random(f"{plan.seed} source that returns")
     boots.append(_boot(of_return, f"stays-on-{RETURNS}", 1.2, 1, RETURNS))
     returns, waits = _evacuated(RETURNS, of_return)
     waits = structs.replace(waits, to=_host_to_fill(plan, CELLS[1]).name)
+    for racers, orders in (_race(plan, cell, of_races) for cell in CELLS):
+        boots += racers
+        moves += orders
     return structs.replace(
         plan,
         boots=(*plan.boots, *boots),
@@ -77,6 +86,32 @@ def with_waiting_moves(plan: Plan, chance: random.Random) -> Plan:
         faults=tuple(sorted((*plan.faults, *_faults(chance)), key=lambda each: each.at_s)),
         script=structs.replace(plan.script, faults=(*plan.script.faults, silent, returns)),
     )
+
+
+def _race(plan: Plan, cell: str, chance: random.Random) -> tuple[list[Boot], list[PlannedMove]]:
+    """Three instances that each need half the memory of a host, and their moves to one host. Schedulers that choose at the
+    same time do not know of each other's choice.
+    """
+    begin_on, to = (f"{cell}-{each}" for each in FILLED if f"{cell}-{each}" != _host_to_fill(plan, cell).name)
+    at_s = chance.uniform(*RACE_S)
+    boots, moves = [], []
+    # A host of two NUMA nodes has room for two.
+    for number, host in enumerate((begin_on, f"{cell}-host-2", f"{cell}-host-2")):
+        boot = _boot(chance, f"racer-{number}-of-{host}", 0.4, 1, host)
+        # It waits until the host is known.
+        boot = structs.replace(boot, ram_mb=RACER_MB, wait_s=20, priority=100)
+        move = PlannedMove(
+            id=UUID(int=chance.getrandbits(128)),
+            request=boot.id,
+            index=0,
+            at_s=at_s + number * RACE_APART_S,
+            kind=chance.choice(("migrate", "live-migrate")),
+            to=to,
+            wait_s=round(WAITS_END_S - at_s),
+        )
+        boots.append(boot)
+        moves.append(move)
+    return boots, moves
 
 
 def _evacuated(host: str, chance: random.Random) -> tuple[FallsSilent, Evacuation]:

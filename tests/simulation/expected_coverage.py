@@ -137,6 +137,7 @@ _WAYS = (
 _MOVES = (
     *(f"{kind} waits" for kind in ("migrate", "live-migrate", "unshelve", "evacuate")),
     *(f"waited, then {end}" for end in ("begun", "aborted", "failed")),
+    "waits again",
     *(
         f"{kind} {outcome}"
         for kind in ("migrate", "resize")

@@ -5,6 +5,7 @@ What hosts really have is the truth here, not what they have said.
 """
 
 from collections import Counter
+from datetime import datetime, timedelta
 
 from bus.messages.build import InstanceId, Move, RequestId
 from bus.messages.cell import ReceiveInstance, SpawnInstance
@@ -15,6 +16,7 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.moves_checker import MOVE
+from tests.simulation.process import EPOCH
 from tests.simulation.real_instances import RealInstances
 
 RUNS = (State.BUILDING, State.BUILT, State.STARTING)
@@ -22,6 +24,8 @@ RUNS = (State.BUILDING, State.BUILT, State.STARTING)
 COLD = ("migrate", "resize")
 # A host that is up again says so by its next heartbeat; a scheduler may hear that late, or just start.
 KNOWN_TO_BE_UP_S = 10.0
+# A fault sets the clock of a process by a few seconds, more than once.
+CLOCKS_DIFFER_S = 13.0
 
 
 class MovesInCells:
@@ -100,6 +104,11 @@ class MovesOfRequests:
                 self._findings.count(MOVE, "waits again" if again else f"{move.kind} waits")
         if move is None or move == was:
             return
+        was_under_way = (
+            before is not None and before.told.state == "moving" and was is not None and not was.asked
+        )
+        if move.outcome == "failed" and was_under_way:
+            self._check_waits_again(row, move)
         if was is not None and was.number == move.number and was.outcome and was.outcome != move.outcome:
             self._findings.breaks(
                 "a move ends once", f"{short_id(row.id)}: the move was {was.outcome}, and is {move.outcome}"
@@ -110,6 +119,26 @@ class MovesOfRequests:
             self._findings.breaks("a move ends once", f"{short_id(row.id)} went back to move {move.number}")
         if move.outcome and (was is None or was.number != move.number or not was.outcome):
             self._findings.count(MOVE, f"{move.kind} {move.outcome}")
+
+    def _check_waits_again(self, row: InstanceRow, move: Move) -> None:
+        """Check that a move that may still wait for room does not fail because others got its room: no host has tried it."""
+        told = row.told
+        if told.state not in ("active", "shelved", "offloaded"):
+            return
+        seconds_left = 0.0 if move.waits_until is None else (move.waits_until - self._now()).total_seconds()
+        if (
+            told.failures
+            and all(each.is_refused for each in told.failures)
+            and seconds_left > CLOCKS_DIFFER_S
+        ):
+            self._findings.breaks(
+                "a move that has lost its room waits again",
+                f"the {move.kind} of {short_id(row.id)} has failed, and might wait {seconds_left:.0f} s more: "
+                f"{move.failure}",
+            )
+
+    def _now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self._findings.now_s)
 
     def _check_source(self, row: InstanceRow, move: Move) -> None:
         """Check that an evacuation begins only while its source is down, as schedulers should know by now."""

@@ -179,6 +179,7 @@ OF_WAITING_MOVES: dict[str, PlantedBug] = {
     "a wait outlives its abort": waiting_bugs.wait_outlives_its_abort,
     "the priority of what waits ignored": waiting_bugs.priority_ignored,
     "an evacuation goes on although its source is up again": move_bugs.source_that_is_up_evacuated,
+    "a move that lost its room does not wait again": waiting_bugs.lost_room_ends_the_move,
     "waiting moves forgotten at a restart": waiting_bugs.waiting_moves_not_read,
 }
 BUGS |= OF_WAITING_MOVES

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from scheduler_worker.core.instances import moves
+from scheduler_worker.core.instances import lifecycle, moves
 from scheduler_worker.core.instances.rows import WAITING
 from scheduler_worker.core.picture.touched import TouchedHosts
 from scheduler_worker.requests import deadlines
@@ -53,6 +53,11 @@ def wait_outlives_its_abort() -> AbstractContextManager[None]:
         return wait_ended
 
     return replaced(moves, "wait_ended", planted)
+
+
+def lost_room_ends_the_move() -> AbstractContextManager[None]:
+    """A move fails if others got its room before its cell asked for it, also one that asked to wait for room."""
+    return replaced(lifecycle, "waits_again", lambda _real: lambda row, _now: row)
 
 
 def priority_ignored() -> AbstractContextManager[None]:
