@@ -81,7 +81,13 @@ class Cloud:
         self.demands = DemandsChecker(self.findings, plan, self.books)
         self.flavors = FlavorsChecker(self.findings, self.hosts, plan)
         self.requests = RequestsChecker(
-            self.findings, self.hosts, self.books.groups, plan, demands=self.demands, whole=whole
+            self.findings,
+            self.hosts,
+            self.books.groups,
+            plan,
+            demands=self.demands,
+            whole=whole,
+            nodes=self.nodes,
         )
         self.cells = CellsChecker(self.findings, self.real_instances, self.hosts)
         self.outages = OutagesChecker(self.findings, plan)

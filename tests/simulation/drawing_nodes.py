@@ -1,6 +1,7 @@
 """Draws a plan of bare metal from a seed: nodes, their Ironic, daemons, and faults."""
 
 import random
+from collections.abc import Iterator
 from uuid import UUID
 
 from msgspec import structs
@@ -46,6 +47,10 @@ FLIPS = 1_000
 INSTANCES = 80
 BUSY_S = (3.0, 40.0)
 PORTS_S = 24.0
+# One seed in so many has nodes that are deleted although they have an instance: of so many, those that have one.
+VANISHING_EVERY, VANISHING_AT = 10, 2
+VANISHING = 12
+VANISHING_S = (15.0, 43.0)
 # Three start at the beginning, and the last one joins later.
 DAEMONS = ("ironic-1", "ironic-2", "ironic-3", "ironic-4")
 OTHERS = (
@@ -92,6 +97,10 @@ def draw_nodes(seed: int) -> Plan:
     # A random generator of its own: other rebuilds leave the rest of the plan as it is.
     of_rebuilds = random.Random(f"{seed} rebuilds")
     faults = (*_faults(chance), *_faults_of_rebuilds(of_rebuilds))
+    flips = _flips(random.Random(f"{seed} flips"), nodes)
+    if has_vanishing_nodes(seed):
+        vanishing = _vanishing(random.Random(f"{seed} vanishing"), nodes)
+        flips = tuple(sorted((*flips, *vanishing), key=lambda flip: flip.at_s))
     return Plan(
         seed=seed,
         hosts=dict.fromkeys(CELLS, ()),
@@ -101,11 +110,21 @@ def draw_nodes(seed: int) -> Plan:
         rebuilds=_rebuilds(of_rebuilds, boots),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         nodes=nodes,
-        flips=_flips(random.Random(f"{seed} flips"), nodes),
+        flips=flips,
         ironic=_script(random.Random(f"{seed} script")),
         daemons=dict(zip(DAEMONS, (0.0, 0.0, 0.0, chance.uniform(5, 30)), strict=True)),
         settle_s_max=80.0,
     )
+
+
+def has_vanishing_nodes(seed: int) -> bool:
+    return seed % VANISHING_EVERY == VANISHING_AT
+
+
+def _vanishing(chance: random.Random, nodes: tuple[Node, ...]) -> Iterator[Flip]:
+    """Deletes of nodes with instances. Those that have none then stay."""
+    for node in chance.sample(nodes, VANISHING):
+        yield Flip(chance.uniform(*VANISHING_S), str(node.name), "vanish", 0)
 
 
 def _nodes(chance: random.Random) -> tuple[Node, ...]:

@@ -29,6 +29,7 @@ from compute_sim.ironic import (
 )
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.orders import ProvisionOrder
+from compute_sim.ironic.core.refusals import CONFLICT
 from compute_sim.ironic.core.script import BmcSilent
 from compute_sim.ironic.node_table import NodeTable
 from ironic_sync import rest
@@ -88,6 +89,8 @@ class IronicWorld:
             chance=random.Random(f"{plan.seed} ironic"),
         )
         self.nodes = nodes
+        # The names of nodes that were deleted with an instance of this cloud; they do not come back.
+        self._vanished: set[str] = set()
         nodes.created(self.ironic.nodes.values())
 
     async def run(self) -> None:
@@ -114,7 +117,7 @@ class IronicWorld:
         try:
             if node is not None:
                 getattr(self, f"_{flip.action}")(node, flip.seed)
-            elif flip.action == "delete":
+            elif flip.action == "delete" and name not in self._vanished:
                 self._enrol(name)
         except Refused:
             how = "refused"
@@ -196,6 +199,16 @@ class IronicWorld:
 
     def _delete(self, node: Node, _lot: int) -> Node | None:
         return None if node.instance_uuid else self.ironic.delete(node.uuid)
+
+    def _vanish(self, node: Node, _lot: int) -> Node:
+        """An operator deletes the node although an instance of this cloud is active on it."""
+        if node.provision_state != "active" or node.instance_uuid not in self._plan.instance_ids:
+            raise Refused(CONFLICT, f"node {node.uuid} has no active instance of this cloud")
+        if not node.maintenance:
+            self.ironic.set_maintenance(node.uuid, is_on=True, reason="it is taken away")
+        gone = self.ironic.delete(node.uuid)
+        self._vanished.add(str(node.name))
+        return gone
 
     def _enrol(self, name: str) -> Node:
         first = next(node for node in self._plan.nodes if node.name == name)

@@ -169,6 +169,10 @@ class NodesChecker:
         real_node = self.real_nodes.get(host)
         return real_node is None or not self.still_there(instance, host) or real_node.image == image
 
+    def is_deleted(self, host: str) -> bool:
+        """Whether this host is a node that Ironic has deleted."""
+        return any(str(id_) == host and each.node is None for id_, each in self.real_nodes.items())
+
     def instance_on(self, node: ProviderId) -> str | None:
         real_node = self.real_nodes.get(node)
         return real_node.node.instance_uuid if real_node is not None and real_node.node is not None else None

@@ -14,7 +14,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.moving_checker import MovesOfRequests
-from tests.simulation.nodes_checker import name_of
+from tests.simulation.nodes_checker import NODE, NodesChecker, name_of
 from tests.simulation.plan import GOLD, Boot, Plan
 from tests.simulation.waits_checker import WOKEN_WITHIN_S, WaitsChecker
 from tests.simulation.whole_checker import WholeChecker
@@ -53,7 +53,9 @@ class RequestsChecker:
         *,
         demands: DemandsChecker,
         whole: WholeChecker,
+        nodes: NodesChecker,
     ) -> None:
+        self._nodes = nodes
         self._whole = whole
         self._groups = groups
         self._demands = demands
@@ -85,6 +87,8 @@ class RequestsChecker:
         self._findings.log("requests", "{} of {}: {}{}", row.id, row.told.name, now, host)
         if was == now:
             self._check_same(before, row)
+        elif (was, now) == ("active", "error") and self._nodes.is_deleted(row.told.host):
+            self._findings.count(NODE, "an instance in error without it")
         elif now not in NEXT[was] or (was == "error" and now == "active" and not _was_built(row)):
             self._findings.breaks(
                 "every request ends once",

@@ -189,15 +189,16 @@ async def _unsettled_nodes(cloud: Cloud) -> list[str]:
     real_nodes = cloud.nodes.real_nodes
     rows = await cloud.rows.nodes.read(real_nodes.keys())
     alive = names_alive(await cloud.rows.nodes.members())
+    in_use = {each.provider for held in cloud.books.held.values() for each in held}
     wrong: list[str] = []
     if cloud.ironic is not None and cloud.ironic.ironic.next_due_s is not None:
         wrong.append("Ironic still has work to do")
     for node, real_node in real_nodes.items():
         offered, row = cloud.books.offered(node), rows.get(node)
         if real_node.node is None:
-            wrong += (
-                [f"{short_id(node)} is deleted, and has a provider: {row!r}"] if offered is not None else []
-            )
+            # An instance that was on it keeps its share, and with it the provider, until a client deletes it.
+            if offered is not None and node not in in_use:
+                wrong.append(f"{short_id(node)} is deleted, and has a provider: {row!r}")
             continue
         if (
             row is None

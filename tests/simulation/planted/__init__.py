@@ -199,6 +199,7 @@ OF_NODES: dict[str, PlantedBug] = {
     "a step without effect repeated without end": node_bugs.repeated_without_end,
     "a port assumed to be attached": node_bugs.port_assumed_attached,
     "a repeated report accepted": rule_bugs.repeated_report_accepted,
+    "the instance of a deleted node stays active": node_bugs.lost_instance_not_told,
     "a row mended out of date": audit_bugs.late_row_mended,
 }
 BUGS |= OF_NODES

@@ -11,7 +11,7 @@ from bus.message import ProviderId
 from ironic_sync import deploying as deployer
 from ironic_sync import membership, sweeping
 from ironic_sync.applying import Change, NodeWriter
-from ironic_sync.core import deploying, notifications, ordering
+from ironic_sync.core import deploying, notifications, ordering, settling
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
@@ -79,6 +79,11 @@ def start_counts_as_done() -> AbstractContextManager[None]:
         return {**real, **{each: structs.replace(real[each], treatment="taken") for each in started}}
 
     return replaced(notifications, "EVENTS", planted)
+
+
+def lost_instance_not_told() -> AbstractContextManager[None]:
+    """A conductor is not told that Ironic has deleted the node of an active instance."""
+    return replaced(settling, "with_lost_instance", lambda _real: lambda row: row)
 
 
 def claim_released_early() -> AbstractContextManager[None]:
