@@ -97,7 +97,7 @@ def source_that_is_up_evacuated() -> AbstractContextManager[None]:
 
         return problem_with_source
 
-    return replaced(requested_moves.Mover, "_problem_with_source", planted)
+    return replaced(MoveNeedsFinder, "_problem_with_source", planted)
 
 
 def broken_instance_released() -> AbstractContextManager[None]:
