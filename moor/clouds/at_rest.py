@@ -1,12 +1,13 @@
 """Asks all participants of a cloud at rest what they have, and says what is wrong: by the audit, and by the rules for rest."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from bus.auditing.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
 from bus.broker import Connection
 from bus.messages.build import AskInstances, InstanceId, InstancesFound
+from bus.messages.placement import ProviderState
 from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
 from ironic_sync.core.node import Node
@@ -71,6 +72,11 @@ async def found_instances(client: Station, ids: Sequence[InstanceId]) -> list[In
         question = AskInstances(instances=tuple(some), limit=INSTANCES_PAGE)
         pages += await items_of(client, question, InstancesFound, lambda page: (page,))
     return pages
+
+
+def is_in_use(providers: Iterable[ProviderState]) -> bool:
+    """True if a claim holds anything of these providers: then the usage after a run is not only that of its instances."""
+    return any(stock.used for provider in providers for stock in provider.inventories.values())
 
 
 async def _nodes(cloud: TemporaryCloud) -> list[NodeEntry]:

@@ -16,13 +16,13 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from moor.client import Feed, during, hearing, providers_of, until_choosable
-from moor.clouds.at_rest import problems_left
+from moor.clouds.at_rest import is_in_use, problems_left
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, spread
 from moor.demo.checking import conclude
 from moor.demo.screen import CELLS, TINKERED, screen
 from moor.demo.tally import Tally
 from moor.instances.request_ids import new_request_ids
-from moor.options import out
+from moor.options import fail, out
 from moor.tuning import CloudSettings
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)
@@ -99,8 +99,10 @@ async def listening(
     """
     async with hearing(cloud.client, "instance.#", "providers.changed") as feed:
         await until_choosable(cloud.client, are_enough)
-        for provider in await providers_of(cloud.client):
-            tally.providers[provider.id] = provider
+        providers = await providers_of(cloud.client)
+        if is_in_use(providers):
+            fail("some inventory is already in use: the demo needs servers on which nothing is in use")
+        tally.providers.update({each.id: each for each in providers})
         yield feed
 
 

@@ -104,6 +104,8 @@ class Tally:
                 on_node=flavor == of_nodes,
             )
             for id_, state in self.states.items()
+            # On real servers, events of other instances may be heard, too.
+            if state.name in self.flavors
         }
 
     def count(self, state: str) -> int:

@@ -18,7 +18,7 @@ from bus.messages.placement import ProviderState
 from bus.topology import QueueKind, objects_of
 from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
 from moor.client import hearing, providers_of, until_choosable
-from moor.clouds.at_rest import found_instances, problems_left
+from moor.clouds.at_rest import found_instances, is_in_use, problems_left
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
@@ -160,7 +160,7 @@ async def _measured(
     pools = plan.cloud.pools
     flavor = flavor_with(pool.resource for pool in pools)
     providers = await until_ready(cloud, plan.cloud.host_names, {pool.name for pool in pools})
-    if any(stock.used for provider in providers for stock in provider.inventories.values()):
+    if is_in_use(providers):
         raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
     mixed: OrderRun | None = None
     async with hearing(cloud.client, *ENDS) as feed:

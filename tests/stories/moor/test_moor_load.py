@@ -124,9 +124,12 @@ async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(
         servers = ("--bus", bus, "--db", database)
         ran = await moor(*SMALL, *servers, "--workers", "scheduler=2", "--json", str(file))
         again = await moor(*SMALL, *servers)
+        demo = await moor("demo", "--boots", "300", "--hosts", "40", *servers)
 
     assert again.code == 1, "a second run would measure what the first has left"
     assert "a load run needs its own servers" in again.err
+    assert demo.code == 1, "the demo would find the usage that the load run has left"
+    assert "the demo needs servers on which nothing is in use" in demo.err
 
     assert ran.code == 0, ran.err + ran.out
     found = figures(file)
