@@ -9,11 +9,21 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
+from bus.auditing.at_rest import Asked
 from bus.message import ProviderId
-from bus.messages.build import AttemptFailed, InstanceActive, InstanceId, InstanceState, RequestId
+from bus.messages.build import (
+    AttemptFailed,
+    Flavor,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceId,
+    InstanceState,
+    RequestId,
+)
 from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow, Offer
+from moor.clouds.bare_metal import flavor_of_nodes
 from moor.demo.metal.checking import problems_of_the_kill
 from moor.demo.metal.screen import kind_of, metal_screen
 from moor.demo.metal.tally import MetalTally
@@ -89,6 +99,23 @@ def test_a_flip_is_known_to_placement_when_the_node_is_reserved() -> None:
         changed = provider_of(FREE, reserved=reserved)
         tally.hear(ProvidersChanged(at=LogPosition(term=1, position=1), providers=(changed,)))
     assert len(tally.flip_latencies_s) == 1
+
+
+def test_what_was_asked_for_is_told_with_the_last_state_that_was_heard() -> None:
+    tally = MetalTally(3)
+    flavors = {"web-001": Flavor(name="small", vcpus=1, ram_mb=64, root_gb=5), "metal-001": flavor_of_nodes()}
+    tally.flavors.update(flavors)
+    ids = [InstanceId(UUID(int=number)) for number in (101, 102, 103)]
+    # The last one belongs to somebody else.
+    for id_, name in zip(ids, (*flavors, "other"), strict=True):
+        tally.hear(InstanceActive(cell="c1", instance=instance_of(id_, name, str(BUSY))))
+    gone = structs.replace(tally.states[ids[0]], state="deleted")
+    tally.hear(InstanceDeleted(cell="c1", instance=gone))
+
+    assert tally.asked(flavor_of_nodes()) == {
+        ids[0]: Asked("deleted", {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 5}),
+        ids[1]: Asked("active", {"VCPU": 0, "MEMORY_MB": 0, "DISK_GB": 0, CLASS: 1}, on_node=True),
+    }
 
 
 @pytest.mark.parametrize("count", [2, 100, 2000])
