@@ -23,13 +23,11 @@ PATIENCE_S = 15.0
 PAUSE_S = 0.1
 
 
-async def problems_left(
-    cloud: TemporaryCloud, wanted: int, asked: Mapping[InstanceId, Asked]
-) -> Sequence[str]:
+async def problems_left(cloud: TemporaryCloud, asked: Mapping[InstanceId, Asked]) -> Sequence[str]:
     """The problems of the cloud. If there are any, look again until PATIENCE_S is over: late updates end some of them."""
 
     async def look() -> list[str]:
-        return await problems_of(cloud.client, cloud.connection, wanted, asked, await _nodes(cloud))
+        return await problems_of(cloud.client, cloud.connection, asked, await _nodes(cloud))
 
     problems = await look()
     by_s = asyncio.get_running_loop().time() + PATIENCE_S
@@ -42,7 +40,6 @@ async def problems_left(
 async def problems_of(
     client: Station,
     connection: Connection,
-    wanted: int,
     asked: Mapping[InstanceId, Asked],
     nodes: Sequence[NodeEntry] = (),
 ) -> list[str]:
@@ -53,7 +50,6 @@ async def problems_of(
     audit = await audited(reader, AuditOptions(settle=timedelta()), hosts=hosts)
     found = await found_instances(client, list(asked))
     at_rest = CloudAtRest(
-        wanted=wanted,
         asked=asked,
         rows={each.id: each for page in found for each in page.instances},
         details={each.id: each for page in found for each in page.details},

@@ -24,6 +24,7 @@ from moor.demo.tally import Tally
 from moor.instances.request_ids import new_request_ids
 from moor.options import fail, out
 from moor.tuning import CloudSettings
+from scheduler_worker.requests.instance_ids import instance_id_of
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)
 GIANT = Flavor(name="giant", vcpus=500, ram_mb=8192, root_gb=20)
@@ -79,7 +80,7 @@ async def run_demo(plan: DemoPlan, cloud: TemporaryCloud) -> None:
             await ask(cloud, tally, wanted, plan.asking_s)
             await until(lambda: tally.is_over)
             drawn.refresh()
-        conclude(tally, await problems_left(cloud, tally.wanted, tally.asked()))
+        conclude(tally, await problems_left(cloud, tally.asked()))
         await clean_up(cloud, tally, [*tally.states])
 
     async with (
@@ -131,12 +132,11 @@ async def ask(
     cloud: TemporaryCloud, tally: Tally, wanted: Sequence[tuple[str, Flavor]], asking_s: float
 ) -> None:
     """Send the requests in batches over a few seconds, so that hosts change between them."""
-    tally.flavors.update(wanted)
     # Each run draws new ids: with the same ids, a second run would repeat requests that have ended already.
-    requests = [
-        Outgoing(BuildInstance(request_id=id_, flavor=flavor, name=name, project="demo"))
-        for id_, (name, flavor) in zip(new_request_ids(len(wanted)), wanted, strict=True)
-    ]
+    requests = []
+    for id_, (name, flavor) in zip(new_request_ids(len(wanted)), wanted, strict=True):
+        tally.flavors[instance_id_of(id_, 0)] = flavor
+        requests.append(Outgoing(BuildInstance(request_id=id_, flavor=flavor, name=name, project="demo")))
     batch = ceil(len(requests) / ASKING_TIMES)
     for at in range(0, len(requests), batch):
         await cloud.client.publisher.send_all(requests[at : at + batch])

@@ -34,8 +34,8 @@ class News(Struct, frozen=True):
 class Tally:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
-        # By the names of the instances that are asked for.
-        self.flavors: dict[str, Flavor] = {}
+        # Of the instances that are asked for.
+        self.flavors: dict[InstanceId, Flavor] = {}
         self.began_s = time.monotonic()
         self.ended_s = self.began_s
         # Instances that have ended, in their end state.
@@ -97,15 +97,12 @@ class Tally:
 
     def asked(self, of_nodes: Flavor | None = None) -> dict[InstanceId, Asked]:
         """Each instance with its flavor and the last state that was heard. `of_nodes` is the flavor for bare metal."""
+        heard = {id_: state.state for id_, state in self.states.items()} | dict.fromkeys(
+            self.deleted, "deleted"
+        )
         return {
-            id_: Asked(
-                "deleted" if id_ in self.deleted else state.state,
-                amounts_of(flavor := self.flavors[state.name]),
-                on_node=flavor == of_nodes,
-            )
-            for id_, state in self.states.items()
-            # On real servers, events of other instances may be heard, too.
-            if state.name in self.flavors
+            id_: Asked(heard.get(id_, ""), amounts_of(flavor), on_node=flavor == of_nodes)
+            for id_, flavor in self.flavors.items()
         }
 
     def count(self, state: str) -> int:

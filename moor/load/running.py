@@ -176,7 +176,7 @@ async def _measured(
         id_: Asked(boot.state.state if boot.state else "", amounts_of(boot.flavor))
         for id_, boot in instances.items()
     }
-    return boots, mixed, await problems_left(cloud, len(asked), asked)
+    return boots, mixed, await problems_left(cloud, asked)
 
 
 async def until_ready(

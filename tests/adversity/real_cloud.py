@@ -164,7 +164,7 @@ class RealCloud:
         async def is_so() -> bool:
             states = await self.instances()
             asked = {each.id: Asked(each.state, amounts_of(flavor_of(each))) for each in states}
-            problems[:] = await problems_of(self.client, connection, len(asked), asked)
+            problems[:] = await problems_of(self.client, connection, asked)
             return not problems
 
         await wait_until(is_so, "the cloud is at rest", problems)

@@ -116,7 +116,7 @@ async def _run(plan: MetalDemoPlan, cloud: TemporaryCloud, tally: MetalTally) ->
         await during(_run_steps(plan, cloud, tally), _flip_until_stopped(cloud, tally))
         await _settle(cloud, tally)
         drawn.refresh()
-    conclude(tally, await problems_left(cloud, tally.wanted, tally.asked(METAL)))
+    conclude(tally, await problems_left(cloud, tally.asked(METAL)))
     await clean_up(cloud, tally, _active(tally))
 
 

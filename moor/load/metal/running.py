@@ -32,6 +32,7 @@ from moor.load.running import (
     until_ready,
 )
 from moor.tuning import CloudSettings
+from scheduler_worker.requests.instance_ids import instance_id_of
 
 # A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.
 PACE = 0.02
@@ -85,8 +86,11 @@ async def run_load(plan: MetalPlan, servers: Servers | None) -> MetalLoadResult:
         of_deploys = Meter(clocks.processes, plan.deploys, clocks.generator)
         changes, deploys = await cloud.during(_fired(plan, cloud, of_changes, of_deploys))
         amounts = amounts_of(FLAVOR)
-        asked = {state.id: Asked("deleted", amounts, on_node=True) for state in deploys.states}
-        problems = await cloud.during(problems_left(cloud, plan.deploys, asked))
+        asked = {
+            instance_id_of(request, 0): Asked("deleted" if deploy.state else "", amounts, on_node=True)
+            for request, deploy in deploys.boots.items()
+        }
+        problems = await cloud.during(problems_left(cloud, asked))
     return MetalLoadResult(
         **summary_of(deploys.states, problems, clocks, servers, {**plan.counts, "ironic": plan.daemons}),
         nodes=plan.nodes,

@@ -103,18 +103,19 @@ def test_a_flip_is_known_to_placement_when_the_node_is_reserved() -> None:
 
 def test_what_was_asked_for_is_told_with_the_last_state_that_was_heard() -> None:
     tally = MetalTally(3)
-    flavors = {"web-001": Flavor(name="small", vcpus=1, ram_mb=64, root_gb=5), "metal-001": flavor_of_nodes()}
-    tally.flavors.update(flavors)
-    ids = [InstanceId(UUID(int=number)) for number in (101, 102, 103)]
+    small = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=5)
+    ids = [InstanceId(UUID(int=number)) for number in (101, 102, 103, 104)]
+    tally.flavors.update(zip(ids, (small, flavor_of_nodes(), small), strict=False))
     # The last one belongs to somebody else.
-    for id_, name in zip(ids, (*flavors, "other"), strict=True):
-        tally.hear(InstanceActive(cell="c1", instance=instance_of(id_, name, str(BUSY))))
+    for id_ in (*ids[:2], ids[3]):
+        tally.hear(InstanceActive(cell="c1", instance=instance_of(id_, "web-001", str(BUSY))))
     gone = structs.replace(tally.states[ids[0]], state="deleted")
     tally.hear(InstanceDeleted(cell="c1", instance=gone))
 
     assert tally.asked(flavor_of_nodes()) == {
         ids[0]: Asked("deleted", {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 5}),
         ids[1]: Asked("active", {"VCPU": 0, "MEMORY_MB": 0, "DISK_GB": 0, CLASS: 1}, on_node=True),
+        ids[2]: Asked("", {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 5}),
     }
 
 
