@@ -51,6 +51,11 @@ PORTS_S = 24.0
 VANISHING_EVERY, VANISHING_AT = 10, 2
 VANISHING = 12
 VANISHING_S = (15.0, 43.0)
+# In one seed in so many all nodes are compared only this often, and so many get into maintenance when faults have stopped: before
+# that, the gaps that faults leave have all nodes compared.
+RARE_SWEEPS_EVERY, RARE_SWEEPS_AT = 10, 3
+SELDOM_S = 300.0
+MAINTAINED, MAINTAINED_S = 8, (50.0, 52.0)
 # Three start at the beginning, and the last one joins later.
 DAEMONS = ("ironic-1", "ironic-2", "ironic-3", "ironic-4")
 OTHERS = (
@@ -101,7 +106,7 @@ def draw_nodes(seed: int) -> Plan:
     if has_vanishing_nodes(seed):
         vanishing = _vanishing(random.Random(f"{seed} vanishing"), nodes)
         flips = tuple(sorted((*flips, *vanishing), key=lambda flip: flip.at_s))
-    return Plan(
+    plan = Plan(
         seed=seed,
         hosts=dict.fromkeys(CELLS, ()),
         script=FaultScript(seed=seed),
@@ -114,6 +119,32 @@ def draw_nodes(seed: int) -> Plan:
         ironic=_script(random.Random(f"{seed} script")),
         daemons=dict(zip(DAEMONS, (0.0, 0.0, 0.0, chance.uniform(5, 30)), strict=True)),
         settle_s_max=80.0,
+    )
+    return _with_rare_sweeps(plan, random.Random(f"{seed} rare sweeps")) if has_rare_sweeps(seed) else plan
+
+
+def has_rare_sweeps(seed: int) -> bool:
+    return seed % RARE_SWEEPS_EVERY == RARE_SWEEPS_AT
+
+
+def _with_rare_sweeps(plan: Plan, chance: random.Random) -> Plan:
+    """The plan with daemons that compare all nodes as seldom as real ones, and with maintenance of which they hear nothing:
+    only a look at the nodes that changed lately finds it. It cannot find a deleted node, so none is deleted.
+    """
+    flips = [
+        *(flip for flip in plan.flips if flip.action != "delete"),
+        *(
+            # An odd seed: by Ironic's own order to set it, and not by a patch.
+            Flip(chance.uniform(*MAINTAINED_S), str(node.name), "maintain", 1)
+            for node in chance.sample(plan.nodes, MAINTAINED)
+        ),
+    ]
+    unheard = Loses(event_types=("baremetal.node.maintenance_set.*",), probability=1.0)
+    return structs.replace(
+        plan,
+        syncing={"sweep_s": SELDOM_S},
+        flips=tuple(sorted(flips, key=lambda flip: flip.at_s)),
+        ironic=structs.replace(plan.ironic, faults=(unheard, *plan.ironic.faults)),
     )
 
 

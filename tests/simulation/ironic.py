@@ -30,7 +30,7 @@ from compute_sim.ironic import (
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import CONFLICT
-from compute_sim.ironic.core.script import BmcSilent
+from compute_sim.ironic.core.script import BmcSilent, Loses
 from compute_sim.ironic.node_table import NodeTable
 from ironic_sync import rest
 from ironic_sync.core import node as known
@@ -91,6 +91,8 @@ class IronicWorld:
         self.nodes = nodes
         # The names of nodes that were deleted with an instance of this cloud; they do not come back.
         self._vanished: set[str] = set()
+        # All changes of the plan were made.
+        self.has_played = False
         nodes.created(self.ironic.nodes.values())
 
     async def run(self) -> None:
@@ -100,8 +102,11 @@ class IronicWorld:
             tasks.create_task(self._play())
 
     def stop_faults(self) -> None:
-        """All BMCs answer, no notification is lost, and the API is up."""
-        self.ironic.script = IronicScript()
+        """All BMCs answer, the API is up, and no notification is lost but those that Ironic never sends."""
+        never_sent = [
+            each for each in self._plan.ironic.faults if isinstance(each, Loses) and each.probability == 1
+        ]
+        self.ironic.script = IronicScript(faults=tuple(never_sent))
         self.ironic.come_back()
 
     async def _play(self) -> None:
@@ -109,6 +114,7 @@ class IronicWorld:
             await until_s(flip.at_s)
             if self._findings.broken is None:
                 self._flip(flip)
+        self.has_played = True
 
     def _flip(self, flip: Flip) -> None:
         name = flip.node

@@ -211,6 +211,8 @@ class Plan(Struct, frozen=True):
     settings: dict[str, Any] = {}
     # Of the conductors, likewise.
     conducting: dict[str, Any] = {}
+    # Of the daemons of bare metal, likewise.
+    syncing: dict[str, Any] = {}
     invalid_requests: tuple[InvalidRequest, ...] = ()
     faults: tuple[Fault, ...] = ()
     admin_ops: tuple[AdminOp, ...] = ()

@@ -191,7 +191,7 @@ async def _unsettled_nodes(cloud: Cloud) -> list[str]:
     alive = names_alive(await cloud.rows.nodes.members())
     in_use = {each.provider for held in cloud.books.held.values() for each in held}
     wrong: list[str] = []
-    if cloud.ironic is not None and cloud.ironic.ironic.next_due_s is not None:
+    if cloud.ironic is not None and not (cloud.ironic.has_played and cloud.ironic.ironic.next_due_s is None):
         wrong.append("Ironic still has work to do")
     for node, real_node in real_nodes.items():
         offered, row = cloud.books.offered(node), rows.get(node)

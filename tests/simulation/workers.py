@@ -241,7 +241,7 @@ class Workers:
             station,
             Link(broker, BUS, chance=process.chance),
             FaultyIronicStore(self._rows.nodes, process, self._nodes),
-            IRONIC,
+            structs.replace(IRONIC, **self._plan.syncing),
             name=process.name,
             incarnation=process.full_name,
             cells=CellMap(groups=GROUPS_OF_NODES),

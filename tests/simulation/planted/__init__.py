@@ -200,6 +200,7 @@ OF_NODES: dict[str, PlantedBug] = {
     "a port assumed to be attached": node_bugs.port_assumed_attached,
     "a repeated report accepted": rule_bugs.repeated_report_accepted,
     "the instance of a deleted node stays active": node_bugs.lost_instance_not_told,
+    "a lost notification found only by comparing all nodes": node_bugs.changed_nodes_not_looked_for,
     "a row mended out of date": audit_bugs.late_row_mended,
 }
 BUGS |= OF_NODES

@@ -86,6 +86,18 @@ def lost_instance_not_told() -> AbstractContextManager[None]:
     return replaced(settling, "with_lost_instance", lambda _real: lambda row: row)
 
 
+def changed_nodes_not_looked_for() -> AbstractContextManager[None]:
+    """A daemon does not look for nodes that changed lately: what no notification tells it finds by comparing all nodes."""
+
+    def planted(_real: Any) -> Any:
+        async def look_for_changes(_self: Any) -> None:
+            pass
+
+        return look_for_changes
+
+    return replaced(sweeping.Sweeper, "_look_for_changes", planted)
+
+
 def claim_released_early() -> AbstractContextManager[None]:
     """An instance counts as gone as soon as Ironic has begun to remove it from the node."""
 
