@@ -51,8 +51,8 @@ PORTS_S = 24.0
 VANISHING_EVERY, VANISHING_AT = 10, 2
 VANISHING = 12
 VANISHING_S = (15.0, 43.0)
-# In one seed in so many all nodes are compared only this often, and so many get into maintenance when faults have stopped: before
-# that, the gaps that faults leave have all nodes compared.
+# In one seed in so many all nodes are compared only this often, and operators set maintenance of so many nodes. They do that
+# after the faults: each gap that a fault leaves has all nodes compared.
 RARE_SWEEPS_EVERY, RARE_SWEEPS_AT = 10, 3
 SELDOM_S = 300.0
 MAINTAINED, MAINTAINED_S = 8, (50.0, 52.0)
