@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from msgspec import structs
@@ -39,7 +39,7 @@ from tests.simulation.plan import PROJECT
 from tests.simulation.process import EPOCH
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.view_oracle import caught_up_replica
-from tests.simulation.write_oracle import InspectableStore
+from tests.simulation.write_oracle import InspectableStore, WriteOracle
 
 HOST, PART, OTHER, POOL = (ProviderId(UUID(int=n)) for n in range(1, 5))
 CONSUMER = ConsumerId(UUID(int=9))
@@ -115,6 +115,27 @@ def test_a_cleanup_consumer_counts_on_its_host() -> None:
 
     assert _broken(swapped, instances_max=2) == ""
     assert _broken(swapped, instances_max=1) == "no host has more instances than the limit"
+
+
+def test_a_shape_may_stand_for_other_qualities_once_the_tombstone_of_its_tree_is_forgotten() -> None:
+    async def written(findings: Findings, *, is_pruned: bool) -> None:
+        books = InspectableStore(lambda: EPOCH)
+        oracle = WriteOracle(findings, books)
+
+        async def write(changes: TreeChanges) -> None:
+            async with books.transaction() as transaction:
+                oracle.opened()
+                await transaction.write_trees(changes)
+            oracle.written((changes,))
+
+        await write(_tree(HOST, _book(HOST)))
+        await write(structs.replace(_tree(HOST), removed=(HOST,)))
+        if is_pruned:
+            await books.prune(EPOCH + timedelta(seconds=1), EPOCH)
+        await write(_tree(HOST, _book(HOST, traits=("CUSTOM_OTHER",))))
+
+    assert _broken_while(lambda findings: written(findings, is_pruned=True)) == ""
+    assert _broken_while(lambda findings: written(findings, is_pruned=False)) == "qualities are law"
 
 
 def test_a_read_need_not_show_uncommitted_writes() -> None:

@@ -69,6 +69,12 @@ class WriteOracle:
     def opened(self) -> None:
         """A transaction begins: verdicts of a transaction that was rolled back do not count."""
         self._judged.clear()
+        rows = self._books.rows
+        for known in [
+            each for each in self._qualities if each[0] not in rows.trees and each[0] not in rows.tombstones
+        ]:
+            # The shapes of a tree are forgotten together with its tombstone, before this transaction may create it again.
+            del self._qualities[known]
 
     def judged(self, writes: Sequence[Write], verdicts: Sequence[WriteVerdict]) -> None:
         self._judged += zip(writes, verdicts, strict=True)
@@ -198,11 +204,6 @@ class WriteOracle:
                 self._check_place(rows, provider, entry)
         for root in roots & rows.trees.keys():
             self._check_qualities(rows, root)
-        for known in [
-            each for each in self._qualities if each[0] not in rows.trees and each[0] not in rows.tombstones
-        ]:
-            # The shapes of a tree are forgotten together with its tombstone.
-            del self._qualities[known]
 
     def _check_place(self, rows: MemoryTables, provider: ProviderId, entry: ProviderEntry) -> None:
         ancestry = [provider]
