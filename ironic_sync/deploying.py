@@ -20,7 +20,8 @@ from bus.errors import Locked, Operational, WrongAnswer
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
 from bus.moments import moment
-from bus.parts import Background, PartGroup, Pauses, Periodic, Status, Supervised
+from bus.parts import Background, PartGroup, Periodic, Status, Supervised
+from bus.pauses import Pauses
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.deploying import (
     Again,
@@ -380,7 +381,7 @@ class Deployer(PartGroup):
             # Ironic may only be slow to begin.
             return timedelta(seconds=settings.deploy_read_s)
         pauses = Pauses(settings.deploy_retry_s_first, settings.deploy_retry_s_max)
-        return timedelta(seconds=pauses.after(tries - 1, self._chance))
+        return timedelta(seconds=pauses.after(tries, self._chance))
 
     def _tell(self, node: ProviderId, deploy: Deploy, outcome: Outcome) -> None:
         match outcome:

@@ -21,7 +21,8 @@ from typing import Protocol, TypeVar
 
 from bus.errors import Operational, Unavailable
 from bus.message import ProviderId
-from bus.parts import PartGroup, Pauses, Periodic
+from bus.parts import PartGroup, Periodic
+from bus.pauses import Pauses
 from ironic_sync.core.ring import Member, Move, Owned, Ring, gives, names_alive, takes, takes_anew
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import RingStore, RingView, check_name

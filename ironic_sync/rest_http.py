@@ -31,6 +31,7 @@ from bus.configuration.addresses import Addresses
 from bus.errors import Locked, TookTooLong, Transient, Unavailable, WrongAnswer
 from bus.keystone import KeystoneRefused, Token
 from bus.message import ProviderId
+from bus.retrying import growing_waits
 from bus.unreadable import NOT_JSON
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
@@ -378,8 +379,8 @@ class HttpIronicApi:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((kind, _NotDone)),
             stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
-            wait=tenacity.wait_random_exponential(
-                multiplier=self._settings.rest_retry_delay_s_first, max=self._settings.rest_retry_delay_s_max
+            wait=growing_waits(
+                self._settings.rest_retry_delay_s_first, self._settings.rest_retry_delay_s_max
             ),
             reraise=True,
         )

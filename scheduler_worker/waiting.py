@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from bus.messages.build import InstanceId
+from bus.pauses import grown
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
@@ -172,8 +173,8 @@ class WaitingSpecs:
         if (known := self._specs.get(digest)) is not None:
             known.rows.clear()
             known.is_unjudged = may_pass or known.is_unjudged
-            known.not_before_s = _now_s() + min(PAUSE_S_FIRST * 2.0**known.failures, PAUSE_S_MAX)
-            known.failures = min(known.failures + 1, 20)
+            known.failures += 1
+            known.not_before_s = _now_s() + grown(PAUSE_S_FIRST, PAUSE_S_MAX, known.failures)
 
     def _judge(self) -> None:
         if not self._specs:

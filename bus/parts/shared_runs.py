@@ -3,7 +3,8 @@
 import asyncio
 import random
 
-from bus.parts.status import Pauses, Status, Work
+from bus.parts.status import Status, Work
+from bus.pauses import Pauses
 
 
 class SharedRuns:

@@ -14,23 +14,13 @@ from enum import Enum
 from msgspec import Struct
 
 from bus.errors import AccessRefused, NotFound, Operational
+from bus.pauses import Pauses
 
 log = logging.getLogger(__name__)
 
 _IDS_AND_NUMBERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 
 Work = Callable[[], Awaitable[object]]
-
-
-class Pauses(Struct, frozen=True):
-    """The pause after a failure: it doubles each time, up to a maximum."""
-
-    first_s: float = 0.05
-    max_s: float = 5.0
-
-    def after(self, failures: int, chance: random.Random) -> float:
-        # In the upper half of the range, so that parts that failed together do not retry together.
-        return min(self.first_s * 2.0 ** min(failures, 20), self.max_s) * chance.uniform(0.5, 1.0)
 
 
 class Counts(Struct, frozen=True):
@@ -123,7 +113,7 @@ class Status:
         if self.state is not State.FAILING:
             self._enter(State.FAILING)
         self._in_a_row += 1
-        return self._pauses.after(self._in_a_row - 1, self._chance)
+        return self._pauses.after(self._in_a_row, self._chance)
 
     def left(self, problem: Operational) -> None:
         """Count and log a failure of work that another part will retry."""

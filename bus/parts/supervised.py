@@ -5,7 +5,8 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from bus.parts.status import Pauses, Status, Work
+from bus.parts.status import Status, Work
+from bus.pauses import Pauses
 
 
 class Supervised:

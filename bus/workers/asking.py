@@ -27,6 +27,7 @@ from bus.errors import Unavailable
 from bus.message import Envelope, Message
 from bus.origin import Origin, origin_of
 from bus.parts import Supervised
+from bus.pauses import grown
 from bus.topology import Objects, answers_queue
 from bus.workers.authority import judge_answer
 from bus.workers.link import Link, pauses_of
@@ -35,7 +36,8 @@ from bus.workers.publisher import Outgoing, Publisher
 log = logging.getLogger(__name__)
 
 ANYONE = "anyone"
-ASK_AGAIN_DOUBLINGS_MAX = 3
+# The longest pause before a question is asked again, in times of the first.
+ASK_AGAIN_TIMES_MAX = 8
 
 
 class NoAnswer(Unavailable):
@@ -149,7 +151,8 @@ class Asker:
 
     def _pause_s(self, tries: int) -> float:
         """Seconds until a question is asked again. They double with each try: more questions do not help a slow worker."""
-        return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
+        first_ms = self._settings.ask_again_ms
+        return grown(first_ms, ASK_AGAIN_TIMES_MAX * first_ms, tries + 1) / 1000
 
     def _due_in_s(self, batch: _Batch, tries: int) -> float:
         """Seconds until the questions of a batch are asked again.

@@ -1,7 +1,6 @@
 """The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, NewType, TypeVar
@@ -13,6 +12,7 @@ from bus.configuration.settings import BusSettings
 from bus.errors import Failure, Locked, Poison, TookTooLong, Unavailable
 from bus.message import Envelope, M_co, Message
 from bus.origin import Origin
+from bus.pauses import grown
 
 Tx = TypeVar("Tx")
 # Under this number a store keeps messages until they are confirmed.
@@ -166,13 +166,8 @@ def after_failure(
 
 
 def backoff_ms(tries: int, settings: BusSettings) -> float:
-    # A server may be away for any number of tries, and a float holds only so many doublings.
-    return min(settings.retry_delay_ms_first * 2.0 ** min(tries, 64), settings.retry_delay_ms_max)
-
-
-def jittered_ms(delay_ms: float, chance: random.Random) -> float:
-    """Draw a pause between half of this one and all of it, so that messages that failed together do not return together."""
-    return delay_ms * chance.uniform(0.5, 1.0)
+    """The pause after a try, when there were so many before it."""
+    return grown(settings.retry_delay_ms_first, settings.retry_delay_ms_max, tries + 1)
 
 
 def describe(problem: Exception) -> str:

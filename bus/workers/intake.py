@@ -26,11 +26,12 @@ from bus.errors import NotTaken
 from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.parts import Status, wait_at_most
+from bus.pauses import drawn
 from bus.topology import QueueKind, broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters
 from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
-from bus.workers.handling import Received, jittered_ms, received
+from bus.workers.handling import Received, received
 from bus.workers.link import Link, pauses_of
 from bus.workers.publisher import Publisher
 from bus.workers.unopened import Unopened
@@ -356,7 +357,7 @@ class Intake:
             await self._complete([held])
 
     async def _send_back(self, held: OpenParcel, delay_ms: float, line: bytes, waits: int = 0) -> None:
-        await wait_at_most(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
+        await wait_at_most(self._stopping, drawn(delay_ms, self._chance) / 1000)
         if await self._to_queue((line,), held, waits):
             await self._complete([held])
 

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 
 from bus.broker import Broker, Connection, ConnectionLost, Publishing
 from bus.configuration.settings import BusSettings
-from bus.parts import Pauses, State, Status
+from bus.parts import State, Status
+from bus.pauses import Pauses
 from bus.workers.authority import BrokerFacts, broker_facts_of
 
 

@@ -34,7 +34,7 @@ from bus.clock import now
 from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.message import Envelope, Message
-from bus.parts import Pauses
+from bus.pauses import Pauses
 from bus.topology import FEED, REPLY, Destination, Kind, destination_of, reader_of_end
 from bus.workers.link import Link, PublishingChannel
 from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
@@ -367,7 +367,7 @@ class Publisher:
             tries += 1
             self.held_back += 1
             log.info("a queue is full or the broker is unreachable: trying again", extra={"tries": tries})
-            await asyncio.sleep(pauses.after(tries - 1, self._chance))
+            await asyncio.sleep(pauses.after(tries, self._chance))
         return Receipt.REFUSED
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:

@@ -22,6 +22,7 @@ from bus.configuration.settings import BusSettings
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
 from bus.message import Message, type_of
 from bus.parts import Periodic, Supervised, operational
+from bus.pauses import drawn
 from bus.unreadable import Unreadable
 from bus.workers.handling import (
     Bury,
@@ -39,7 +40,6 @@ from bus.workers.handling import (
     Weighed,
     after_failure,
     backoff_ms,
-    jittered_ms,
 )
 from bus.workers.intake import Intake, Item
 from bus.workers.link import Link, pauses_of
@@ -213,7 +213,7 @@ class Worker(Generic[Tx]):
             except Transient as problem:
                 if self._gives_up(problem, tries):
                     raise
-            await asyncio.sleep(jittered_ms(backoff_ms(tries, self._settings), self._chance) / 1000)
+            await asyncio.sleep(drawn(backoff_ms(tries, self._settings), self._chance) / 1000)
 
     async def _decide_and_save(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
         if isinstance(handler, Reading):

@@ -33,6 +33,7 @@ from bus.messages.placement import (
     TooOld,
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
+from bus.pauses import grown
 from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, choices_of, heir_of, kind_of
 from cell_conductor.core.transition import Transition
 from cell_conductor.core.unshelving import end_unbuilt
@@ -260,9 +261,7 @@ def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None
     deadline.
     """
     row, rules = transition.row, transition.rules
-    # The exponent is limited: for a request that waits for days the delay must not overflow.
-    delay = min(rules.retry_delay_first * 2 ** min(row.tries - 1, 30), rules.retry_delay_max)
-    asks_at = transition.now + delay
+    asks_at = transition.now + grown(rules.retry_delay_first, rules.retry_delay_max, row.tries)
     transition.change(state_ends_at=asks_at if ends_by is None else min(asks_at, ends_by))
 
 

@@ -22,7 +22,8 @@ from bus.operating.health import About, Health, ReadyTeller
 from bus.operating.health_server import HealthServer, read_health_address
 from bus.operating.listen_address import BadAddressError
 from bus.operating.running import about, with_flags
-from bus.parts import Pauses, Status, Supervised
+from bus.parts import Status, Supervised
+from bus.pauses import Pauses
 from bus.process import Part, run_until
 from bus.topology import objects_of
 from bus.workers.publisher import Outgoing

@@ -11,7 +11,6 @@ from bus.errors import AccessRefused, ConnectionLost, NotFound, Operational, Ref
 from bus.parts import (
     Once,
     PartGroup,
-    Pauses,
     Periodic,
     SingleFlight,
     State,
@@ -21,6 +20,7 @@ from bus.parts import (
     operational,
     statuses,
 )
+from bus.pauses import Pauses
 from tests.simulation.loop import run_simulated, until_s
 
 PAUSES = Pauses(first_s=1.0, max_s=8.0)
