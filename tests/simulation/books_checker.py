@@ -463,11 +463,14 @@ class BooksChecker:
         """
         asked: dict[ConsumerId, list[ClaimResources | SwapClaim]] = {}
         claimed = {(holder.consumer, holder.attempt) for holder in changes.claimed}
+        # An instance gets back its share from before the move, whatever its host is like now. The way there has the same attempt.
+        claimed -= {
+            (each.consumer, each.attempt)
+            for each in orders
+            if isinstance(each, SwapClaim) and each.returns is not None
+        }
         for order in orders:
             if isinstance(order, ReleaseClaim) or (order.consumer, order.attempt) not in claimed:
-                continue
-            if isinstance(order, SwapClaim) and order.returns is not None:
-                # The instance gets back its share from before the move, whatever its host is like now.
                 continue
             if self._is_granted(order):
                 asked.setdefault(order.consumer, []).append(order)
