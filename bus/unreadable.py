@@ -176,6 +176,8 @@ def _unread(value: Any, kind: inspect.Type, at: str) -> Iterator[tuple[tuple[str
                     yield (at, struct), key, inner
                 elif isinstance(inner, dict | list):
                     yield from _unread(inner, fields[key], f"{at}.{key}")
+        case inspect.Metadata(type=described):
+            yield from _unread(value, described, at)
         case inspect.UnionType(types=types):
             for each in types:
                 yield from _unread(value, each, at)

@@ -4,11 +4,12 @@ import pathlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import msgspec.inspect
 import pytest
+from msgspec import Meta
 
 from bus.broker import LINES, PLAIN, Parcel
 from bus.codec import (
@@ -22,9 +23,9 @@ from bus.codec import (
     with_attempt_counted,
     with_attempts,
 )
-from bus.message import Envelope, Message, type_of
+from bus.message import Envelope, Message, StrictMessage, type_of
 from bus.messages import ALL
-from bus.messages.build import BuildRejected, InstancesFound
+from bus.messages.build import BuildRejected, Flavor, InstancesFound
 from bus.messages.placement import ReleaseClaim
 from bus.topology import (
     AUDIT_QUESTIONS,
@@ -33,7 +34,7 @@ from bus.topology import (
     BOOK_SEARCHES,
     BOOK_WRITES,
 )
-from bus.unreadable import Unreadable
+from bus.unreadable import Unreadable, unread_key
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 
 RELEASE = next(example for example in EXAMPLES if type_of(example) == "release")
@@ -152,6 +153,20 @@ def test_an_unknown_field_is_refused_only_where_people_write(example: Message) -
         assert "known are" in read.reason
     else:
         assert read == enveloped(example)
+
+
+def test_an_unknown_field_is_found_inside_a_field_that_has_a_description() -> None:
+    class Described(StrictMessage, frozen=True, tag="test.described"):
+        size: Annotated[Flavor | None, Meta(description="the size")] = None
+        sizes: Annotated[tuple[Flavor, ...], Meta(description="other sizes")] = ()
+
+    for field, inside in (("size", '{"vcpu":1}'), ("sizes", '[{"vcpu":1}]')):
+        found = unread_key(
+            f'{{"message":{{"type":"test.described","{field}":{inside}}}}}'.encode(), Described
+        )
+
+        assert found is not None
+        assert found.field.endswith(".vcpu")
 
 
 def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
@@ -348,6 +363,8 @@ def numbers_in(
         case msgspec.inspect.StructType(fields=fields):
             for field in fields:
                 yield from numbers_in(field.type, f"{path}.{field.encode_name}")
+        case msgspec.inspect.Metadata(type=described):
+            yield from numbers_in(described, path)
         case msgspec.inspect.UnionType(types=types):
             for each in types:
                 yield from numbers_in(each, path)
