@@ -19,10 +19,21 @@ class CreateGroup(ProjectMessage, frozen=True, tag="group.create"):
     to all projects.
     """
 
-    id: GroupId
-    policy: GroupPolicy
-    max_per_host: Positive = 1
-    name: Label = ""
+    id: Annotated[
+        GroupId,
+        Meta(description="a uuid of your choice; the same id with the same content is the same group"),
+    ]
+    policy: Annotated[
+        GroupPolicy,
+        Meta(
+            description="`affinity`: all members on one host, which the first one chooses; `anti-affinity`: at most "
+            "`max_per_host` members on a host; the soft ones only prefer hosts"
+        ),
+    ]
+    max_per_host: Annotated[
+        Positive, Meta(description="with anti-affinity: how many members one host may have")
+    ] = 1
+    name: Annotated[Label, Meta(description="the group's name, for people")] = ""
 
 
 class DeleteGroup(ProjectMessage, frozen=True, tag="group.delete"):
@@ -35,7 +46,7 @@ class DeleteGroup(ProjectMessage, frozen=True, tag="group.delete"):
     all projects.
     """
 
-    id: GroupId
+    id: Annotated[GroupId, Meta(description="the group's id")]
 
 
 class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
@@ -45,7 +56,7 @@ class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
     Without it, of all projects, which needs the right to all of them.
     """
 
-    id: GroupId | None = None
+    id: Annotated[GroupId | None, Meta(description="a group's id: only this group, with its members")] = None
     after: GroupId | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 

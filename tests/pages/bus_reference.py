@@ -237,12 +237,19 @@ def _section(kind: type, address: str) -> str:
             f"`{field.encode_name}`",
             _type(field.type),
             _default(field),
-            FIELD_DESCRIPTIONS[kind.__name__, field.name],
+            _meaning(kind, field),
         )
         for field in _fields(kind)
     ]
     table = _table(("field", "type", "default", "meaning"), rows)
     return "\n\n".join(part for part in (title, address, _words(kind), table) if part)
+
+
+def _meaning(kind: type, field: inspect.Field) -> str:
+    """The field's description: the message's own, which is also the help of a command's option, or the one in the table."""
+    if isinstance(field.type, inspect.Metadata) and field.type.extra_json_schema:
+        return str(field.type.extra_json_schema["description"])
+    return FIELD_DESCRIPTIONS[kind.__name__, field.name]
 
 
 def _words(kind: type) -> str:
@@ -281,6 +288,8 @@ def _values_in(kinds: Iterable[type[Message]]) -> tuple[type, ...]:
 def _parts(kind: type) -> Iterator[type]:
     def within(type_: inspect.Type) -> Iterator[type]:
         match type_:
+            case inspect.Metadata(type=described):
+                yield from within(described)
             case inspect.StructType(cls=cls):
                 yield cls
             case inspect.UnionType(types=types):
@@ -297,6 +306,8 @@ def _parts(kind: type) -> Iterator[type]:
 
 def _type(type_: inspect.Type) -> str:
     """The type in words. Only the AsyncAPI document has its bounds."""
+    if isinstance(type_, inspect.Metadata):
+        type_ = type_.type
     match type_:
         case inspect.StructType(cls=cls):
             return _type_of_struct(cls)

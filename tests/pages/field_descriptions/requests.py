@@ -86,19 +86,12 @@ REQUESTS: dict[str, dict[str, str]] = {
         "max_per_host": "if given, it must be the group's own",
     },
     "CreateGroup": {
-        "id": "a uuid of your choice; the same id with the same content is the same group",
-        "policy": "`affinity`: all members on one host, which the first one chooses; `anti-affinity`: at most `max_per_host` "
-        "members on a host; the soft ones only prefer hosts",
-        "max_per_host": "with anti-affinity: how many members one host may have",
-        "name": "the group's name, for people",
         "project": "the project whose requests may join the group. The routing key names the same project, or `-`",
     },
     "DeleteGroup": {
-        "id": "the group's id",
         "project": "delete it only if it belongs to this project. The routing key names the same project, or `-`",
     },
     "AskGroups": {
-        "id": "only this group, with its members",
         "after": "only groups with ids after this one: the `next` of the page before",
         "limit": "the page's length, 1 to 200",
         "project": "only groups of this project. The routing key names the same project, or `-`",
