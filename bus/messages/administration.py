@@ -395,8 +395,8 @@ class HoldersFound(Message, frozen=True, tag="holders.found"):
 class AskUsages(StrictMessage, frozen=True, tag="usages.query"):
     """Asks how much the consumers of a project hold in total. With `user`, only the consumers of that user count."""
 
-    project: Annotated[Project, Meta(min_length=1)]
-    user: Label = ""
+    project: Annotated[Project, Meta(min_length=1, description="the project's id")]
+    user: Annotated[Label, Meta(description="only what this user's consumers hold")] = ""
 
 
 class UsagesFound(Message, frozen=True, tag="usages.found"):

@@ -54,7 +54,7 @@ class CellState(CellHeard, frozen=True, kw_only=True):
 class AskCells(StrictMessage, frozen=True, tag="cell.query"):
     """Asks for all cells, or for the one called `name`."""
 
-    name: Label = ""
+    name: Annotated[Label, Meta(description="the cell's name: only this cell")] = ""
 
 
 class CellsFound(Message, frozen=True, tag="cell.found"):

@@ -145,17 +145,26 @@ class HostSetting(Value, frozen=True, kw_only=True):
 
 
 class SetHost(StrictMessage, frozen=True, tag="host.set"):
-    """Sets the mode of a host. Operators send it.
+    """Set a host up, draining, down or dead. It stays so until it is set again. Operators send it.
 
     `dead` says that nothing runs on the host, and that nothing will. So what the host still held for instances that
     have left it is released at once. If a dead host returns, it must be set to another mode before it may be used.
     Before that it destroys all attempts of instances that its cell no longer counts on.
     """
 
-    # If hosts of several cells have the name, with the cell before it (`c1/h1`).
-    host: Label
-    mode: HostMode
-    reason: Label = ""
+    host: Annotated[
+        Label,
+        Meta(description="the host's name; with its cell before it (`c1/h1`) if several cells have the name"),
+    ]
+    mode: Annotated[
+        HostMode,
+        Meta(
+            description="`up`: it may be used. `draining`: nothing new is built there; its instances stay. `down`: as if its "
+            "heartbeats had stopped. `dead`: as down, and nobody waits for it to clean up any more: say so only if nothing runs "
+            "there; not for bare-metal nodes"
+        ),
+    ]
+    reason: Annotated[Label, Meta(description="why; the host's state and refused builds show it")] = ""
 
 
 class HostState(HostDescription, frozen=True, kw_only=True):

@@ -124,7 +124,7 @@ class AskHistory(ProjectMessage, frozen=True, tag="history.query"):
     With `project`, only of an instance of that project. Without it, of any, which needs the right to all projects.
     """
 
-    instance: InstanceId
+    instance: Annotated[InstanceId, Meta(description="the instance's id")]
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 

@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from bus.messages.cells import AskCells, CellsFound, CellState
 from moor.client import asked
+from moor.option_structs import with_arguments
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import cell_life, grid_of, moment, print_all, print_one
 from moor.tables import Columns, styled
@@ -23,26 +24,22 @@ def list_cells(
     as_json: AsJson = False,
 ) -> None:
     """List all cells: whether each is up, when it was last heard, and what it has."""
-    found = [each for each in _cells(bus) if not down or each.life == "down"]
+    found = [each for each in _cells(bus, AskCells()) if not down or each.life == "down"]
     print_all(found, CELLS, "no cells", as_json=as_json)
 
 
 @app.command()
-def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A cell's name, from `moor cell list`.")],
-    bus: BusUrl = "",
-    *,
-    as_json: AsJson = False,
-) -> None:
+@with_arguments(name="NAME")
+def show(question: AskCells, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show one cell, with its conductors."""
-    found = _cells(bus, name)
+    found = _cells(bus, question)
     if not found:
-        fail(f"there is no cell {name!r}; `moor cell list` shows all cells")
+        fail(f"there is no cell {question.name!r}; `moor cell list` shows all cells")
     print_one(found[0], _print_cell, as_json=as_json)
 
 
-def _cells(bus: str, name: str = "") -> Sequence[CellState]:
-    return asked(bus, AskCells(name=name), CellsFound, operates=False).cells
+def _cells(bus: str, question: AskCells) -> Sequence[CellState]:
+    return asked(bus, question, CellsFound, operates=False).cells
 
 
 CELLS = Columns[CellState](

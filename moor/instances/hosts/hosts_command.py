@@ -10,6 +10,7 @@ from bus.messages.planning import AskCapabilities, CapabilitiesFound
 from moor.client import PAGE, ask_bus, asked, asked_for_all, hosts_of
 from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
+from moor.option_structs import with_arguments
 from moor.options import AsJson, BusUrl, check_alone, fail
 from moor.showing import HOSTS, check_known, check_one_cell, print_all, print_host, print_one
 
@@ -76,29 +77,9 @@ def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 
 
 @app.command("set")
-def set_mode(
-    name: Name,
-    mode: Annotated[
-        HostMode,
-        typer.Argument(
-            metavar="MODE",
-            show_default=False,
-            help="[bold]up[/bold]: it may be used. [bold]draining[/bold]: nothing new is built there; its instances stay. "
-            "[bold]down[/bold]: as if its heartbeats had stopped. [bold]dead[/bold]: as down, and nobody waits for it to "
-            "clean up any more: say so only if nothing runs there.",
-        ),
-    ],
-    bus: BusUrl = "",
-    *,
-    reason: Annotated[str, typer.Option(help="Why: `moor host` and refused builds show it.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Set a host up, draining, down or dead. It stays so until it is set again.
-
-    A host that was dead is up again only after it was set up, has returned, and has destroyed what is not its own any more.
-    """
-    answer = asked(bus, SetHost(host=name, mode=mode, reason=reason), HostSet)
-    print_one(answer.host, print_host, as_json=as_json)
+@with_arguments(host="NAME", mode="MODE")
+def set_mode(order: SetHost, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    print_one(asked(bus, order, HostSet).host, print_host, as_json=as_json)
 
 
 def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json: bool) -> None:

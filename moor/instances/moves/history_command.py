@@ -4,31 +4,27 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from msgspec import structs
 
-from bus.messages.build import InstanceId
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from moor.client import Client, ask_bus, asked_for_all, hosts_of, pages_of
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
-from moor.option_structs import with_options
+from moor.option_structs import with_arguments, with_options
 from moor.options import AsJson, BusUrl, Project, fail, read_uuid
 from moor.showing import check_known, moment, print_all, size_in_words
 from moor.tables import Columns
 
 PAGE = 200
 
+
 app = typer.Typer(help="Moves of instances: those under way, and how others ended.", no_args_is_help=True)
 
 
-def history(
-    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance.")],
-    bus: BusUrl = "",
-    *,
-    project: Project = "",
-    as_json: AsJson = False,
-) -> None:
+@with_arguments(instance="ID")
+def history(question: AskHistory, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show the orders for an instance: when each came, from which user, and how it ended."""
-    print_all(_history(bus, id_, project), HISTORY, as_json=as_json)
+    print_all(_history(bus, question), HISTORY, as_json=as_json)
 
 
 @app.command("list")
@@ -57,15 +53,10 @@ def list_moves(
 
 
 @app.command("show")
-def show_moves(
-    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance.")],
-    bus: BusUrl = "",
-    *,
-    project: Project = "",
-    as_json: AsJson = False,
-) -> None:
+@with_arguments(instance="ID")
+def show_moves(question: AskHistory, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show the moves of one instance, with who ended them."""
-    moves = [each for each in _history(bus, id_, project) if each.what not in ("boot", "rebuild", "delete")]
+    moves = [each for each in _history(bus, question) if each.what not in ("boot", "rebuild", "delete")]
     print_all(moves, HISTORY, "it has never moved", as_json=as_json)
 
 
@@ -81,15 +72,13 @@ def abort(
     end(following, id_, "abort", project)
 
 
-def _history(bus: str, id_: UUID, project: str) -> list[Change]:
-    question = AskHistory(instance=InstanceId(id_), limit=PAGE, project=project)
-
+def _history(bus: str, question: AskHistory) -> list[Change]:
     def changes_of(page: HistoryFound) -> tuple[Change, ...]:
         if page.instance is None:
-            fail(f"there is no instance {id_}; `moor list` shows all instances")
+            fail(f"there is no instance {question.instance}; `moor list` shows all instances")
         return page.changes
 
-    return asked_for_all(bus, question, HistoryFound, changes_of, operates=False)
+    return asked_for_all(bus, structs.replace(question, limit=PAGE), HistoryFound, changes_of, operates=False)
 
 
 def _end(change: Change) -> str:

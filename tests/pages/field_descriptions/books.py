@@ -68,7 +68,6 @@ BOOKS: dict[str, dict[str, str]] = {
     },
     "AskConsumer": {"consumer": "the consumer's id"},
     "AskHolders": {**PAGE, "provider": "the provider of which the consumers hold something"},
-    "AskUsages": {"project": "the project's id", "user": "only what this user's consumers hold"},
     "AskNames": {**PAGE, "of": "`classes` or `traits`"},
     "WriteAnswered": {
         "verdict": "`done`, `written` or `already_there`; or why not: `unknown_provider`, `unknown_class`, "

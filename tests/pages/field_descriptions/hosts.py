@@ -9,7 +9,6 @@ HOSTS: dict[str, dict[str, str]] = {
         "instances": "only instances with these ids",
         "project": "only instances of this project. The routing key names the same project, or `-`",
     },
-    "AskCells": {"name": "only the cell with this name"},
     "AskHosts": {**PAGE, "name": "only the host with this name"},
     "AskApplications": {},
     "SetApplication": {
@@ -17,12 +16,6 @@ HOSTS: dict[str, dict[str, str]] = {
         "projects": "the projects it may act for and receives events of; projects not named are removed",
         "admin": "it may act for all projects",
         "removed": "remove the application of this name",
-    },
-    "SetHost": {
-        "host": "the host's name",
-        "mode": "`up`: it may be used. `draining`: nothing new is built there. `down`: as if its heartbeats had stopped. `dead`: as "
-        "down, and nobody waits for it to clean up; not for bare-metal nodes",
-        "reason": "why",
     },
     "LiveFound": {
         **PAGE,

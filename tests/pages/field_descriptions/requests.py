@@ -155,7 +155,6 @@ REQUESTS: dict[str, dict[str, str]] = {
         "project": "only if the instance belongs to this project. The routing key names the same project, or `-`",
     },
     "AskHistory": {
-        "instance": "the instance's id",
         "after": "only changes with a higher number: the `next` of the page before",
         "limit": "the page's length, 1 to 200",
         "project": "only if the instance belongs to this project. The routing key names the same project, or `-`",
