@@ -19,8 +19,8 @@ from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
 from moor.client import hearing, until_choosable
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.instances.request_ids import new_request_ids
+from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.tuning import CloudSettings
 
 ROOT = Path(__file__).parent.parent

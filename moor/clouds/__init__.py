@@ -1,1 +1,1 @@
-"""Commands that run workers, whole clouds, the demo and the load test."""
+"""Commands that run workers and whole clouds, and prepare their databases."""

@@ -17,8 +17,8 @@ from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.process import run_until
 from bus.topology import objects_of, user_of
 from bus.workers.station import Station
-from moor.clouds.at_rest import problems_of
-from moor.load.orders import amounts_of
+from moor.laboratory.at_rest import problems_of
+from moor.laboratory.load.orders import amounts_of
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SqlSchedulerStore

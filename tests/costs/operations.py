@@ -14,8 +14,8 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, Flavor, InstanceActive
 from bus.messages.placement import ClaimResources, ReportInventory
 from moor.client import hearing, until_choosable
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.instances.request_ids import new_request_ids
+from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.tuning import CloudSettings
 from placement_worker.api.grammar.queries import candidates_query
 from placement_worker.core.candidates.search import find_candidates

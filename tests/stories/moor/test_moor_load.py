@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from moor.clouds.load_command import counts_of
+from moor.laboratory.load_command import counts_of
 from tests.servers import descendants
 from tests.stories.moor.moor_process import Result, moor
 from tests.stories.real_servers import real_servers

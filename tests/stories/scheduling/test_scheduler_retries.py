@@ -25,7 +25,7 @@ from bus.messages.placement import (
 from bus.operating.health import About, Health
 from bus.operating.metrics import Metrics
 from bus.workers.station import Station
-from moor.load.orders import claims_of
+from moor.laboratory.load.orders import claims_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
 from scheduler_worker.wiring import scheduler_parts

@@ -4,9 +4,9 @@ import os
 import socket
 from functools import partial
 
-from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.listeners import listener_of
-from moor.load.measuring import Meter
+from moor.laboratory.load.cpu import process_cpu_s, process_tree_cpu_s
+from moor.laboratory.load.listeners import listener_of
+from moor.laboratory.load.measuring import Meter
 
 
 def test_a_server_is_found_by_the_port_it_listens_on_if_it_is_one() -> None:

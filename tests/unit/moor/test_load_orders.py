@@ -19,7 +19,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import MoveInstance
-from moor.load.orders import FLAVOR, Boot, OrderRun, figures_of, mix_of
+from moor.laboratory.load.orders import FLAVOR, Boot, OrderRun, figures_of, mix_of
 from scheduler_worker.requests.instance_ids import instance_id_of
 
 IDS = [InstanceId(UUID(int=number)) for number in range(1, 5)]

@@ -24,10 +24,10 @@ from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow, Offer
 from moor.clouds.bare_metal import flavor_of_nodes
-from moor.demo.metal.checking import problems_of_the_kill
-from moor.demo.metal.screen import kind_of, metal_screen
-from moor.demo.metal.tally import MetalTally
-from moor.demo.screen import WIDTH
+from moor.laboratory.demo.metal.checking import problems_of_the_kill
+from moor.laboratory.demo.metal.screen import kind_of, metal_screen
+from moor.laboratory.demo.metal.tally import MetalTally
+from moor.laboratory.demo.screen import WIDTH
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
 METAL = InstanceId(UUID(int=101))

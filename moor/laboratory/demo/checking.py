@@ -7,7 +7,7 @@ from operator import itemgetter
 from rich.table import Table
 from rich.text import Text
 
-from moor.demo.tally import Tally, short
+from moor.laboratory.demo.tally import Tally, short
 from moor.options import fail, out
 from moor.showing import shortened
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from bus.message import Message, ProviderId
 from bus.messages.placement import InventoryState, ProvidersChanged, ProviderState
 from moor.client import Feed
-from moor.load.firing import SILENCE_S_MAX, NoProgress
+from moor.laboratory.load.firing import SILENCE_S_MAX, NoProgress
 
 
 class NodeStock(Struct, frozen=True):

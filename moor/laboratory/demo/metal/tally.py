@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from bus.message import Message, ProviderId
 from bus.messages.placement import ProvidersChanged
 from ironic_sync.core.rows import NodeRow
-from moor.demo.tally import News, Tally
+from moor.laboratory.demo.tally import News, Tally
 
 # The names of instances on hypervisors start with this.
 VIRTUAL_NAME = "web-"

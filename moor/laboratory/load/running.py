@@ -18,14 +18,13 @@ from bus.messages.placement import ProviderState
 from bus.topology import QueueKind, objects_of
 from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
 from moor.client import hearing, providers_of, until_choosable
-from moor.clouds.at_rest import found_instances, is_in_use, problems_left
 from moor.clouds.cloud_processes import Servers, WorkerProcess
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.firing import fire
-from moor.load.listeners import listener_of
-from moor.load.measuring import Meter
-from moor.load.orders import (
+from moor.laboratory.at_rest import found_instances, is_in_use, problems_left
+from moor.laboratory.load.cpu import process_cpu_s, process_tree_cpu_s
+from moor.laboratory.load.firing import fire
+from moor.laboratory.load.listeners import listener_of
+from moor.laboratory.load.measuring import Meter
+from moor.laboratory.load.orders import (
     OrderRun,
     amounts_of,
     claims_of,
@@ -34,7 +33,8 @@ from moor.load.orders import (
     latencies_of,
     mix_of,
 )
-from moor.load.results import Audited, LoadResult, Phase, latency_of
+from moor.laboratory.load.results import Audited, LoadResult, Phase, latency_of
+from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.options import err
 from moor.showing import shortened
 from moor.tuning import CloudSettings

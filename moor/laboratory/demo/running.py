@@ -16,12 +16,12 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from moor.client import Feed, during, hearing, providers_of, until_choosable
-from moor.clouds.at_rest import is_in_use, problems_left
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, spread
-from moor.demo.checking import conclude
-from moor.demo.screen import CELLS, TINKERED, screen
-from moor.demo.tally import Tally
 from moor.instances.request_ids import new_request_ids
+from moor.laboratory.at_rest import is_in_use, problems_left
+from moor.laboratory.demo.checking import conclude
+from moor.laboratory.demo.screen import CELLS, TINKERED, screen
+from moor.laboratory.demo.tally import Tally
+from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, spread
 from moor.options import fail, out
 from moor.tuning import CloudSettings
 from scheduler_worker.requests.instance_ids import instance_id_of

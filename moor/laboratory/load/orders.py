@@ -29,7 +29,7 @@ from bus.messages.build import (
 from bus.messages.moves import MoveInstance
 from bus.topology import CELL0
 from moor.instances.request_ids import new_request_ids
-from moor.load.results import OfKind, latency_of
+from moor.laboratory.load.results import OfKind, latency_of
 from scheduler_worker.requests.instance_ids import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)

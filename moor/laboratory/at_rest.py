@@ -16,7 +16,7 @@ from ironic_sync.core.rows import NodeRow
 from moor.books.auditing import AuditOptions, audited, with_computes
 from moor.books.reading import INSTANCES_PAGE, BooksReader
 from moor.client import batches_of, hosts_of, items_of, providers_of
-from moor.clouds.temporary_cloud import TemporaryCloud
+from moor.laboratory.temporary_cloud import TemporaryCloud
 
 # Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0

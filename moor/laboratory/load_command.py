@@ -10,11 +10,11 @@ from rich.console import RenderableType
 
 from bus.process import run_process
 from moor.clouds.cloud_processes import servers_at
-from moor.clouds.temporary_cloud import cell_names, spread
-from moor.load.metal import results as metal_results
-from moor.load.metal import running as metal_run
-from moor.load.results import RunResult, as_json, as_table
-from moor.load.running import Plan, run_load
+from moor.laboratory.load.metal import results as metal_results
+from moor.laboratory.load.metal import running as metal_run
+from moor.laboratory.load.results import RunResult, as_json, as_table
+from moor.laboratory.load.running import Plan, run_load
+from moor.laboratory.temporary_cloud import cell_names, spread
 from moor.options import (
     NOT_DONE,
     BusUrl,

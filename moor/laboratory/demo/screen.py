@@ -13,7 +13,7 @@ from rich.text import Text
 
 from bus.messages.placement import ProviderState
 from moor.client import batches_of
-from moor.demo.tally import NEWS_MAX, SLICE_S, Tally
+from moor.laboratory.demo.tally import NEWS_MAX, SLICE_S, Tally
 
 T = TypeVar("T")
 

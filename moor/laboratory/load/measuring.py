@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from moor.load.cpu import machine_cpu_s
+from moor.laboratory.load.cpu import machine_cpu_s
 
 PARTS = 10
 

@@ -7,7 +7,7 @@ from bus.errors import Failure
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from moor.client import Feed
-from moor.load.orders import OrderRun
+from moor.laboratory.load.orders import OrderRun
 
 # The run fails if no order ends for this long.
 SILENCE_S_MAX = 60.0

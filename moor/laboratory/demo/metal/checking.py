@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from moor.demo.checking import print_end
-from moor.demo.metal.tally import VIRTUAL_NAME, MetalTally
+from moor.laboratory.demo.checking import print_end
+from moor.laboratory.demo.metal.tally import VIRTUAL_NAME, MetalTally
 from moor.options import out
 
 

@@ -18,7 +18,7 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.placement import ProvidersChanged, ProviderState, ProviderUsage
-from moor.load.orders import amounts_of
+from moor.laboratory.load.orders import amounts_of
 
 NEWS_MAX = 5
 SLICE_S = 0.1

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ironic_sync.core.rows import NodeRow
-from moor.demo.metal.tally import MetalTally
-from moor.demo.screen import panel, tiles_of
+from moor.laboratory.demo.metal.tally import MetalTally
+from moor.laboratory.demo.screen import panel, tiles_of
 
 BAR = 40
 TILES_A_ROW = 72

@@ -9,9 +9,9 @@ import typer
 
 from bus.process import run_process
 from moor.clouds.cloud_processes import Servers, servers_at
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.demo import running as demo_run
-from moor.demo.metal import running as metal_run
+from moor.laboratory.demo import running as demo_run
+from moor.laboratory.demo.metal import running as metal_run
+from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 
 # With fewer boots there may be no conflict to show.

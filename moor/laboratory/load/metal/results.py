@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 from rich.table import Table
 
-from moor.load.results import Latency, Phase, RunResult, framed
+from moor.laboratory.load.results import Latency, Phase, RunResult, framed
 
 
 class MetalLoadResult(RunResult, frozen=True, kw_only=True):

@@ -20,14 +20,14 @@ from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
 from moor.client import during
-from moor.clouds.at_rest import problems_left
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups, flavor_of_nodes
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud
-from moor.demo.metal.checking import conclude
-from moor.demo.metal.screen import metal_screen
-from moor.demo.metal.tally import VIRTUAL_NAME, MetalTally
-from moor.demo.running import ask, clean_up, delete, hear, listening, live, servers_of, until
-from moor.demo.tally import News
+from moor.laboratory.at_rest import problems_left
+from moor.laboratory.demo.metal.checking import conclude
+from moor.laboratory.demo.metal.screen import metal_screen
+from moor.laboratory.demo.metal.tally import VIRTUAL_NAME, MetalTally
+from moor.laboratory.demo.running import ask, clean_up, delete, hear, listening, live, servers_of, until
+from moor.laboratory.demo.tally import News
+from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.tuning import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 

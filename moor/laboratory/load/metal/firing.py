@@ -28,7 +28,7 @@ from bus.workers.station import Station
 from compute_sim.ironic import SimulatedIronic
 from moor.clouds.bare_metal import flavor_of_nodes
 from moor.instances.request_ids import new_request_ids
-from moor.load.metal.watching import NodeWatch
+from moor.laboratory.load.metal.watching import NodeWatch
 
 FLAVOR = flavor_of_nodes("load")
 PROJECT = "moor-load"

@@ -12,17 +12,16 @@ from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from moor.client import during, hearing, providers_of
-from moor.clouds.at_rest import problems_left
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud_processes import Servers
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
-from moor.load.measuring import Meter
-from moor.load.metal.firing import FLAVOR, DeployRun, Timings, end_maintenance, fire_changes
-from moor.load.metal.results import MetalLoadResult
-from moor.load.metal.watching import NodeWatch
-from moor.load.orders import amounts_of
-from moor.load.results import latency_of
-from moor.load.running import (
+from moor.laboratory.at_rest import problems_left
+from moor.laboratory.load.measuring import Meter
+from moor.laboratory.load.metal.firing import FLAVOR, DeployRun, Timings, end_maintenance, fire_changes
+from moor.laboratory.load.metal.results import MetalLoadResult
+from moor.laboratory.load.metal.watching import NodeWatch
+from moor.laboratory.load.orders import amounts_of
+from moor.laboratory.load.results import latency_of
+from moor.laboratory.load.running import (
     OWN_SERVERS,
     ServersInUse,
     clocks_of,
@@ -31,6 +30,7 @@ from moor.load.running import (
     summary_of,
     until_ready,
 )
+from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
 from moor.tuning import CloudSettings
 from scheduler_worker.requests.instance_ids import instance_id_of
 

@@ -1,0 +1,9 @@
+"""`moor demo` and `moor load`: both try the product on a cloud of their own, and check at the end what it has done.
+
+Nothing else imports this package: its commands are found by name, when they run.
+
+- temporary_cloud.py: starts the cloud and removes it at the end.
+- at_rest.py: checks what must hold when every order has ended.
+- demo_command.py, demo/: builds while hosts fail, and shows it.
+- load_command.py, load/: measures how much the cloud does per second.
+"""
