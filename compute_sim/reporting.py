@@ -17,7 +17,7 @@ from compute_sim.core.tree import ProviderTree, flaw_of
 from compute_sim.core.tree_diff import (
     Accepted,
     MustReportAll,
-    Refused,
+    ReportRefused,
     ReportState,
     after_answer,
     report_of_changes,
@@ -132,7 +132,7 @@ class TreeReporter(PartGroup):
                 log.warning("another reporter has reported host %s: reporting it completely", report.root)
                 self._reporting[report.root] = reporting
                 loop.call_later(self._settings.again_s, self.touch, (report.root,))
-            case Refused(reason):
+            case ReportRefused(reason):
                 log.error(
                     "report of host %s refused, sent again with its next change: %s", report.root, reason
                 )

@@ -56,7 +56,7 @@ from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.orders import AT_ONCE
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import Answer, Deploy, NodeRow
-from ironic_sync.rest import Change, CredentialsRefused, IronicApi, NoLongerOurs, Refused
+from ironic_sync.rest import CredentialsRefused, IronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 
@@ -251,7 +251,7 @@ class Deployer(PartGroup):
                 if step in ordered:
                     return _LookResult(node, at_us, after_no_effect(deploy, step))
                 result = await self._send_step(row.id, step)
-                if isinstance(result, Refused):
+                if isinstance(result, IronicRefused):
                     return _LookResult(
                         node, at_us, after_refusal(deploy, step, result.status, result.message)
                     )
@@ -281,17 +281,18 @@ class Deployer(PartGroup):
 
     async def _send_step(  # noqa: PLR0911 - one for each step
         self, node: ProviderId, step: Step
-    ) -> Refused | Fail | tuple[str, ...] | None:
+    ) -> IronicRefused | Fail | tuple[str, ...] | None:
         """Send this step to Ironic. Returns None if Ironic accepted it, and the attached ports for `ReadVifs`.
         Otherwise the step was refused, or the node cannot be deployed.
         """
         match step:
             case SetInstance(info, instance):
-                added = [] if instance is None else [Change("add", "/instance_uuid", str(instance))]
-                return await self._api.patch(node, [*added, Change("add", "/instance_info", info)])
+                added = [] if instance is None else [PatchOperation("add", "/instance_uuid", str(instance))]
+                return await self._api.patch(node, [*added, PatchOperation("add", "/instance_info", info)])
             case ClearInstance():
                 return await self._api.patch(
-                    node, [Change("remove", "/instance_uuid"), Change("remove", "/instance_info")]
+                    node,
+                    [PatchOperation("remove", "/instance_uuid"), PatchOperation("remove", "/instance_info")],
                 )
             case ReadVifs():
                 return await self._api.vifs(node)
@@ -464,8 +465,8 @@ class Deployer(PartGroup):
         return moment(self._writer.clock_us())
 
 
-def _verdict(checks: Mapping[str, InterfaceCheck] | Refused) -> Refused | Fail | None:
-    if isinstance(checks, Refused):
+def _verdict(checks: Mapping[str, InterfaceCheck] | IronicRefused) -> IronicRefused | Fail | None:
+    if isinstance(checks, IronicRefused):
         return checks
     flaws = why_invalid(checks)
     return Fail(flaws) if flaws else None

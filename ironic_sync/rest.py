@@ -1,7 +1,7 @@
 """The port to Ironic's REST API: the daemons' requests, and the values and errors of the answers.
 
 The port has two halves, for parts that read nodes and parts that change them. `HttpIronicApi` (rest_http.py) implements both.
-An expected refusal is a value, `Refused`, with Ironic's own message. Operational failures are raised (bus/errors.py):
+An expected refusal is a value, `IronicRefused`, with Ironic's own message. Operational failures are raised (bus/errors.py):
 
     Unavailable          nobody answers, or 502, 503, 504: no conductor, too many requests.
     TookTooLong          no answer within the limit.
@@ -44,7 +44,7 @@ class NoLongerOurs(Operational):
     """Nothing was sent to Ironic: the node belongs to another daemon by now, or this daemon's lease may be over."""
 
 
-class Refused(Struct, frozen=True):
+class IronicRefused(Struct, frozen=True):
     """Ironic's refusal of a request, in its own words: the request is wrong, or the node's present state does not allow it."""
 
     status: int
@@ -79,7 +79,7 @@ class Read(Struct, frozen=True):
     reservation: str | None = None
 
 
-class Change(Struct, frozen=True, omit_defaults=True):
+class PatchOperation(Struct, frozen=True, omit_defaults=True):
     """One operation of a JSON Patch on a node. Ironic refuses to `add` an `/instance_uuid` to a node that has one."""
 
     op: Literal["add", "replace", "remove"]
@@ -112,10 +112,10 @@ class ReadsNodes(Protocol):
         or there is no such allocation, or Ironic is too old to have any.
         """
 
-    async def vifs(self, node: ProviderId) -> tuple[str, ...] | Refused:
+    async def vifs(self, node: ProviderId) -> tuple[str, ...] | IronicRefused:
         """The network ports (VIFs) that are attached to a node."""
 
-    async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | Refused:
+    async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | IronicRefused:
         """Ask Ironic whether a node has what each of its interfaces needs."""
 
 
@@ -132,16 +132,16 @@ class ChangesNodes(Protocol):
         false, NoLongerOurs is raised and nothing is sent.
         """
 
-    async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None: ...
+    async def patch(self, node: ProviderId, changes: Sequence[PatchOperation]) -> IronicRefused | None: ...
 
     async def set_provision_state(
         self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
-    ) -> Refused | None:
+    ) -> IronicRefused | None:
         """Order a transition by its target or verb: `active`, `deleted`, `rebuild`, `manage`, `provide`, ..."""
 
-    async def attach_vif(self, node: ProviderId, vif: str) -> Refused | None: ...
+    async def attach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None: ...
 
-    async def detach_vif(self, node: ProviderId, vif: str) -> Refused | None: ...
+    async def detach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None: ...
 
 
 class IronicApi(ReadsNodes, ChangesNodes, Protocol):

@@ -10,14 +10,14 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.unreadable import NOT_AS_EXPECTED
-from ironic_sync.rest import Refused
+from ironic_sync.rest import IronicRefused
 
 MESSAGE_MAX = 1_000
 _NOT_FOUND = 404
 ERRORS = 400
 
 
-class Answer(Struct, frozen=True):
+class RestAnswer(Struct, frozen=True):
     status: int
     body: bytes
     headers: httpx.Headers
@@ -58,7 +58,7 @@ class Allocated(Struct, frozen=True):
     node_uuid: ProviderId | None = None
 
 
-def is_missing(answer: Answer) -> bool:
+def is_missing(answer: RestAnswer) -> bool:
     """Whether Ironic itself says that there is no such thing: a 404 in the form of its errors. A proxy in front of
     Ironic may answer 404 to every request.
     """
@@ -83,5 +83,5 @@ class Console(Struct, frozen=True, rename={"is_on": "console_enabled", "info": "
     info: dict[str, Any] | None = None
 
 
-def refusal_of(answer: Answer) -> Refused | None:
-    return Refused(answer.status, answer.message) if answer.status >= ERRORS else None
+def refusal_of(answer: RestAnswer) -> IronicRefused | None:
+    return IronicRefused(answer.status, answer.message) if answer.status >= ERRORS else None

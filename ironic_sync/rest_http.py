@@ -35,14 +35,14 @@ from bus.retrying import growing_waits
 from bus.unreadable import NOT_JSON
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
-    Change,
     Changed,
     CleanStep,
     CredentialsRefused,
+    IronicRefused,
     NoLongerOurs,
     Page,
+    PatchOperation,
     Read,
-    Refused,
     UnreadableNode,
     VersionNotOffered,
     changed_at,
@@ -53,10 +53,10 @@ from ironic_sync.rest_answers import (
     ERRORS,
     MESSAGE_MAX,
     Allocated,
-    Answer,
     Console,
     Listing,
     Patched,
+    RestAnswer,
     Vifs,
     is_missing,
     marker_of,
@@ -216,11 +216,11 @@ class HttpIronicApi:
         answer = await self._ask(f"/v1/allocations/{allocation}")
         return None if is_missing(answer) else self._read(self._granted(answer), Allocated).node_uuid
 
-    async def vifs(self, node: ProviderId) -> tuple[str, ...] | Refused:
+    async def vifs(self, node: ProviderId) -> tuple[str, ...] | IronicRefused:
         answer = await self._ask(f"{_at(node)}/vifs")
         return refusal_of(answer) or tuple(each.id for each in self._read(answer, Vifs).vifs)
 
-    async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | Refused:
+    async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | IronicRefused:
         answer = await self._ask(f"{_at(node)}/validate")
         return refusal_of(answer) or self._read(answer, dict[str, InterfaceCheck])
 
@@ -229,7 +229,7 @@ class HttpIronicApi:
     def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
         self._may_act_on = may_act_on
 
-    async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None:
+    async def patch(self, node: ProviderId, changes: Sequence[PatchOperation]) -> IronicRefused | None:
         answer = await self._answer_to("PATCH", node, "", changes)
         if (refused := refusal_of(answer)) is not None:
             return refused
@@ -239,9 +239,9 @@ class HttpIronicApi:
 
     async def set_provision_state(
         self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
-    ) -> Refused | None:
+    ) -> IronicRefused | None:
         if isinstance(configdrive, Mapping) and self._minor < MINOR_OF_DRIVE_PARTS:
-            return Refused(
+            return IronicRefused(
                 _NOT_ACCEPTABLE,
                 f"a config drive of user data and metadata needs version 1.{MINOR_OF_DRIVE_PARTS}, and {self._name} offers "
                 f"1.{self._minor}",
@@ -249,31 +249,31 @@ class HttpIronicApi:
         order = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
         return await self._order("PUT", node, "/states/provision", order)
 
-    async def attach_vif(self, node: ProviderId, vif: str) -> Refused | None:
+    async def attach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None:
         return _no_port(vif) or await self._order("POST", node, "/vifs", {"id": vif})
 
-    async def detach_vif(self, node: ProviderId, vif: str) -> Refused | None:
+    async def detach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None:
         return _no_port(vif) or await self._order("DELETE", node, f"/vifs/{quote(vif, safe='')}")
 
     # Orders of operators, which are not in the port
 
-    async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> Refused | None:
+    async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> IronicRefused | None:
         """Order a cleaning by hand, with these steps."""
         return await self._order("PUT", node, "/states/provision", {"target": "clean", "clean_steps": steps})
 
-    async def set_power_state(self, node: ProviderId, target: str) -> Refused | None:
+    async def set_power_state(self, node: ProviderId, target: str) -> IronicRefused | None:
         return await self._order("PUT", node, "/states/power", {"target": target})
 
-    async def rescue(self, node: ProviderId, password: str) -> Refused | None:
+    async def rescue(self, node: ProviderId, password: str) -> IronicRefused | None:
         """Boot the node's rescue image, whose user `rescue` gets this password."""
         return await self._order(
             "PUT", node, "/states/provision", {"target": "rescue", "rescue_password": password}
         )
 
-    async def set_console(self, node: ProviderId, *, is_on: bool) -> Refused | None:
+    async def set_console(self, node: ProviderId, *, is_on: bool) -> IronicRefused | None:
         return await self._order("PUT", node, "/states/console", {"enabled": is_on})
 
-    async def console(self, node: ProviderId) -> Console | Refused:
+    async def console(self, node: ProviderId) -> Console | IronicRefused:
         answer = await self._ask(f"{_at(node)}/states/console")
         return refusal_of(answer) or self._read(answer, Console)
 
@@ -284,12 +284,12 @@ class HttpIronicApi:
 
     async def set_maintenance(
         self, node: ProviderId, reason: str = "", *, is_on: bool = True
-    ) -> Refused | None:
+    ) -> IronicRefused | None:
         if is_on:
             return await self._order("PUT", node, "/maintenance", {"reason": reason})
         return await self._order("DELETE", node, "/maintenance")
 
-    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> Refused | None:
+    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> IronicRefused | None:
         """Give the node these traits and no others."""
         return await self._order("PUT", node, "/traits", {"traits": list(traits)})
 
@@ -314,7 +314,7 @@ class HttpIronicApi:
             return None
         return self._read(self._granted(answer), dict[str, Any])
 
-    def _granted(self, answer: Answer) -> Answer:
+    def _granted(self, answer: RestAnswer) -> RestAnswer:
         """The answer itself, if it is no error; otherwise raise WrongAnswer. For questions that Ironic answers in
         whatever state a node is.
         """
@@ -330,10 +330,10 @@ class HttpIronicApi:
 
     async def _ask(
         self, path: str, query: Mapping[str, str] | None = None, *, with_fields: bool = False
-    ) -> Answer:
+    ) -> RestAnswer:
         """Send a GET request. It may be repeated after any failure, since it changes nothing."""
 
-        async def once() -> Answer:
+        async def once() -> RestAnswer:
             fields = {"fields": ",".join(self._fields())} if with_fields else {}
             return await self._send("GET", path, {**(query or {}), **fields})
 
@@ -341,18 +341,18 @@ class HttpIronicApi:
 
     async def _order(
         self, method: str, node: ProviderId, below: str, document: object = None
-    ) -> Refused | None:
+    ) -> IronicRefused | None:
         answer = await self._answer_to(method, node, below, document)
         if (refused := refusal_of(answer)) is None and answer.body:
             # An answer that is not JSON does not come from Ironic, so it is unknown whether Ironic has the order.
             self._read(answer, Any)
         return refused
 
-    async def _answer_to(self, method: str, node: ProviderId, below: str, document: object) -> Answer:
+    async def _answer_to(self, method: str, node: ProviderId, below: str, document: object) -> RestAnswer:
         body = b"" if document is None else msgspec.json.encode(document)
         conflicts = 0
 
-        async def once() -> Answer:
+        async def once() -> RestAnswer:
             nonlocal conflicts
             if not self._may_act_on(node):
                 raise NoLongerOurs(
@@ -369,13 +369,15 @@ class HttpIronicApi:
 
         return await self._again_while(_NotDone, once)
 
-    async def _is_locked(self, node: ProviderId, conflict: Answer) -> bool:
+    async def _is_locked(self, node: ProviderId, conflict: RestAnswer) -> bool:
         if _LOCKED in conflict.message.lower():
             return True
         found = await self._fields_of(node)
         return found is not None and self._whole(found).reservation is not None
 
-    async def _again_while(self, kind: type[Transient], once: "Callable[[], Awaitable[Answer]]") -> Answer:
+    async def _again_while(
+        self, kind: type[Transient], once: "Callable[[], Awaitable[RestAnswer]]"
+    ) -> RestAnswer:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((kind, _NotDone)),
             stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
@@ -391,7 +393,7 @@ class HttpIronicApi:
 
     # One request
 
-    async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> Answer:
+    async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> RestAnswer:
         """Send one request with the microversion that Ironic takes. Raises if Ironic is away, or refuses user or version."""
         token = await self._token()
         answer = await self._sent(method, path, query, body, token)
@@ -432,7 +434,7 @@ class HttpIronicApi:
 
     async def _sent(
         self, method: str, path: str, query: Mapping[str, str], body: bytes, token: Token | None
-    ) -> Answer:
+    ) -> RestAnswer:
         headers = {
             **({"X-Auth-Token": token.text} if token else {}),
             VERSION_HEADER: f"1.{self._minor}",
@@ -446,7 +448,7 @@ class HttpIronicApi:
                     method, f"{self._base}{path}", params=query, headers=headers, content=body
                 ) as response,
             ):
-                return Answer(response.status_code, await self._bounded(response), response.headers)
+                return RestAnswer(response.status_code, await self._bounded(response), response.headers)
         except _NEVER_SENT as problem:
             raise _NotDone(Unavailable(f"{self._name} cannot be reached: {problem!r}")) from problem
         except (TimeoutError, httpx.TimeoutException) as problem:
@@ -468,7 +470,7 @@ class HttpIronicApi:
             parts.append(part)
         return b"".join(parts)
 
-    def _lower_version(self, answer: Answer) -> None:
+    def _lower_version(self, answer: RestAnswer) -> None:
         """Lower the microversion of further requests to the newest that the server has. Raise VersionNotOffered if
         that is less than needed.
         """
@@ -488,7 +490,7 @@ class HttpIronicApi:
             if since <= self._minor and (field != "shard" or self._has_shards)
         ]
 
-    def _read(self, answer: Answer, kind: type[T]) -> T:
+    def _read(self, answer: RestAnswer, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(answer.body, type=kind)
         except NOT_JSON as problem:
@@ -499,13 +501,13 @@ def _at(node: ProviderId) -> str:
     return f"/v1/nodes/{node}"
 
 
-def _no_port(vif: str) -> Refused | None:
+def _no_port(vif: str) -> IronicRefused | None:
     """A refusal of a port id that is empty or only dots. It is not sent: as the end of an address, dots mean the
     level above, so a DELETE would be an order about the node itself.
     """
     if vif.strip("."):
         return None
-    return Refused(_BAD_REQUEST, f"{vif!r} is no id of a port")
+    return IronicRefused(_BAD_REQUEST, f"{vif!r} is no id of a port")
 
 
 def ironic_api(addresses: Addresses, settings: IronicSettings) -> HttpIronicApi | None:

@@ -43,7 +43,7 @@ class MustReportAll(Struct, frozen=True):
     reporting: ReportState
 
 
-class Refused(Struct, frozen=True):
+class ReportRefused(Struct, frozen=True):
     """Placement refused the report. A repeated report would be refused too, until something changes."""
 
     reason: str
@@ -71,7 +71,7 @@ def report_of_changes(
 
 def after_answer(
     report: ReportInventory, tree: ProviderTree, verdict: ReportVerdict
-) -> Accepted | MustReportAll | Refused:
+) -> Accepted | MustReportAll | ReportRefused:
     """What placement's verdict on a report of this tree means: the new reporting state of the host, or the refusal."""
     match verdict:
         case ReportAccepted(kept=kept):
@@ -82,7 +82,7 @@ def after_answer(
         case ReportOutdated(epoch=0, sequence=sequence):
             return MustReportAll(ReportState(ProviderTree(tree.root), sequence))
         case _:
-            return Refused(str(verdict))
+            return ReportRefused(str(verdict))
 
 
 def _from_the_root(tree: ProviderTree) -> list[TreeProvider]:

@@ -15,7 +15,7 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
       .nodes, .node(name or uuid)
                           All nodes as they are now, or one of them; None if there is none.
       .create, .patch, .set_maintenance, .set_traits, .provision, .set_power, .delete, .attach_vif, .allocate ...
-                          The operations of the API, without HTTP. Each returns Ironic's answer or raises `Refused`.
+                          The operations of the API, without HTTP. Each returns Ironic's answer or raises `RequestRefused`.
       .change_power_out_of_band(uuid, power)
                           An event of the hardware itself. A script says which BMCs are silent.
       .resume_work()      After a start with the nodes of a killed process: its unfinished work continues.
@@ -58,7 +58,7 @@ from compute_sim.ironic.api.app import ironic_app
 from compute_sim.ironic.api.server import IronicServer
 from compute_sim.ironic.api.transport import IronicTransport
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.core.refusals import Refused
+from compute_sim.ironic.core.refusals import RequestRefused
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.node_file import NodeFile
 from compute_sim.ironic.seeds import available_nodes, nodes_in_groups
@@ -77,7 +77,7 @@ __all__ = [
     "Node",
     "NodeFile",
     "NotificationSender",
-    "Refused",
+    "RequestRefused",
     "SimulatedIronic",
     "available_nodes",
     "ironic_app",

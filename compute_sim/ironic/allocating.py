@@ -15,7 +15,7 @@ from compute_sim.ironic.core.allocations import (
 )
 from compute_sim.ironic.core.json_patch import operations_of, patched
 from compute_sim.ironic.core.node import second
-from compute_sim.ironic.core.refusals import BAD_REQUEST, CONFLICT, NOT_FOUND, Refused
+from compute_sim.ironic.core.refusals import BAD_REQUEST, CONFLICT, NOT_FOUND, RequestRefused
 from compute_sim.ironic.node_table import NodeTable
 from compute_sim.ironic.timers import Action
 
@@ -35,9 +35,9 @@ class Allocator:
 
     def create(self, allocation: Allocation, now_s: float, request: str) -> Allocation:
         if allocation.uuid in self._table.allocations:
-            raise Refused(CONFLICT, f"There is an allocation with UUID {allocation.uuid} already.")
+            raise RequestRefused(CONFLICT, f"There is an allocation with UUID {allocation.uuid} already.")
         if allocation.name is not None and self._table.find_allocation(allocation.name) is not None:
-            raise Refused(CONFLICT, f"There is an allocation with name {allocation.name} already.")
+            raise RequestRefused(CONFLICT, f"There is an allocation with name {allocation.name} already.")
         self._announcer.say(AllocationWritten(allocation, "create", "start"), now_s, request)
         created = structs.replace(allocation, state=ALLOCATING, created_at=second(now_s))
         self._table.write_allocation(created)
@@ -70,7 +70,7 @@ class Allocator:
         try:
             if node is not None:
                 check_deletable(allocation, node)
-        except Refused:
+        except RequestRefused:
             self._announcer.say(AllocationWritten(allocation, "delete", "error"), now_s, request)
             raise
         if node is None:
@@ -83,7 +83,7 @@ class Allocator:
     def _found(self, ident: str) -> Allocation:
         allocation = self._table.find_allocation(ident)
         if allocation is None:
-            raise Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
+            raise RequestRefused(NOT_FOUND, f"Allocation {ident} does not exist.")
         return allocation
 
     def _plan(self, allocation: Allocation, now_s: float) -> None:
@@ -105,7 +105,9 @@ def _patched(allocation: Allocation, document: object) -> Allocation:
     for operation in operations_of(document):
         field, *inside = operation.keys
         if field not in ("name", "extra"):
-            raise Refused(BAD_REQUEST, f"Cannot patch {operation.path}. Only these can be: name, extra.")
+            raise RequestRefused(
+                BAD_REQUEST, f"Cannot patch {operation.path}. Only these can be: name, extra."
+            )
         new = patched(getattr(allocation, field), inside, operation)
         allocation = structs.replace(allocation, **{field: {} if field == "extra" and new is None else new})
     return allocation

@@ -15,7 +15,7 @@ import msgspec
 from bus.unreadable import NOT_JSON
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.node_table import Change
+from compute_sim.ironic.node_table import TableChange
 
 # The file is written again when it has more lines than this per node, and in total.
 LINES_PER_NODE_MAX = 8
@@ -31,7 +31,7 @@ class NodeFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         # The last change of each node and allocation that is not deleted, in the order in which they were first stored.
-        self._last: dict[tuple[str, str], Change] = {}
+        self._last: dict[tuple[str, str], TableChange] = {}
         for line in _read(path):
             self._take(line)
         self._lines = 0
@@ -44,7 +44,7 @@ class NodeFile:
     def load_allocations(self) -> tuple[Allocation, ...]:
         return tuple(each.allocation for each in self._last.values() if each.allocation is not None)
 
-    def keep(self, changes: Sequence[Change]) -> None:
+    def keep(self, changes: Sequence[TableChange]) -> None:
         self._append(b"".join(map(_text, changes)))
         for change in changes:
             self._take(change)
@@ -74,7 +74,7 @@ class NodeFile:
         os.ftruncate(self._descriptor, size)
         raise OSError(f"{self._path} cannot be written: is the disk full?")
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: TableChange) -> None:
         key = change.kind, change.uuid
         if change.node is None and change.allocation is None:
             self._last.pop(key, None)
@@ -82,9 +82,9 @@ class NodeFile:
             self._last[key] = change
 
 
-def _read(path: Path) -> list[Change]:
-    lines: list[Change] = []
-    decoder = msgspec.json.Decoder(Change)
+def _read(path: Path) -> list[TableChange]:
+    lines: list[TableChange] = []
+    decoder = msgspec.json.Decoder(TableChange)
     with suppress(FileNotFoundError):
         for text in path.read_bytes().split(b"\n")[:-1]:
             try:
@@ -94,5 +94,5 @@ def _read(path: Path) -> list[Change]:
     return lines
 
 
-def _text(change: Change) -> bytes:
+def _text(change: TableChange) -> bytes:
     return msgspec.json.encode(change) + b"\n"

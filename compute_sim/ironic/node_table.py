@@ -10,7 +10,7 @@ from compute_sim.ironic.core.changes import NamesInUse
 from compute_sim.ironic.core.node import Node
 
 
-class Change(Struct, frozen=True, array_like=True):
+class TableChange(Struct, frozen=True, array_like=True):
     """A changed node or allocation. If both fields are None, the one with this uuid was deleted.
 
     A line of the file of nodes is one change. Lines that an older release wrote are only about nodes, and have no
@@ -24,7 +24,7 @@ class Change(Struct, frozen=True, array_like=True):
 
 
 # Called for each change. Changes in one call must be stored together or not at all.
-Keep = Callable[[Sequence[Change]], None]
+Keep = Callable[[Sequence[TableChange]], None]
 
 
 class NodeTable:
@@ -62,7 +62,7 @@ class NodeTable:
             raise ValueError(f"two nodes have the uuid {node.uuid}")
         self.nodes[node.uuid] = node
         self._index(node)
-        self._keep((Change(node.uuid, node),))
+        self._keep((TableChange(node.uuid, node),))
 
     def replace(self, old: Node, new: Node, allocation: Allocation | None = None) -> None:
         """Replace a node, together with the `allocation` that takes it. An allocation that the node no longer has is
@@ -72,10 +72,10 @@ class NodeTable:
             self._unindex(old)
             self._index(new)
         self.nodes[new.uuid] = new
-        changes: list[Change] = [Change(new.uuid, new)]
+        changes: list[TableChange] = [TableChange(new.uuid, new)]
         if allocation is not None:
             self.allocations[allocation.uuid] = allocation
-            changes.append(Change(allocation.uuid, kind="allocation", allocation=allocation))
+            changes.append(TableChange(allocation.uuid, kind="allocation", allocation=allocation))
         if old.allocation_uuid is not None and new.allocation_uuid is None:
             changes += self._without_allocation(old.allocation_uuid)
         self._keep(changes)
@@ -84,18 +84,18 @@ class NodeTable:
         self._unindex(node)
         del self.nodes[node.uuid]
         gone = () if node.allocation_uuid is None else self._without_allocation(node.allocation_uuid)
-        self._keep((Change(node.uuid), *gone))
+        self._keep((TableChange(node.uuid), *gone))
 
     def write_allocation(self, allocation: Allocation) -> None:
         self.allocations[allocation.uuid] = allocation
-        self._keep((Change(allocation.uuid, kind="allocation", allocation=allocation),))
+        self._keep((TableChange(allocation.uuid, kind="allocation", allocation=allocation),))
 
     def remove_allocation(self, uuid: str) -> None:
         self._keep(self._without_allocation(uuid))
 
-    def _without_allocation(self, uuid: str) -> Sequence[Change]:
+    def _without_allocation(self, uuid: str) -> Sequence[TableChange]:
         gone = self.allocations.pop(uuid, None)
-        return () if gone is None else (Change(uuid, kind="allocation"),)
+        return () if gone is None else (TableChange(uuid, kind="allocation"),)
 
     def _index(self, node: Node) -> None:
         if node.name is not None:

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from bus.message import ProviderId
-from ironic_sync.rest import CleanStep, Refused
+from ironic_sync.rest import CleanStep, IronicRefused
 from ironic_sync.rest_answers import Console
 from ironic_sync.rest_http import HttpIronicApi
 from moor.bare_metal.nodes import (
@@ -42,7 +42,7 @@ from moor.options import (
 from moor.settings import Settings
 from moor.showing import print_all, print_one
 
-Order = Callable[[HttpIronicApi, ProviderId], Awaitable[Refused | None]]
+Order = Callable[[HttpIronicApi, ProviderId], Awaitable[IronicRefused | None]]
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Bare-metal nodes: show them, and send orders to Ironic."
@@ -277,7 +277,7 @@ def console(
     """Switch a node's serial console on, and say where it is."""
     settings = _settings_with_ironic(ironic)
 
-    async def work(reader: NodeReader) -> tuple[str, Console | Refused | None]:
+    async def work(reader: NodeReader) -> tuple[str, Console | IronicRefused | None]:
         assert reader.api is not None, "the settings name an Ironic"
         (found,) = await _found(reader, [node])
         id_ = ProviderId(found.id)
@@ -285,7 +285,7 @@ def console(
         return found.name or str(id_), refused or await _console_once(reader.api, id_, timeout, is_on=not off)
 
     name, seen = run_with(reading_nodes(settings), work)
-    if isinstance(seen, Refused):
+    if isinstance(seen, IronicRefused):
         _print_error(f"node {name}: Ironic refuses the console ({seen.status}): {seen.message}")
         raise typer.Exit(NOT_DONE)
     if seen is None:
@@ -295,12 +295,12 @@ def console(
 
 async def _console_once(
     api: HttpIronicApi, node: ProviderId, wait_s: float, *, is_on: bool
-) -> Console | Refused | None:
+) -> Console | IronicRefused | None:
     """The console of this node as soon as it is on, or off. None if that is not so in time."""
     by_s = asyncio.get_running_loop().time() + wait_s
     while True:
         seen = await api.console(node)
-        if isinstance(seen, Refused) or seen.is_on == is_on:
+        if isinstance(seen, IronicRefused) or seen.is_on == is_on:
             return seen
         if asyncio.get_running_loop().time() > by_s:
             return None
@@ -370,10 +370,10 @@ def _order(
     """Send the order for each node. If Ironic refuses one, go on with the next. `then` is told if it has refused none."""
     settings = _settings_with_ironic(ironic)
 
-    async def work(reader: NodeReader) -> tuple[list[NodeShown], dict[str, Refused], bool]:
+    async def work(reader: NodeReader) -> tuple[list[NodeShown], dict[str, IronicRefused], bool]:
         assert reader.api is not None, "the settings name an Ironic"
         found = await _found(reader, names)
-        refused: dict[str, Refused] = {}
+        refused: dict[str, IronicRefused] = {}
         for name, node in zip(names, found, strict=True):
             if (answer := await order(reader.api, ProviderId(node.id))) is not None:
                 refused[name] = answer

@@ -24,7 +24,7 @@ from compute_sim.ironic import (
     IronicSimSettings,
     Node,
     NotificationSender,
-    Refused,
+    RequestRefused,
     SimulatedIronic,
 )
 from compute_sim.ironic.core.allocations import Allocation
@@ -125,7 +125,7 @@ class IronicWorld:
                 getattr(self, f"_{flip.action}")(node, flip.seed)
             elif flip.action == "delete" and name not in self._vanished:
                 self._enrol(name)
-        except Refused:
+        except RequestRefused:
             how = "refused"
         self._findings.count("flip", f"{flip.action} {how}")
 
@@ -209,7 +209,7 @@ class IronicWorld:
     def _vanish(self, node: Node, _lot: int) -> Node:
         """An operator deletes the node although an instance of this cloud is active on it."""
         if node.provision_state != "active" or node.instance_uuid not in self._plan.instance_ids:
-            raise Refused(CONFLICT, f"node {node.uuid} has no active instance of this cloud")
+            raise RequestRefused(CONFLICT, f"node {node.uuid} has no active instance of this cloud")
         if not node.maintenance:
             self.ironic.set_maintenance(node.uuid, is_on=True, reason="it is taken away")
         gone = self.ironic.delete(node.uuid)
@@ -292,24 +292,26 @@ class FaultyIronicApi:
         await self._return_answer()
         return ProviderId(UUID(found.node_uuid)) if found is not None and found.node_uuid else None
 
-    async def vifs(self, node: ProviderId) -> tuple[str, ...] | rest.Refused:
+    async def vifs(self, node: ProviderId) -> tuple[str, ...] | rest.IronicRefused:
         await self._reach_api()
         found = self._ironic.node(str(node))
         await self._return_answer()
-        return rest.Refused(404, f"Node {node} does not exist.") if found is None else found.vifs
+        return rest.IronicRefused(404, f"Node {node} does not exist.") if found is None else found.vifs
 
-    async def validate(self, node: ProviderId) -> Mapping[str, known.InterfaceCheck] | rest.Refused:
+    async def validate(self, node: ProviderId) -> Mapping[str, known.InterfaceCheck] | rest.IronicRefused:
         await self._reach_api()
         reasons = _asked(self._ironic.why_not_deployable, str(node))
         await self._return_answer()
-        if isinstance(reasons, Refused):
-            return rest.Refused(reasons.status, reasons.text)
+        if isinstance(reasons, RequestRefused):
+            return rest.IronicRefused(reasons.status, reasons.text)
         return {name: known.InterfaceCheck(not why, why) for name, why in reasons.items()}
 
     def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
         self._may_act_on = may_act_on
 
-    async def patch(self, node: ProviderId, changes: Sequence[rest.Change]) -> rest.Refused | None:
+    async def patch(
+        self, node: ProviderId, changes: Sequence[rest.PatchOperation]
+    ) -> rest.IronicRefused | None:
         operations = [
             {"op": each.op, "path": each.path} | ({} if each.value is UNSET else {"value": each.value})
             for each in changes
@@ -318,19 +320,19 @@ class FaultyIronicApi:
 
     async def set_provision_state(
         self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
-    ) -> rest.Refused | None:
+    ) -> rest.IronicRefused | None:
         order = ProvisionOrder(target=target, configdrive=configdrive)
         return await self._ordered(node, target, lambda uuid: self._ironic.provision(uuid, order))
 
-    async def attach_vif(self, node: ProviderId, vif: str) -> rest.Refused | None:
+    async def attach_vif(self, node: ProviderId, vif: str) -> rest.IronicRefused | None:
         return await self._ordered(node, "attach", lambda uuid: self._ironic.attach_vif(uuid, vif))
 
-    async def detach_vif(self, node: ProviderId, vif: str) -> rest.Refused | None:
+    async def detach_vif(self, node: ProviderId, vif: str) -> rest.IronicRefused | None:
         return await self._ordered(node, "detach", lambda uuid: self._ironic.detach_vif(uuid, vif))
 
     async def _ordered(
         self, node: ProviderId, what: str, order: Callable[[str], Node]
-    ) -> rest.Refused | None:
+    ) -> rest.IronicRefused | None:
         """Give Ironic an order about a node. While the node is locked, try again a few times, as HttpIronicApi does it."""
         locked = ""
         for _ in range(TRIES_MAX):
@@ -341,19 +343,19 @@ class FaultyIronicApi:
             asked_s = await self._reach_api()
             before = self._nodes.instance_on(node)
             done = _asked(order, str(node))
-            if before is not None and before not in self._instances and not isinstance(done, Refused):
+            if before is not None and before not in self._instances and not isinstance(done, RequestRefused):
                 self._nodes.changed_foreign(self._process, node, what, before, asked_s)
-            if what == "attach" and not isinstance(done, Refused):
+            if what == "attach" and not isinstance(done, RequestRefused):
                 self._nodes.accepted_port(node)
             await self._process.point("after_commit")
             if self._process.take_armed("lost_answer"):
                 self._process.fired("lost_answer", what)
                 raise TookTooLong(f"Ironic did not answer {what} of {node}")
             await self._return_answer()
-            if not isinstance(done, Refused):
+            if not isinstance(done, RequestRefused):
                 return None
             if "locked" not in done.text:
-                return rest.Refused(done.status, done.text)
+                return rest.IronicRefused(done.status, done.text)
             locked = done.text
             await asyncio.sleep(0.2)
         raise Locked(f"Ironic: node {node} is locked: {locked}")
@@ -416,9 +418,9 @@ def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
         yield
 
 
-def _asked(ask: Callable[[str], T], node: str) -> T | Refused:
+def _asked(ask: Callable[[str], T], node: str) -> T | RequestRefused:
     """Ironic's answer, or its refusal as a value and not raised, since it may still be lost on its way to the daemon."""
     try:
         return ask(node)
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused

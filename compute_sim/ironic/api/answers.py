@@ -16,7 +16,7 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
     base: str
 
 
-class Answer(Struct, frozen=True):
+class ApiAnswer(Struct, frozen=True):
     """An answer. None as body means no content. `location` is relative to /v1/."""
 
     status: int

@@ -13,14 +13,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from compute_sim.ironic.api.allocations import AllocationsApi
-from compute_sim.ironic.api.answers import Answer, ApiRequest
+from compute_sim.ironic.api.answers import ApiAnswer, ApiRequest
 from compute_sim.ironic.api.nodes import NodesApi
 from compute_sim.ironic.api.rendering import root_shown, v1_shown
 from compute_sim.ironic.api.versions import asked_minor, version_headers
-from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused
+from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, RequestRefused
 from compute_sim.ironic.simulated import LATEST_MINOR, SimulatedIronic
 
-Endpoint = Callable[[ApiRequest], Answer]
+Endpoint = Callable[[ApiRequest], ApiAnswer]
 
 _PUBLIC = ("/", "/v1", "/v1/")
 _SERVER_ERROR = 500
@@ -31,8 +31,8 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 def ironic_app(ironic: SimulatedIronic) -> Starlette:
     nodes, allocations = NodesApi(ironic), AllocationsApi(ironic)
-    root = _route(ironic, {"GET": lambda asked: Answer(200, root_shown(asked.base, LATEST_MINOR))})
-    v1 = _route(ironic, {"GET": lambda asked: Answer(200, v1_shown(asked.base, LATEST_MINOR))})
+    root = _route(ironic, {"GET": lambda asked: ApiAnswer(200, root_shown(asked.base, LATEST_MINOR))})
+    v1 = _route(ironic, {"GET": lambda asked: ApiAnswer(200, v1_shown(asked.base, LATEST_MINOR))})
     table: Mapping[str, Mapping[str, Endpoint]] = {
         "/v1/nodes": {"GET": nodes.index, "POST": nodes.create},
         "/v1/nodes/detail": {"GET": nodes.detail},
@@ -107,7 +107,7 @@ def _answered(
         minor = asked_minor(request.headers)
         headers = version_headers(minor)
         answer = _endpoint(endpoints, since, request, minor)(_asked(request, minor, body))
-    except Refused as refused:
+    except RequestRefused as refused:
         return _refusal(refused, headers)
     if answer.location:
         headers["Location"] = f"{str(request.base_url).rstrip('/')}/v1/{answer.location}"
@@ -117,10 +117,10 @@ def _answered(
 
 def _endpoint(endpoints: Mapping[str, Endpoint], since: int, request: Request, minor: int) -> Endpoint:
     if minor < since:
-        raise Refused(NOT_FOUND, f"This is not there before API version 1.{since}.")
+        raise RequestRefused(NOT_FOUND, f"This is not there before API version 1.{since}.")
     if request.method not in endpoints:
         status = 405 if endpoints else NOT_FOUND
-        raise Refused(status, f"There is no {request.method} {request.url.path}.")
+        raise RequestRefused(status, f"There is no {request.method} {request.url.path}.")
     return endpoints[request.method]
 
 
@@ -128,7 +128,7 @@ def _asked(request: Request, minor: int, body: bytes) -> ApiRequest:
     try:
         document = msgspec.json.decode(body) if body else None
     except msgspec.DecodeError as problem:
-        raise Refused(BAD_REQUEST, f"The body is no JSON: {problem}") from None
+        raise RequestRefused(BAD_REQUEST, f"The body is no JSON: {problem}") from None
     return ApiRequest(
         minor=minor,
         path=dict(request.path_params),
@@ -138,7 +138,7 @@ def _asked(request: Request, minor: int, body: bytes) -> ApiRequest:
     )
 
 
-def _refusal(refused: Refused, headers: Mapping[str, str]) -> Response:
+def _refusal(refused: RequestRefused, headers: Mapping[str, str]) -> Response:
     """An error as in Ironic: JSON inside JSON."""
     fault = {
         "faultcode": "Client" if refused.status < _SERVER_ERROR else "Server",

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from compute_sim.ironic.core.changes import FIELD_MINORS, check_minors, is_uuid
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.core.refusals import BAD_REQUEST, Refused, no_such_node
+from compute_sim.ironic.core.refusals import BAD_REQUEST, RequestRefused, no_such_node
 
 PAGE_MAX = 1000
 _DETAIL_MINOR = 43
@@ -74,21 +74,21 @@ def _check_names(asked: Mapping[str, str], minor: int) -> None:
     """Raise Refused for a query that is invalid in this version."""
     for name in asked:
         if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
-            raise Refused(BAD_REQUEST, f"Unexpected argument: {name}")
+            raise RequestRefused(BAD_REQUEST, f"Unexpected argument: {name}")
     check_minors(asked, minor, _MINORS)
     if "instance_uuid" in asked and not is_uuid(asked["instance_uuid"]):
-        raise Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
+        raise RequestRefused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
     if asked.get("sort_key", "id") not in _SORT_KEYS:
-        raise Refused(BAD_REQUEST, f"This simulated Ironic sorts by {' or '.join(_SORT_KEYS)}.")
+        raise RequestRefused(BAD_REQUEST, f"This simulated Ironic sorts by {' or '.join(_SORT_KEYS)}.")
     if asked.get("sort_dir", "asc") not in ("asc", "desc"):
-        raise Refused(
+        raise RequestRefused(
             BAD_REQUEST, f"Invalid sort direction: {asked['sort_dir']}. Acceptable values are asc or desc"
         )
 
 
 def _switch(name: str, text: str) -> bool:
     if text.lower() not in _WORDS:
-        raise Refused(BAD_REQUEST, f"{name} is {text!r}, must be true or false.")
+        raise RequestRefused(BAD_REQUEST, f"{name} is {text!r}, must be true or false.")
     return _WORDS[text.lower()]
 
 
@@ -96,9 +96,9 @@ def _limit(text: str | None) -> int:
     if text is None:
         return PAGE_MAX
     if not text.lstrip("-").isdecimal():
-        raise Refused(BAD_REQUEST, f"limit is {text!r}, must be a number.")
+        raise RequestRefused(BAD_REQUEST, f"limit is {text!r}, must be a number.")
     if int(text) <= 0:
-        raise Refused(BAD_REQUEST, "limit must be positive.")
+        raise RequestRefused(BAD_REQUEST, "limit must be positive.")
     return min(int(text), PAGE_MAX)
 
 

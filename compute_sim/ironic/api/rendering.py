@@ -8,7 +8,7 @@ from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.changes import FIELD_MINORS, check_minors
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.payloads import masked
-from compute_sim.ironic.core.refusals import BAD_REQUEST, Refused
+from compute_sim.ironic.core.refusals import BAD_REQUEST, RequestRefused
 
 SHORT_FIELDS = ("instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name")
 _TIMES = frozenset(
@@ -98,7 +98,7 @@ def asked_fields(text: str, minor: int) -> tuple[str, ...]:
     check_minors(fields, minor)
     for field in fields:
         if field not in _ALL_FIELDS or field in _NOT_ASKED_FOR:
-            raise Refused(BAD_REQUEST, f"Field {field} is not a valid field.")
+            raise RequestRefused(BAD_REQUEST, f"Field {field} is not a valid field.")
     return fields
 
 

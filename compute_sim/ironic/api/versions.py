@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from compute_sim.ironic.core.refusals import NOT_ACCEPTABLE, Refused
+from compute_sim.ironic.core.refusals import NOT_ACCEPTABLE, RequestRefused
 from compute_sim.ironic.simulated import LATEST_MINOR
 
 HEADER = "X-OpenStack-Ironic-API-Version"
@@ -22,9 +22,9 @@ def asked_minor(headers: Mapping[str, str]) -> int:
         return LATEST_MINOR
     major, dot, minor = asked.partition(".")
     if not dot or not major.isdecimal() or not minor.isdecimal():
-        raise Refused(NOT_ACCEPTABLE, f"Invalid value for {HEADER} header: {asked[:50]!r}")
+        raise RequestRefused(NOT_ACCEPTABLE, f"Invalid value for {HEADER} header: {asked[:50]!r}")
     if int(major) != 1 or not MIN_MINOR <= int(minor) <= LATEST_MINOR:
-        raise Refused(
+        raise RequestRefused(
             NOT_ACCEPTABLE,
             f"Version {asked[:50]} is not supported: the versions are [1.{MIN_MINOR}, 1.{LATEST_MINOR}].",
         )

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.node import Json, Node, second
-from compute_sim.ironic.core.refusals import CONFLICT, Refused
+from compute_sim.ironic.core.refusals import CONFLICT, RequestRefused
 
 ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
 
@@ -84,4 +84,4 @@ def check_deletable(allocation: Allocation, node: Node) -> None:
         text = (
             f"Allocation {allocation.uuid} stays: its node {node.uuid} is {state!r} and not in maintenance."
         )
-        raise Refused(CONFLICT, text)
+        raise RequestRefused(CONFLICT, text)

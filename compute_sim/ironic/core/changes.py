@@ -27,7 +27,7 @@ from compute_sim.ironic.core.refusals import (
     FORBIDDEN,
     NOT_ACCEPTABLE,
     NOT_FOUND,
-    Refused,
+    RequestRefused,
     Rule,
     first_refusal,
 )
@@ -131,7 +131,7 @@ class ChangedNode(Struct, frozen=True):
 
     start: Node
     after: Node
-    refused: Refused | None = None
+    refused: RequestRefused | None = None
 
 
 class NamesInUse(Struct, frozen=True):
@@ -147,7 +147,7 @@ def check_minors(names: Iterable[str], minor: int, minors: Mapping[str, int] = F
     """Raise Refused if the microversion does not have one of these fields yet."""
     for name in names:
         if minors.get(name, 1) > minor:
-            raise Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{minors[name]}.")
+            raise RequestRefused(NOT_ACCEPTABLE, f"{name} needs API version 1.{minors[name]}.")
 
 
 def is_uuid(text: str) -> bool:
@@ -160,9 +160,11 @@ def create(
     """A new node in state `enroll`; `uuid` is used if the fields have none."""
     for field in fields:
         if field not in CREATE_ALLOWED:
-            raise Refused(BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created.")
+            raise RequestRefused(
+                BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created."
+            )
     if "driver" not in fields:
-        raise Refused(BAD_REQUEST, "driver is missing: a node needs one.")
+        raise RequestRefused(BAD_REQUEST, "driver is missing: a node needs one.")
     values = _values_of(fields, minor)
     driver = values["driver"]
     _check_conductor(driver, values.get("conductor_group", ""), names_in_use)
@@ -203,9 +205,9 @@ def _patched_fields(node: Node, operations: Sequence[Operation]) -> dict[str, An
     for operation in operations:
         field, *inside = operation.keys
         if field == "traits":
-            raise Refused(BAD_REQUEST, "Traits are not patched: they have an address of their own.")
+            raise RequestRefused(BAD_REQUEST, "Traits are not patched: they have an address of their own.")
         if field not in PATCH_ALLOWED:
-            raise Refused(
+            raise RequestRefused(
                 BAD_REQUEST,
                 f"Cannot patch {operation.path}. Only these can be: {', '.join(sorted(PATCH_ALLOWED))}.",
             )
@@ -220,9 +222,9 @@ def _check_transition(node: Node, operations: Sequence[Operation], minor: int) -
         return
     state = node.provision_state
     if node.target_provision_state and state not in states.UPDATE_ALLOWED:
-        raise Refused(CONFLICT, f"Node {node.uuid} can not be updated while it is {state!r}.")
+        raise RequestRefused(CONFLICT, f"Node {node.uuid} can not be updated while it is {state!r}.")
     if state == states.INSPECTING and minor >= _INSPECT_WAIT_MINOR:
-        raise Refused(CONFLICT, f'Node "{node.uuid}" can not be updated while it is {state!r}.')
+        raise RequestRefused(CONFLICT, f'Node "{node.uuid}" can not be updated while it is {state!r}.')
 
 
 _INSPECT_WAIT_MINOR = 39
@@ -246,7 +248,7 @@ def _value_of(field: str, value: Any) -> Any:
     if not isinstance(value, str):
         _wrong(field, value, "a text or null")
     if field in _UUIDS and not is_uuid(value):
-        raise Refused(BAD_REQUEST, f"Expected UUID for {field}: {value}")
+        raise RequestRefused(BAD_REQUEST, f"Expected UUID for {field}: {value}")
     if len(value) > _LENGTHS_MAX.get(field, len(value)):
         _wrong(field, value, f"at most {_LENGTHS_MAX[field]} characters")
     if field == "name" and (not _NAME.match(value) or is_uuid(value)):
@@ -265,18 +267,18 @@ def _switch(field: str, value: Any) -> bool | None:
 
 
 def _wrong(field: str, value: Any, needed: str) -> NoReturn:
-    raise Refused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
+    raise RequestRefused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
 
 
 def _check_conductor(driver: str, group: str, names_in_use: NamesInUse) -> None:
     if driver not in DEFAULT_INTERFACES or group not in names_in_use.groups:
         text = f'No conductor serves driver {driver} for conductor group "{group}".'
-        raise Refused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
+        raise RequestRefused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
 
 
 def _conductor_refuses(
     node: Node, start: Node, changed: Mapping[str, Any], names_in_use: NamesInUse
-) -> Refused | None:
+) -> RequestRefused | None:
     state, name, is_associated = node.provision_state, changed.get("name"), changed.get("instance_uuid")
     is_class_fixed = state not in states.CLASS_CHANGE_ALLOWED
     allowed = ", ".join(states.CLASS_CHANGE_ALLOWED)
@@ -367,10 +369,12 @@ def set_traits(
 ) -> ChangedNode:
     for name in sorted(names):
         if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
-            raise Refused(BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+.")
+            raise RequestRefused(
+                BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+."
+            )
     wanted = {*names} if replaces else {*names, *node.traits}
     if len(wanted) > TRAITS_MAX:
-        raise Refused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len(wanted)}.")
+        raise RequestRefused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len(wanted)}.")
     return _with_traits(node, wanted, None)
 
 
@@ -380,11 +384,11 @@ def remove_traits(node: Node, name: str | None) -> ChangedNode:
         return _with_traits(node, (), None)
     missing = None
     if name not in node.traits:
-        missing = Refused(NOT_FOUND, f"Node {node.uuid} has no trait {name!r}.")
+        missing = RequestRefused(NOT_FOUND, f"Node {node.uuid} has no trait {name!r}.")
     return _with_traits(node, {*node.traits} - {name}, missing)
 
 
-def _with_traits(node: Node, traits: Collection[str], refused: Refused | None) -> ChangedNode:
+def _with_traits(node: Node, traits: Collection[str], refused: RequestRefused | None) -> ChangedNode:
     start = structs.replace(node, traits=tuple(sorted(traits)))
     refused = refusal_of_lock(node) or refused
     return ChangedNode(start, start if refused is None else node, refused)
@@ -415,7 +419,7 @@ def delete(node: Node) -> ChangedNode:
 def set_console(node: Node, *, is_on: bool) -> Node:
     check_unlocked(node)
     if node.console_interface == "no-console":
-        raise Refused(
+        raise RequestRefused(
             BAD_REQUEST, f"Node {node.uuid} has console_interface no-console: it has no console to switch."
         )
     return structs.replace(node, console_enabled=is_on)
@@ -429,9 +433,11 @@ def attach_vif(node: Node, vif: str, ports_count: int) -> Node:
     if node.network_interface == NO_NETWORK:
         return node
     if vif in node.vifs:
-        raise Refused(CONFLICT, f"VIF {vif} is attached to node {node.uuid} already.")
+        raise RequestRefused(CONFLICT, f"VIF {vif} is attached to node {node.uuid} already.")
     if len(node.vifs) >= ports_count:
-        raise Refused(BAD_REQUEST, f"Node {node.uuid} has no free port for VIF {vif}: it has {ports_count}.")
+        raise RequestRefused(
+            BAD_REQUEST, f"Node {node.uuid} has no free port for VIF {vif}: it has {ports_count}."
+        )
     return structs.replace(node, vifs=(*node.vifs, vif))
 
 
@@ -440,5 +446,5 @@ def detach_vif(node: Node, vif: str) -> Node:
     if node.network_interface == NO_NETWORK:
         return node
     if vif not in node.vifs:
-        raise Refused(BAD_REQUEST, f"VIF {vif} is not attached to node {node.uuid}.")
+        raise RequestRefused(BAD_REQUEST, f"VIF {vif} is not attached to node {node.uuid}.")
     return structs.replace(node, vifs=tuple(each for each in node.vifs if each != vif))

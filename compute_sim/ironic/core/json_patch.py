@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from compute_sim.ironic.core.refusals import BAD_REQUEST, Refused
+from compute_sim.ironic.core.refusals import BAD_REQUEST, RequestRefused
 
 
 class Operation(Struct, frozen=True):
@@ -28,7 +28,7 @@ def operations_of(document: object) -> tuple[Operation, ...]:
     try:
         return msgspec.convert(document, tuple[Operation, ...])
     except msgspec.ValidationError as problem:
-        raise Refused(BAD_REQUEST, f"The patch is not valid: {problem}.") from None
+        raise RequestRefused(BAD_REQUEST, f"The patch is not valid: {problem}.") from None
 
 
 def patched(value: Any, keys: Sequence[str], operation: Operation) -> Any:
@@ -57,5 +57,7 @@ def _patched_list(items: Sequence[Any], key: str, inside: Sequence[str], operati
     return [*items[:index], *middle, *items[index + (not is_added) :]]
 
 
-def _cannot(operation: Operation, why: str) -> Refused:
-    return Refused(BAD_REQUEST, f"The patch {operation.op} {operation.path} can not be applied: {why}.")
+def _cannot(operation: Operation, why: str) -> RequestRefused:
+    return RequestRefused(
+        BAD_REQUEST, f"The patch {operation.op} {operation.path} can not be applied: {why}."
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from compute_sim.ironic.core.refusals import CONFLICT, Refused
+from compute_sim.ironic.core.refusals import CONFLICT, RequestRefused
 
 Json = Mapping[str, Any]
 # Deploy interfaces that boot an agent on the node and wait for its call.
@@ -150,12 +150,12 @@ def microsecond(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"
 
 
-def refusal_of_lock(node: Node) -> Refused | None:
+def refusal_of_lock(node: Node) -> RequestRefused | None:
     """The refusal while a conductor holds the node's lock; None if none does."""
     if not node.reservation:
         return None
     text = f"Node {node.uuid} is locked by host {node.reservation}: try again when its operation is over."
-    return Refused(CONFLICT, text)
+    return RequestRefused(CONFLICT, text)
 
 
 def check_unlocked(node: Node) -> None:

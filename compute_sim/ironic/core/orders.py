@@ -13,7 +13,7 @@ from compute_sim.ironic.core.refusals import (
     CONFLICT,
     FORBIDDEN,
     NOT_ACCEPTABLE,
-    Refused,
+    RequestRefused,
     check,
 )
 from compute_sim.ironic.core.work import Job, Rules, Step, begin_cleaning, boot_agent, make_step, step_after
@@ -59,12 +59,12 @@ def order_provision(node: Node, order: ProvisionOrder, at_s: float, rules: Rules
 def _check_possible(node: Node, order: ProvisionOrder, event: str) -> None:
     target = order.target
     if event in ("deploy", "rebuild") and node.maintenance:
-        raise Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
+        raise RequestRefused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
     if not event:
-        raise Refused(BAD_REQUEST, f'The requested action "{target}" is not known.')
+        raise RequestRefused(BAD_REQUEST, f'The requested action "{target}" is not known.')
     if states.state_after(node.provision_state, event) is None:
         check_unlocked(node)
-        raise Refused(
+        raise RequestRefused(
             BAD_REQUEST,
             f'The requested action "{target}" is not possible on node "{node.uuid}" in state "{node.provision_state}".',
         )
@@ -77,7 +77,7 @@ def _check_version(node: Node, order: ProvisionOrder, minor: int) -> None:
     if isinstance(order.configdrive, Mapping):
         needed = max(needed, _CONFIGDRIVE_OBJECT_MINOR)
     if minor < needed:
-        raise Refused(NOT_ACCEPTABLE, f'"{order.target}" in this form needs API version 1.{needed}.')
+        raise RequestRefused(NOT_ACCEPTABLE, f'"{order.target}" in this form needs API version 1.{needed}.')
 
 
 def _check_form(order: ProvisionOrder, event: str) -> None:
@@ -90,7 +90,7 @@ def _check_form(order: ProvisionOrder, event: str) -> None:
     }
     for field, (is_given, events) in allowed.items():
         if is_given and event not in events:
-            raise Refused(BAD_REQUEST, f'"{field}" is not allowed with the target "{order.target}".')
+            raise RequestRefused(BAD_REQUEST, f'"{field}" is not allowed with the target "{order.target}".')
     needed = {
         "clean": ("clean_steps", bool(order.clean_steps)),
         "service": ("service_steps", bool(order.service_steps)),
@@ -98,7 +98,7 @@ def _check_form(order: ProvisionOrder, event: str) -> None:
     }
     field, is_given = needed.get(event, ("", True))
     if not is_given:
-        raise Refused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
+        raise RequestRefused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
 
 
 def _check_by_conductor(node: Node, event: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 
-class Refused(Exception):  # noqa: N818 - named for what it is
+class RequestRefused(Exception):  # noqa: N818 - named for what it is
     """An error: its HTTP status and its text. It is raised where it is found, and answered in one place (api/app.py)."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -17,12 +17,12 @@ Rule = tuple[object, int, str]
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ACCEPTABLE, CONFLICT = 400, 403, 404, 406, 409
 
 
-def no_such_node(ident: str) -> Refused:
-    return Refused(NOT_FOUND, f"Node {ident} does not exist.")
+def no_such_node(ident: str) -> RequestRefused:
+    return RequestRefused(NOT_FOUND, f"Node {ident} does not exist.")
 
 
-def first_refusal(rules: Iterable[Rule]) -> Refused | None:
-    return next((Refused(status, text) for is_broken, status, text in rules if is_broken), None)
+def first_refusal(rules: Iterable[Rule]) -> RequestRefused | None:
+    return next((RequestRefused(status, text) for is_broken, status, text in rules if is_broken), None)
 
 
 def check(*rules: Rule) -> None:

@@ -45,7 +45,7 @@ REQUEST_ID: Final = "x-openstack-request-id"
 _encode = msgspec.json.Encoder().encode
 
 
-class Answer(Struct, frozen=True):
+class RenderedAnswer(Struct, frozen=True):
     status: HTTPStatus
     headers: Mapping[str, str]
     # The body, in pieces that are sent one after another; at least one.
@@ -56,7 +56,7 @@ class Answer(Struct, frozen=True):
         return sum(map(len, self.pieces))
 
 
-def answer_to(call: Call, reply: Reply) -> Answer:
+def answer_to(call: Call, reply: Reply) -> RenderedAnswer:
     headers = {**reply.headers, **_headers(call)}
     pieces: tuple[bytes, ...] = (b"",)
     if reply.body is not None:
@@ -65,13 +65,13 @@ def answer_to(call: Call, reply: Reply) -> Answer:
     if reply.is_fresh and call.version is not None and call.version >= FRESHNESS_SINCE:
         headers["cache-control"] = "no-cache"
         headers["last-modified"] = formatdate(usegmt=True)
-    answer = Answer(reply.status, headers, pieces)
+    answer = RenderedAnswer(reply.status, headers, pieces)
     if reply.status is not HTTPStatus.NO_CONTENT:
         headers["content-length"] = str(answer.length)
     return answer
 
 
-def refusal_of(call: Call, problem: ApiError) -> Answer:
+def refusal_of(call: Call, problem: ApiError) -> RenderedAnswer:
     media, body = _told(call, problem)
     headers = {
         **problem.headers,
@@ -79,7 +79,7 @@ def refusal_of(call: Call, problem: ApiError) -> Answer:
         "content-type": media,
         "content-length": str(len(body)),
     }
-    return Answer(problem.status, headers, (body,))
+    return RenderedAnswer(problem.status, headers, (body,))
 
 
 def error_body(request_id: str, problem: ApiError, version: Version | None) -> bytes:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from placement_worker.api.grammar.rendering import Answer
+from placement_worker.api.grammar.rendering import RenderedAnswer
 from placement_worker.api.values.call import Call
 from placement_worker.api.values.versions import version_text
 
@@ -16,7 +16,7 @@ _encode = msgspec.json.Encoder().encode
 _GLOBAL_ID: Final = re.compile(r"req-[0-9a-fA-F-]{36}")
 
 
-def note(call: Call, answer: Answer, took_s: float) -> None:
+def note(call: Call, answer: RenderedAnswer, took_s: float) -> None:
     """Log one answered request, if an access log is kept.
 
     The log record is made here: to let `logging` find out the calling line would cost more than everything else.

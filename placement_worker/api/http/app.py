@@ -22,7 +22,7 @@ from bus.errors import Transient
 from placement_worker.api import openapi_document
 from placement_worker.api.auth import Authentication
 from placement_worker.api.endpoints.root import version_document
-from placement_worker.api.grammar.rendering import Answer, answer_to, refusal_of
+from placement_worker.api.grammar.rendering import RenderedAnswer, answer_to, refusal_of
 from placement_worker.api.grammar.routing import Match, Route, Router
 from placement_worker.api.http import access_log, metrics
 from placement_worker.api.http.connections import Connections
@@ -91,14 +91,14 @@ class PlacementApp:
         self._metrics.answered(call.counted_method, call.route, answer.status.value, took_s)
         access_log.note(call, answer, took_s)
 
-    async def _answer(self, call: Call, receive: Receive) -> Answer:
+    async def _answer(self, call: Call, receive: Receive) -> RenderedAnswer:
         if (preflight := self._cors.preflight(call.method, call.headers)) is not None:
             return preflight
         if call.path == metrics.PATH and call.method == "GET":
             call.route = metrics.PATH
             page = self._metrics.page()
             headers = {"content-type": metrics.CONTENT_TYPE, "content-length": str(len(page))}
-            return Answer(HTTPStatus.OK, headers, (page,))
+            return RenderedAnswer(HTTPStatus.OK, headers, (page,))
         try:
             return answer_to(call, _located(await self._reply(call, receive), call))
         except ApiError as problem:
@@ -179,7 +179,7 @@ def _decoded(match: Match) -> Mapping[str, str]:
     return decoded
 
 
-async def _send(answer: Answer, added: Mapping[str, str], send: Send) -> None:
+async def _send(answer: RenderedAnswer, added: Mapping[str, str], send: Send) -> None:
     headers = {**answer.headers, **added}
     if added:
         # The response differs by origin, so a browser's cache must, too.

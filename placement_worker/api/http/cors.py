@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
-from placement_worker.api.grammar.rendering import Answer
+from placement_worker.api.grammar.rendering import RenderedAnswer
 from placement_worker.api.values.request_parts import Headers
 
 ALLOWED_METHODS: Final = "GET, POST, PUT, DELETE"
@@ -28,7 +28,7 @@ class Cors:
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(origins)
 
-    def preflight(self, method: str, headers: Headers) -> Answer | None:
+    def preflight(self, method: str, headers: Headers) -> RenderedAnswer | None:
         """The complete answer to a browser's preflight request; None if the request is no preflight request."""
         if not self._origins or method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
@@ -42,7 +42,7 @@ class Cors:
                 "access-control-allow-headers": allowed,
                 "access-control-max-age": KEPT_S,
             }
-        return Answer(HTTPStatus.OK, {**added, "content-length": "0"}, (b"",))
+        return RenderedAnswer(HTTPStatus.OK, {**added, "content-length": "0"}, (b"",))
 
     def headers(self, headers: Headers) -> Mapping[str, str]:
         """The CORS headers of an answer to this request."""

@@ -30,7 +30,7 @@ from compute_sim.ironic import (
     simulated_ironic,
 )
 from compute_sim.ironic import Node as SimulatedNode
-from compute_sim.ironic import Refused as RefusedByIronic
+from compute_sim.ironic import RequestRefused as RefusedByIronic
 from compute_sim.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow

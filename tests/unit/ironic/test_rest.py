@@ -17,12 +17,12 @@ from bus.errors import Locked, Operational, TookTooLong, Unavailable, WrongAnswe
 from bus.message import ProviderId
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
-    Change,
     CleanStep,
     CredentialsRefused,
     IronicApi,
+    IronicRefused,
     Page,
-    Refused,
+    PatchOperation,
     VersionNotOffered,
 )
 from ironic_sync.rest_http import FIELDS, HttpIronicApi
@@ -249,7 +249,7 @@ async def test_a_port_whose_name_leads_out_of_its_address_is_refused_and_nothing
     api = api_of(server)
 
     for refused in (await api.detach_vif(NODE, vif), await api.attach_vif(NODE, vif)):
-        assert refused == Refused(400, f"{vif!r} is no id of a port")
+        assert refused == IronicRefused(400, f"{vif!r} is no id of a port")
     assert not server.asked
 
 
@@ -267,7 +267,7 @@ async def test_what_is_not_there_is_a_value() -> None:
 
     assert await api.node(NODE) is None
     assert await api.node_of_allocation(NODE) is None
-    assert await api.vifs(NODE) == Refused(404, "Node could not be found.")
+    assert await api.vifs(NODE) == IronicRefused(404, "Node could not be found.")
     refused = await api.set_power_state(NODE, "power on")
     assert refused is not None
     assert refused.status == 404
@@ -294,12 +294,16 @@ async def test_allocations_vifs_and_checks_are_values() -> None:
     }
 
 
-Order = Callable[[HttpIronicApi], Awaitable[Refused | None]]
+Order = Callable[[HttpIronicApi], Awaitable[IronicRefused | None]]
 INSTANCE = "51111111-2222-3333-4444-555555555555"
 ORDERS: dict[str, tuple[Order, str, str, object]] = {
     "patch": (
         lambda api: api.patch(
-            NODE, [Change("add", "/instance_uuid", INSTANCE), Change("remove", "/instance_info/image_source")]
+            NODE,
+            [
+                PatchOperation("add", "/instance_uuid", INSTANCE),
+                PatchOperation("remove", "/instance_info/image_source"),
+            ],
         ),
         "PATCH",
         AT,
@@ -387,7 +391,9 @@ async def test_an_order_is_not_done_because_something_else_than_ironic_says_so(n
 async def test_a_node_is_not_patched_if_the_answer_is_not_the_node(body: object) -> None:
     """A deploy goes on without its instance_uuid else, and nobody would ever take it off the node."""
     with pytest.raises(WrongAnswer):
-        await api_of(Server(lambda _: Answer(body))).patch(NODE, [Change("add", "/instance_uuid", INSTANCE)])
+        await api_of(Server(lambda _: Answer(body))).patch(
+            NODE, [PatchOperation("add", "/instance_uuid", INSTANCE)]
+        )
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -427,9 +433,9 @@ async def test_a_conflict_of_a_node_without_a_lock_is_a_refusal_at_the_second_ti
         return Answer(told()) if asked.method == "GET" else Answer(fault("Node is associated."), 409)
 
     server = Server(script)
-    refused = await api_of(server).patch(NODE, [Change("add", "/instance_uuid", INSTANCE)])
+    refused = await api_of(server).patch(NODE, [PatchOperation("add", "/instance_uuid", INSTANCE)])
 
-    assert refused == Refused(409, "Node is associated.")
+    assert refused == IronicRefused(409, "Node is associated.")
     assert len(server.orders) == 2
 
 
@@ -446,7 +452,7 @@ async def test_a_conflict_of_a_node_without_a_lock_is_a_refusal_at_the_second_ti
 async def test_a_refusal_has_ironics_words(body: object, message: str) -> None:
     api = api_of(Server(lambda _: Answer(body, 400)))
 
-    assert await api.set_provision_state(NODE, "active") == Refused(400, message)
+    assert await api.set_provision_state(NODE, "active") == IronicRefused(400, message)
 
 
 @pytest.mark.parametrize("is_order", [False, True])
@@ -549,7 +555,7 @@ async def test_an_ironic_too_old_for_parts_of_a_config_drive_is_not_asked() -> N
     await api.node(NODE)
     refused = await api.set_provision_state(NODE, "active", configdrive={"user_data": "x"})
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, IronicRefused)
     assert "needs version 1.56" in refused.message
     assert server.orders == []
 

@@ -12,7 +12,7 @@ from compute_sim.ironic.core.node import Node as Simulated
 from compute_sim.ironic.core.script import IronicScript, NodeLocked
 from compute_sim.ironic.settings import IronicSimSettings
 from compute_sim.ironic.simulated import SimulatedIronic
-from ironic_sync.rest import Change, CredentialsRefused, Refused
+from ironic_sync.rest import CredentialsRefused, IronicRefused, PatchOperation
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 
@@ -61,16 +61,19 @@ async def test_all_nodes_are_read_by_pages_with_their_shards() -> None:
 
 async def test_a_node_is_claimed_by_one_deployed_and_undeployed() -> None:
     api = api_of(ironic_with(1))
-    claim = [Change("add", "/instance_uuid", INSTANCE), Change("add", "/instance_info/image_source", "image")]
+    claim = [
+        PatchOperation("add", "/instance_uuid", INSTANCE),
+        PatchOperation("add", "/instance_info/image_source", "image"),
+    ]
 
     assert await api.patch(NODE, claim) is None
-    other = await api.patch(NODE, [Change("add", "/instance_uuid", str(UUID(int=501)))])
-    assert isinstance(other, Refused)
+    other = await api.patch(NODE, [PatchOperation("add", "/instance_uuid", str(UUID(int=501)))])
+    assert isinstance(other, IronicRefused)
     assert (other.status, INSTANCE in other.message) == (409, True)
     assert await api.attach_vif(NODE, VIF) is None
     assert await api.vifs(NODE) == (VIF,)
     checks = await api.validate(NODE)
-    assert not isinstance(checks, Refused)
+    assert not isinstance(checks, IronicRefused)
     assert {"deploy", "power", "storage"} <= checks.keys()
     assert await api.set_provision_state(NODE, "active", configdrive={"meta_data": {}}) is None
 
@@ -83,7 +86,7 @@ async def test_a_node_is_claimed_by_one_deployed_and_undeployed() -> None:
         raise AssertionError(f"never {state}")
 
     await until("active")
-    assert isinstance(await api.set_provision_state(NODE, "active"), Refused)
+    assert isinstance(await api.set_provision_state(NODE, "active"), IronicRefused)
     assert await api.set_provision_state(NODE, "deleted") is None
     await until("available")
     node = await api.node(NODE)

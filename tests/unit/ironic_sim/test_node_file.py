@@ -11,7 +11,7 @@ from compute_sim.ironic import NodeFile, SimulatedIronic, available_nodes, nodes
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.allocations import ACTIVE, ALLOCATING, Allocation
 from compute_sim.ironic.node_file import LINES_LEAST
-from compute_sim.ironic.node_table import Change
+from compute_sim.ironic.node_table import TableChange
 
 NODE = "node-00000"
 
@@ -90,7 +90,7 @@ NEVER = {states.INSPECT_WAIT, states.RESCUE_WAIT, states.SERVICE_WAIT}
 def test_no_node_stays_where_a_conductor_worked_on_it(tmp_path: Path, state: str) -> None:
     world = World(tmp_path / "nodes")
     (node,) = available_nodes(1, provision_state=state, reservation="ironic-sim-1")
-    world.file.keep((Change(node.uuid, node),))
+    world.file.keep((TableChange(node.uuid, node),))
 
     world.killed()
     world.pass_s(30)

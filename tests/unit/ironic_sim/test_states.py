@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compute_sim.ironic import Delays, IronicScript, IronicSimSettings, Node, Refused, available_nodes
+from compute_sim.ironic import Delays, IronicScript, IronicSimSettings, Node, RequestRefused, available_nodes
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node_events import after_event
@@ -32,7 +32,7 @@ def fails(work: Work, **fields: Any) -> IronicScript:
 
 
 def refused(ask: Callable[[], object], status: int) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         ask()
     assert caught.value.status == status
     return caught.value.text

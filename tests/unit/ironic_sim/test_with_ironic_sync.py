@@ -12,7 +12,7 @@ from bus.message import ProviderId
 from compute_sim.ironic import IronicScript, IronicSimSettings, IronicTransport, available_nodes
 from compute_sim.ironic.core.script import NodeLocked
 from ironic_sync.core.notifications import NodeDoubted, NodeNotified, read
-from ironic_sync.rest import Change, CredentialsRefused, Refused
+from ironic_sync.rest import CredentialsRefused, IronicRefused, PatchOperation
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from tests.unit.ironic_sim.worlds import World
@@ -88,10 +88,10 @@ async def test_all_nodes_are_read_by_pages(world: World, client: HttpIronicApi) 
 @pytest.mark.asyncio
 async def test_a_node_is_deployed_and_torn_down(world: World, client: HttpIronicApi) -> None:
     node = id_of(world)
-    assert await client.patch(node, [Change("add", "/instance_uuid", str(INSTANCE))]) is None
+    assert await client.patch(node, [PatchOperation("add", "/instance_uuid", str(INSTANCE))]) is None
     assert await client.attach_vif(node, "vif-1") is None
     checks = await client.validate(node)
-    assert not isinstance(checks, Refused)
+    assert not isinstance(checks, IronicRefused)
     assert {check.result for check in checks.values()} == {True}
     assert await client.set_provision_state(node, "active", configdrive={"meta_data": {}}) is None
     world.settle()
@@ -112,12 +112,12 @@ async def test_an_instance_is_refused_where_there_is_one_and_a_lock_is_told_from
     world: World, client: HttpIronicApi
 ) -> None:
     node = id_of(world)
-    await client.patch(node, [Change("add", "/instance_uuid", str(INSTANCE))])
-    other = [Change("add", "/instance_uuid", str(UUID(int=1)))]
+    await client.patch(node, [PatchOperation("add", "/instance_uuid", str(INSTANCE))])
+    other = [PatchOperation("add", "/instance_uuid", str(UUID(int=1)))]
     refused = await client.patch(node, other)
     world.ironic.script = IronicScript(faults=(NodeLocked(),))
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, IronicRefused)
     assert refused.status == 409
     assert str(INSTANCE) in refused.message
     with pytest.raises(Locked, match="ironic-sim-1"):

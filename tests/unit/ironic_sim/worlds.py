@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from compute_sim.ironic import IronicScript, IronicSimSettings, Node, Refused, SimulatedIronic
+from compute_sim.ironic import IronicScript, IronicSimSettings, Node, RequestRefused, SimulatedIronic
 
 CAPTURES = Path(__file__).parents[2] / "data" / "ironic_captures"
 STARTED_S = 1_790_000_000.0
@@ -81,7 +81,7 @@ class World:
 
     def refused(self, ask: Callable[[], object]) -> int:
         """The status with which Ironic refuses this."""
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             ask()
         return caught.value.status
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.build import Flavor, InstanceId
-from compute_sim.ironic import IronicScript, Refused
+from compute_sim.ironic import IronicScript, RequestRefused
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
@@ -174,7 +174,7 @@ async def _flip_until_stopped(cloud: TemporaryCloud, tally: MetalTally) -> None:
 
 async def _flip(cloud: TemporaryCloud, tally: MetalTally, node: ProviderId) -> None:
     # An Ironic conductor that has just begun to work on the node holds its lock: the operator gives up.
-    with suppress(Refused):
+    with suppress(RequestRefused):
         tally.flip(node)
         cloud.ironic.set_maintenance(str(node), is_on=True, reason="an operator looks at it")
         await asyncio.sleep(FLIPPED_FOR_S)

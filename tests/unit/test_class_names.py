@@ -1,0 +1,80 @@
+"""A public class name stands for one thing in all rooms, so that a reader who knows it from one room is not misled in another."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+ROOMS = (
+    "bus",
+    "placement_worker",
+    "scheduler_worker",
+    "cell_conductor",
+    "compute_sim",
+    "ironic_sync",
+    "moor",
+)
+# Names that two classes may share, and why.
+SHARED = {
+    **dict.fromkeys(
+        (
+            "About",
+            "Announcer",
+            "Candidate",
+            "Candidates",
+            "Connection",
+            "Decision",
+            "Delays",
+            "Deploy",
+            "Done",
+            "HostWatch",
+            "Listener",
+            "Metrics",
+            "Move",
+            "NameTaken",
+            "NamesInUse",
+            "Node",
+            "Outbox",
+            "Page",
+            "Reading",
+            "Refusal",
+            "Replica",
+            "Route",
+            "Rules",
+            "Saved",
+            "Scope",
+            "SentReport",
+            "State",
+            "Timers",
+            "Unreadable",
+            "View",
+            "Wait",
+            "Wire",
+        ),
+        "from before this check; rename one, and take it out here",
+    ),
+    "Change": "an order of an instance's history on the bus; and what plugins of other packages import from `plugins.py`",
+}
+
+
+def test_a_public_class_name_stands_for_one_thing() -> None:
+    homes = _homes_of_classes()
+    assert len(homes) > 1_000, "the walk does not find the classes"
+
+    shared = {name: places for name, places in homes.items() if len(places) > 1}
+    news = {name: places for name, places in shared.items() if name not in SHARED}
+
+    assert not news, f"give each class a name that says what it is in its room: {news}"
+    assert set(SHARED) <= set(shared), "these names have one class now; take them out of SHARED"
+
+
+def _homes_of_classes() -> Mapping[str, list[str]]:
+    """The modules of each public class at the top level of a module."""
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for statement in ast.parse(path.read_text()).body:
+                if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
+                    homes[statement.name].append(str(path.relative_to(ROOT)))
+    return homes
