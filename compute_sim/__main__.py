@@ -19,7 +19,7 @@ from compute_sim.settings import SECTION, ComputeSettings
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost, equal_hosts
 from compute_sim.simulated.script_file import load_script
-from compute_sim.wiring import simulated_parts
+from compute_sim.simulated.wiring import simulated_parts
 
 HOSTS_COUNT = 100
 

@@ -1,4 +1,4 @@
-"""Creates the parts of a compute: of given drivers, or of simulated hosts. __main__.py runs them alone, `moor` beside other workers."""
+"""Creates the parts of a compute of given drivers; simulated/wiring.py gives it those of simulated hosts."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -10,7 +10,6 @@ from bus.parts import Supervised
 from bus.process import Part
 from bus.workers.station import Station
 from compute_sim.announcing import Announcer
-from compute_sim.core.pools import pools_of, read_pools
 from compute_sim.drivers import Driver, Reported
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet, watch_hosts
@@ -18,30 +17,8 @@ from compute_sim.handlers import books_handlers, handlers
 from compute_sim.listing import AttemptLister
 from compute_sim.reporting import TreeReporter
 from compute_sim.settings import ComputeSettings
-from compute_sim.simulated.driver import SimulatedDriver
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import SimulatedHost
-from compute_sim.simulated.pools import SimulatedPool
 from compute_sim.store import ComputeStore
 from compute_sim.store_memory import MemoryComputeStore
-
-
-def simulated_parts(
-    station: Station,
-    hosts: Sequence[SimulatedHost],
-    settings: ComputeSettings,
-    faults: FaultScript | None = None,
-    clock: Callable[[], datetime] = now,
-    *,
-    clock_s: Callable[[], float] | None = None,
-    store: ComputeStore | None = None,
-) -> tuple[Part, ...]:
-    """A compute of simulated hosts, and of the pools that the settings name."""
-    pools = read_pools(settings.pools, settings.cell)
-    drivers = [SimulatedDriver(host, faults, pools_of(pools, host.name)) for host in hosts]
-    return compute_parts(
-        station, drivers, settings, clock, clock_s=clock_s, store=store, pools=[*map(SimulatedPool, pools)]
-    )
 
 
 def compute_parts(

@@ -16,8 +16,8 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.fleet import Elapsed
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.simulated.wiring import simulated_parts
 from compute_sim.store_sql import open_compute_store
-from compute_sim.wiring import simulated_parts
 from moor.client import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
 from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT

@@ -91,7 +91,7 @@ async def _compute(station: Station, database: str, cell: str, stack: AsyncExitS
     from compute_sim.settings import ComputeSettings
     from compute_sim.simulated.faults import FailsToBuild, FaultScript
     from compute_sim.simulated.hosts import HostSize, equal_hosts
-    from compute_sim.wiring import simulated_parts
+    from compute_sim.simulated.wiring import simulated_parts
 
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
     hosts = equal_hosts(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)

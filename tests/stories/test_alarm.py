@@ -31,7 +31,7 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import equal_hosts
-from compute_sim.wiring import simulated_parts
+from compute_sim.simulated.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerSettings

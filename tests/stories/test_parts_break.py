@@ -40,8 +40,8 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.driver import root_of
 from compute_sim.simulated.hosts import equal_hosts
+from compute_sim.simulated.wiring import simulated_parts
 from compute_sim.store_memory import MemoryComputeStore
-from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.instances.lifecycle import accepted

@@ -60,8 +60,9 @@ from compute_sim.simulated.faults import (
     FaultScript,
 )
 from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts
+from compute_sim.simulated.wiring import simulated_parts
 from compute_sim.store import ComputeStore
-from compute_sim.wiring import compute_parts, simulated_parts
+from compute_sim.wiring import compute_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest

@@ -19,7 +19,7 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import FailsToBuild, FaultScript
 from compute_sim.simulated.hosts import HostSize, SimulatedHost
-from compute_sim.wiring import simulated_parts
+from compute_sim.simulated.wiring import simulated_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until

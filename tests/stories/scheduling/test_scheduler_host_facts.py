@@ -14,7 +14,7 @@ from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.simulated.faults import FailsToBuild, FaultScript
 from compute_sim.simulated.hosts import HostSize, SimulatedHost
-from compute_sim.wiring import simulated_parts
+from compute_sim.simulated.wiring import simulated_parts
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS

@@ -17,7 +17,7 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import FailsToBuild, FaultScript
 from compute_sim.simulated.hosts import HostSize, SimulatedHost
-from compute_sim.wiring import simulated_parts
+from compute_sim.simulated.wiring import simulated_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import aggregate
 from tests.contracts.stage import SETTINGS
