@@ -14,7 +14,7 @@ from uuid import UUID
 
 from bus.message import CellName, Message, ProviderId
 from bus.messages.hosts import HostsAlive
-from bus.parts import State
+from bus.parts import PartState
 from bus.topology import BEATS, EVENTS, Grant, in_cell
 from bus.workers.handling import Received
 from bus.workers.heartbeats import is_silent
@@ -119,7 +119,7 @@ class Beats(FeedListener):
         now_s = self._clock_s()
         was_suspended = now_s - self._judged_s > self._down_after.total_seconds() / 2
         self._judged_s = now_s
-        if self.status.state is not State.WELL or was_suspended:
+        if self.status.state is not PartState.WELL or was_suspended:
             self._begin_again()
             return ()
         if not self.has_listened_long:

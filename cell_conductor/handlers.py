@@ -24,7 +24,7 @@ from bus.messages.cells import TellLive
 from bus.messages.host_modes import HostHolds, SetHostInCell
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, decide
-from cell_conductor.core.instance import DrawId, Instance, Rules
+from cell_conductor.core.instance import ConductorRules, DrawId, Instance
 from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.store import ConductorTransaction
 
@@ -32,7 +32,7 @@ M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
 
 
 def handlers(
-    rules: Rules,
+    rules: ConductorRules,
     clock: Callable[[], datetime],
     expect: Callable[[Sequence[Instance]], None],
     hosts: KnownHosts,

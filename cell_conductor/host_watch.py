@@ -15,14 +15,14 @@ from bus.workers.station import Station
 from cell_conductor.beats import Beats
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.host_states import CellHost, HostStates, awaited, concerns, number_of
-from cell_conductor.core.instance import Instance, Rules
+from cell_conductor.core.instance import ConductorRules, Instance
 from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Timers
 
 
-class HostWatch(PartGroup):
+class CellHostWatch(PartGroup):
     """A part of a conductor that watches the cell's hosts. If a cell has several conductors, each has one.
 
     They need not know of each other: what another conductor has done already changes nothing.
@@ -35,7 +35,7 @@ class HostWatch(PartGroup):
         timers: Timers,
         hosts: KnownHosts,
         *,
-        rules: Rules,
+        rules: ConductorRules,
         settings: ConductorSettings,
         clock: Callable[[], datetime],
         clock_s: Callable[[], float] | None = None,

@@ -11,7 +11,7 @@ from bus.message import CellName
 from bus.messages.books import AskCellBooks, CellBooksFound
 from bus.messages.build import InstanceState
 from bus.messages.cells import LiveTold, TellLive, page_that_fits
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said, Tell
+from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, Tell
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.transition import state_of
@@ -37,7 +37,7 @@ def question_handlers(cell: CellName, store: ConductorStore, clock: Callable[[],
         ours, said = of_cell(cell, asks)
         return [*said, *[Answer(ask, await _booked(cell, store, ask.message)) for ask in ours]]
 
-    return {TellLive: Reading(on_tell), AskCellBooks: Reading(on_audit)}
+    return {TellLive: ReadOnly(on_tell), AskCellBooks: ReadOnly(on_audit)}
 
 
 async def _booked(cell: CellName, store: ConductorStore, question: AskCellBooks) -> CellBooksFound:

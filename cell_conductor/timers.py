@@ -18,7 +18,7 @@ from bus.retrying import retrying
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost, decide
-from cell_conductor.core.instance import DrawId, Instance, Rules
+from cell_conductor.core.instance import ConductorRules, DrawId, Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.core.together import answers_of_all, others_of
 from cell_conductor.known_hosts import KnownHosts
@@ -41,7 +41,7 @@ class Timers:
         publisher: Publisher,
         ask: Ask,
         *,
-        rules: Rules,
+        rules: ConductorRules,
         settings: ConductorSettings,
         clock: Callable[[], datetime],
         hosts: KnownHosts,

@@ -11,10 +11,10 @@ from bus.process import Part
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
 from cell_conductor.beating import heartbeats
-from cell_conductor.core.instance import DrawId, Rules
+from cell_conductor.core.instance import ConductorRules, DrawId
 from cell_conductor.handlers import handlers
 from cell_conductor.host_handlers import host_handlers
-from cell_conductor.host_watch import HostWatch
+from cell_conductor.host_watch import CellHostWatch
 from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.questions import question_handlers
 from cell_conductor.settings import ConductorSettings
@@ -62,7 +62,7 @@ def conductor_parts(
         draw=draw,
         chance=station.chance,
     )
-    watch = HostWatch(
+    watch = CellHostWatch(
         station, store, timers, hosts, rules=rules, settings=settings, clock=clock, clock_s=clock_s
     )
 
@@ -96,8 +96,8 @@ def conductor_parts(
     return (worker, timers, watch, beats, answers)
 
 
-def rules_of(settings: ConductorSettings, cell: str) -> Rules:
-    return Rules(
+def rules_of(settings: ConductorSettings, cell: str) -> ConductorRules:
+    return ConductorRules(
         cell=cell,
         attempt_timeout=timedelta(seconds=settings.attempt_timeout_s),
         destroy_timeout=timedelta(seconds=settings.destroy_timeout_s),

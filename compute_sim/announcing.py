@@ -25,7 +25,7 @@ from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 
 
-class Announcer(PartGroup):
+class HostAnnouncer(PartGroup):
     def __init__(
         self,
         fleet: Fleet,

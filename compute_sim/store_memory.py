@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
-from compute_sim.core.attempts import AttemptKey, AttemptRecord, State
+from compute_sim.core.attempts import AttemptKey, AttemptRecord, AttemptState
 from compute_sim.core.hosts import Load
 
 
@@ -39,7 +39,7 @@ class MemoryComputeStore:
         self._taken: list[tuple[float, int, AttemptKey]] = []
         # Attempts that are due at another time than their own, since their answer could not be sent then.
         self._again: dict[AttemptKey, float] = {}
-        self._over: deque[tuple[float, AttemptKey, State]] = deque()
+        self._over: deque[tuple[float, AttemptKey, AttemptState]] = deque()
         # By hosts as integers, as in the keys.
         self._loads: dict[int, _HostLoad] = {}
         self._changed: list[_HostLoad] = []
@@ -176,7 +176,7 @@ class MemoryComputeStore:
                 forgotten.append(key)
         return forgotten
 
-    def _count(self, key: AttemptKey, attempt: AttemptRecord, before: State | None) -> None:
+    def _count(self, key: AttemptKey, attempt: AttemptRecord, before: AttemptState | None) -> None:
         """Update the host's load and the list of finished attempts."""
         state, number = attempt.state, key[0]
         load = self._loads.get(number)
@@ -188,9 +188,9 @@ class MemoryComputeStore:
             if attempts:
                 load.instances[key[1]] = attempts
         load.building += state.takes_slot - (before is not None and before.takes_slot)
-        if state is State.WAITING:
+        if state is AttemptState.WAITING:
             load.waiting[key] = None
-        elif before is State.WAITING:
+        elif before is AttemptState.WAITING:
             del load.waiting[key]
         if not load.changed:
             load.changed = True

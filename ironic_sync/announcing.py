@@ -22,7 +22,7 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 
 
-class Announcer(PartGroup):
+class NodeAnnouncer(PartGroup):
     """Reports nodes to the host registry, and sends the heartbeats of this daemon's nodes."""
 
     def __init__(

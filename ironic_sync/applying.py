@@ -16,9 +16,9 @@ from ironic_sync.core.notifications import (
     NodeDoubted,
     NodeNotified,
     Notification,
-    Unreadable,
+    UnreadableNotification,
 )
-from ironic_sync.core.ordering import Rules, after_notification
+from ironic_sync.core.ordering import OrderingRules, after_notification
 from ironic_sync.core.orders import at_once_if_new
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, after_change
@@ -71,7 +71,7 @@ class NodeWriter:
 
     async def hear(self, notifications: Sequence[Notification]) -> None:
         """Apply notifications to their nodes' rows in the order of arrival."""
-        rules = Rules(skew_us=self._skew_us, can_read=self.policy.can_read, now_us=self.clock_us())
+        rules = OrderingRules(skew_us=self._skew_us, can_read=self.policy.can_read, now_us=self.clock_us())
         of_nodes: dict[ProviderId, list[Notification]] = {}
         for notification in notifications:
             if (node := node_of(notification)) is not None:
@@ -152,5 +152,5 @@ def node_of(notification: Notification) -> ProviderId | None:
             return notification.node.id
         case NodeDoubted():
             return notification.id
-        case AllocationNotified() | Unreadable():
+        case AllocationNotified() | UnreadableNotification():
             return notification.node

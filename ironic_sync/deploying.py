@@ -39,7 +39,7 @@ from ironic_sync.core.deploying import (
     SetState,
     Step,
     Validate,
-    Wait,
+    WaitForNode,
     after_failure,
     after_no_effect,
     after_refusal,
@@ -55,7 +55,7 @@ from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.orders import AT_ONCE
 from ironic_sync.core.ring import Owned
-from ironic_sync.core.rows import Answer, Deploy, NodeRow
+from ironic_sync.core.rows import Answer, NodeDeploy, NodeRow
 from ironic_sync.rest import CredentialsRefused, IronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
@@ -231,7 +231,7 @@ class Deployer(PartGroup):
 
     # Steps towards Ironic
 
-    async def _look_at(self, row: NodeRow, deploy: Deploy) -> _LookResult:
+    async def _look_at(self, row: NodeRow, deploy: NodeDeploy) -> _LookResult:
         """Read the node from Ironic, and take the steps of its order one after the other, until none can be taken now
         or one fails.
 
@@ -269,7 +269,7 @@ class Deployer(PartGroup):
         except Operational as problem:
             return _LookResult(node, at_us, self._after_error(deploy, seen, problem), is_ordered)
 
-    def _after_error(self, deploy: Deploy, seen: Seen | None, problem: Operational) -> Outcome:
+    def _after_error(self, deploy: NodeDeploy, seen: Seen | None, problem: Operational) -> Outcome:
         """The outcome when a request to Ironic fails. If not even the node could be read (`seen` is None), Ironic is
         away: that concerns all nodes, and is waited for.
         """
@@ -309,16 +309,16 @@ class Deployer(PartGroup):
 
     # What became of it
 
-    async def _write_result(self, row: NodeRow, deploy: Deploy, looked: _LookResult) -> bool:
+    async def _write_result(self, row: NodeRow, deploy: NodeDeploy, looked: _LookResult) -> bool:
         """Write the result of a look on the node's row, unless the row has another owner, epoch or order by now.
         Returns whether there is more to do on the node at once.
         """
         outcome = looked.outcome
         if isinstance(outcome, Finish | Gone) and not is_held(row):
-            outcome = Wait(UNTIL_HELD)
+            outcome = WaitForNode(UNTIL_HELD)
         counted = _counted(deploy, outcome)
         due_at = self._now() + self._pause(outcome, counted.tries)
-        if isinstance(outcome, Wait | Again):
+        if isinstance(outcome, WaitForNode | Again):
             # If somebody else has written the row since it was read, that wakes us: this look did not use it.
             self._looked_by[row.id] = _signature(self._with_node(row, looked, row.version))
 
@@ -338,7 +338,7 @@ class Deployer(PartGroup):
                 if answer is None:
                     return after
                 return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
-            if isinstance(outcome, Wait | Again):
+            if isinstance(outcome, WaitForNode | Again):
                 waiting = structs.replace(
                     work,
                     progress=outcome.why,
@@ -356,7 +356,7 @@ class Deployer(PartGroup):
         self._tell(row.id, counted, outcome)
         return isinstance(outcome, Fail | Finish | Gone | Note)
 
-    def _deploy_after(self, work: Deploy, outcome: Outcome) -> Deploy:
+    def _deploy_after(self, work: NodeDeploy, outcome: Outcome) -> NodeDeploy:
         """The order with what this outcome adds to it: the state noted before a rebuild, or the failure that must be
         cleaned up.
         """
@@ -384,13 +384,13 @@ class Deployer(PartGroup):
         pauses = Pauses(settings.deploy_retry_s_first, settings.deploy_retry_s_max)
         return timedelta(seconds=pauses.after(tries, self._chance))
 
-    def _tell(self, node: ProviderId, deploy: Deploy, outcome: Outcome) -> None:
+    def _tell(self, node: ProviderId, deploy: NodeDeploy, outcome: Outcome) -> None:
         match outcome:
             case Fail(reason):
                 log.warning(
                     "the %s of instance %s on node %s fails: %s", deploy.kind, deploy.instance, node, reason
                 )
-            case Wait(why):
+            case WaitForNode(why):
                 self._tell_progress(node, deploy, why)
             case Again(why) if deploy.tries >= TRIES_UNTOLD_MAX and deploy.tries.bit_count() == 1:
                 # At 4, 8, 16... tries: a step that is repeated for long is told again, and does not fill the log.
@@ -414,7 +414,7 @@ class Deployer(PartGroup):
 
     # Messages to the conductor
 
-    def _tell_progress(self, node: ProviderId, deploy: Deploy, text: str) -> None:
+    def _tell_progress(self, node: ProviderId, deploy: NodeDeploy, text: str) -> None:
         """Tell the conductor what a deploy or rebuild waits for: when the text changes, and at intervals while it
         does not. If a message is lost, the one of the next interval takes its place.
         """
@@ -472,7 +472,7 @@ def _verdict(checks: Mapping[str, InterfaceCheck] | IronicRefused) -> IronicRefu
     return Fail(flaws) if flaws else None
 
 
-def _counted(deploy: Deploy, outcome: Outcome) -> Deploy:
+def _counted(deploy: NodeDeploy, outcome: Outcome) -> NodeDeploy:
     """The order with its failed tries counted, this outcome included. Progress begins a new count."""
     match outcome:
         case Again():
@@ -482,17 +482,17 @@ def _counted(deploy: Deploy, outcome: Outcome) -> Deploy:
                 refusals=deploy.refusals + outcome.is_refusal,
                 repeats=deploy.repeats + outcome.is_without_effect,
             )
-        case Wait(why) if why != UNTIL_HELD:
+        case WaitForNode(why) if why != UNTIL_HELD:
             return structs.replace(deploy, tries=0, refusals=0, repeats=0)
         case _:
             return deploy
 
 
-def _name_of(deploy: Deploy) -> str:
+def _name_of(deploy: NodeDeploy) -> str:
     return "cleanup after the failed deploy" if deploy.failure else deploy.kind
 
 
-def _work_of(deploy: Deploy) -> tuple[object, ...]:
+def _work_of(deploy: NodeDeploy) -> tuple[object, ...]:
     number = deploy.order.number if isinstance(deploy.order, RedeployInstance) else 0
     attempt = deploy.cell, deploy.instance, deploy.attempt
     return deploy.kind, *attempt, number, deploy.before, deploy.failure

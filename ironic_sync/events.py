@@ -15,7 +15,13 @@ from bus.workers.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter
 from bus.workers.link import Link
 from bus.workers.publisher import Publisher
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.notifications import AllocationNotified, Ignored, Notification, Unreadable, read
+from ironic_sync.core.notifications import (
+    AllocationNotified,
+    Ignored,
+    Notification,
+    UnreadableNotification,
+    read,
+)
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +87,13 @@ class EventReader(Supervised):
 
     async def _apply(self, batch: InboxBatch) -> None:
         notifications: list[Notification] = []
-        wrong: list[tuple[InboxMessage, Unreadable]] = []
+        wrong: list[tuple[InboxMessage, UnreadableNotification]] = []
         for heard in batch.messages:
             result = read(heard.body)
             if isinstance(result, Ignored):
                 self._ignore(result)
                 continue
-            if isinstance(result, Unreadable):
+            if isinstance(result, UnreadableNotification):
                 wrong.append((heard, result))
             notifications.append(result)
         if notifications:
@@ -110,7 +116,7 @@ class EventReader(Supervised):
             self._unknown_types.add(notification.event_type)
             log.info("notifications of type %r are ignored: %s", notification.event_type, notification.reason)
 
-    async def _bury(self, heard: InboxMessage, wrong: Unreadable) -> None:
+    async def _bury(self, heard: InboxMessage, wrong: UnreadableNotification) -> None:
         self.unreadable += 1
         letter = f"{self._name}-{self.unreadable}"
         await self._graves.offer(

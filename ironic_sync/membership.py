@@ -23,7 +23,7 @@ from bus.errors import Operational, Unavailable
 from bus.message import ProviderId
 from bus.parts import PartGroup, Periodic
 from bus.pauses import Pauses
-from ironic_sync.core.ring import Member, Move, Owned, Ring, gives, names_alive, takes, takes_anew
+from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring, gives, names_alive, takes, takes_anew
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import RingStore, RingView, check_name
 
@@ -39,7 +39,7 @@ EPOCHS_UNTOLD_MAX = 100
 LEAVING_TRIES_MAX = 3
 
 
-class Listener(Protocol):
+class MembershipListener(Protocol):
     """Is told which nodes the daemon has gained or lost, after the commit. It must not wait."""
 
     def gained(self, nodes: Sequence[Owned]) -> None:
@@ -59,7 +59,7 @@ class Membership(PartGroup):
         incarnation: str,
         settings: IronicSettings,
         *,
-        listeners: Iterable[Listener] = (),
+        listeners: Iterable[MembershipListener] = (),
         clock_s: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
     ) -> None:
@@ -97,7 +97,7 @@ class Membership(PartGroup):
         )
         super().__init__(self._renewing, self._looking)
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: MembershipListener) -> None:
         """Tell this listener of all nodes that the daemon gains or loses from now on."""
         self._listeners.append(listener)
 
@@ -230,7 +230,7 @@ class Membership(PartGroup):
         """
         epochs, self._to_overtake = self._to_overtake, {}
         moves = [
-            Move(node, self.name, own, self.name, above=epoch + EPOCHS_UNTOLD_MAX)
+            NodeHandover(node, self.name, own, self.name, above=epoch + EPOCHS_UNTOLD_MAX)
             for node, epoch in epochs.items()
             if (own := self._owned.get(node)) is not None and own <= epoch
         ]
@@ -286,7 +286,7 @@ class Membership(PartGroup):
         self._must_compare = moved < len(moves)
         self._ring, self._compared_at_s = Ring(self.members).names, self._clock_s()
 
-    async def _move(self, moves: Sequence[Move]) -> int:
+    async def _move(self, moves: Sequence[NodeHandover]) -> int:
         """Carry out these moves of nodes, in as many transactions as it takes. Returns how many nodes moved."""
         moved = 0
         for first in range(0, len(moves), self._settings.page):
@@ -295,7 +295,7 @@ class Membership(PartGroup):
             moved += await self._give(moves[first : first + self._settings.page])
         return moved
 
-    async def _give(self, moves: Sequence[Move]) -> int:
+    async def _give(self, moves: Sequence[NodeHandover]) -> int:
         # Broken off, they stay in it until the rows are compared again.
         self._giving |= {each.id for each in moves if each.to != self.name}
         moved = await self._store.give(moves)

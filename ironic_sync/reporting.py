@@ -18,7 +18,7 @@ from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswere
 from bus.parts import Background, PartGroup, Periodic, Status, Supervised
 from bus.workers.station import Station
 from ironic_sync.applying import Change, NodeWriter
-from ironic_sync.core.reports import SentReport, after_verdict, report_of
+from ironic_sync.core.reports import ReportUnderWay, after_verdict, report_of
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore, pages_of
@@ -106,7 +106,7 @@ class Reporter(PartGroup):
                     self._batches.start(self._ask(reports))
                 self._reporting.status.well()
 
-    def _take(self) -> list[SentReport]:
+    def _take(self) -> list[ReportUnderWay]:
         batch = [*self._touched.values()][: self._settings.reports_at_once]
         for row in batch:
             del self._touched[row.id]
@@ -124,7 +124,7 @@ class Reporter(PartGroup):
         self._asked |= {each.report.root: each.version for each in reports}
         return reports
 
-    async def _ask(self, sent: Sequence[SentReport]) -> None:
+    async def _ask(self, sent: Sequence[ReportUnderWay]) -> None:
         """Send reports to placement and take its answers. Reports that fail here are found again as unreported rows."""
         versions = {each.report.root: each.version for each in sent}
         try:
@@ -172,7 +172,7 @@ class Reporter(PartGroup):
             if self._asked.get(node) == version:
                 del self._asked[node]
 
-    def _change_by(self, sent: SentReport, answer: ReportAnswered) -> Change:
+    def _change_by(self, sent: ReportUnderWay, answer: ReportAnswered) -> Change:
         def change(row: NodeRow) -> NodeRow:
             after = after_verdict(row, sent, answer.verdict)
             if after.report_note and after.report_note != row.report_note:

@@ -58,7 +58,7 @@ class UnreadableNode(Struct, frozen=True):
     reason: str
 
 
-class Page(Struct, frozen=True):
+class NodesRead(Struct, frozen=True):
     nodes: tuple[Node, ...]
     unreadable: tuple[UnreadableNode, ...] = ()
 
@@ -96,7 +96,7 @@ class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
 
 class ReadsNodes(Protocol):
-    def pages(self) -> AsyncGenerator[Page, None]:
+    def pages(self) -> AsyncGenerator[NodesRead, None]:
         """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
 
     def changed_since(self, since: datetime) -> AsyncGenerator[tuple[Changed, ...], None]:
@@ -148,10 +148,10 @@ class IronicApi(ReadsNodes, ChangesNodes, Protocol):
     """Ironic's REST API as far as the daemon uses it: to read nodes, and to change them."""
 
 
-def read_page(listed: Sequence[object]) -> Page:
+def read_page(listed: Sequence[object]) -> NodesRead:
     """Read each node of a page by itself, so that one that is wrong does not make the others unreadable."""
     read = [read_node(each) for each in listed]
-    return Page(
+    return NodesRead(
         tuple(each.node for each in read if isinstance(each, Read)),
         tuple(each for each in read if isinstance(each, UnreadableNode)),
     )

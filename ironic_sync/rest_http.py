@@ -39,8 +39,8 @@ from ironic_sync.rest import (
     CleanStep,
     CredentialsRefused,
     IronicRefused,
+    NodesRead,
     NoLongerOurs,
-    Page,
     PatchOperation,
     Read,
     UnreadableNode,
@@ -178,7 +178,7 @@ class HttpIronicApi:
 
     # Reading
 
-    async def pages(self) -> AsyncGenerator[Page, None]:
+    async def pages(self) -> AsyncGenerator[NodesRead, None]:
         query: dict[str, str] | None = {"limit": str(self._settings.page)}
         markers: set[str] = set()
         while query is not None:

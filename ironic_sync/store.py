@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from bus.errors import Transient
 from bus.message import ProviderId
-from ironic_sync.core.ring import Member, Move, Owned
+from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
 
 # A row may need a report or a read (`needs_report`, `needs_read` in core/rows.py).
@@ -25,11 +25,11 @@ FORGOTTEN_AFTER = timedelta(days=1)
 DAEMON_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
 
 
-class NameTaken(Transient):
+class DaemonNameTaken(Transient):
     """Another process has a lease under this daemon's name: it may have been killed, and then its lease runs out."""
 
 
-class Saved(Struct, frozen=True):
+class SavedRows(Struct, frozen=True):
     """Rows as they are stored now, and the nodes whose rows another daemon wrote first."""
 
     rows: tuple[NodeRow, ...] = ()
@@ -58,7 +58,7 @@ class IronicTransaction(Protocol):
         order of their ids, and two transactions that go back in that order may wait for each other.
         """
 
-    async def save(self, rows: Sequence[NodeRow]) -> Saved:
+    async def save(self, rows: Sequence[NodeRow]) -> SavedRows:
         """Save rows. Each has the version that was read, 0 for a new row, and is stored with the next version.
 
         A row that another daemon wrote since is left as it is, and its id is in `lost`.
@@ -124,7 +124,7 @@ class RingStore(Protocol):
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
         """The owner of each node, in the order of the nodes' ids. With `names`, only the nodes that these daemons own."""
 
-    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
         """Carry out these moves. Returns the nodes that moved, as they are now: each has the next epoch and version,
         and must be read.
 
@@ -155,8 +155,8 @@ def check_name(name: str) -> None:
         )
 
 
-def name_taken(name: str, holder: Member) -> NameTaken:
-    return NameTaken(
+def name_taken(name: str, holder: Member) -> DaemonNameTaken:
+    return DaemonNameTaken(
         f"daemon name {name!r} is taken: incarnation {holder.incarnation} has a lease for another "
         f"{holder.lease_left_s:.1f} s; give each daemon a name of its own. If that process is gone, its lease runs out"
     )

@@ -11,7 +11,7 @@ from bus.process import Part
 from bus.workers.inbox import Inbox
 from bus.workers.link import Link
 from bus.workers.station import Station, by_station
-from ironic_sync.announcing import Announcer
+from ironic_sync.announcing import NodeAnnouncer
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import Answer
@@ -62,7 +62,7 @@ def ironic_parts(
     reporter = Reporter(
         writer, store, station, settings, daemon=name, overtake=membership.overtake, chance=chance
     )
-    announcer = Announcer(store, membership, station.publisher, settings, chance=chance)
+    announcer = NodeAnnouncer(store, membership, station.publisher, settings, chance=chance)
     writer.listen(reporter.touch)
     writer.listen_to_changes(announcer.touch)
     membership.listen(announcer)

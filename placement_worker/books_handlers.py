@@ -13,7 +13,7 @@ from bus.messages.books import (
     RecountBooks,
 )
 from bus.messages.cells import page_that_fits
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said, answering
+from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, answering
 from placement_worker.core.mending import decide_mends, keys_of_mends
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.store import PlacementStore, PlacementTransaction
@@ -42,7 +42,7 @@ def books_handlers(store: PlacementStore, vocabulary: Vocabulary, clock: Callabl
 
     return {
         AskBooks: answering(lambda ask: _page(store, ask, clock())),
-        AskContradictions: Reading(on_contradictions),
+        AskContradictions: ReadOnly(on_contradictions),
         MendConsumer: on_mends,
         RecountBooks: on_recounts,
     }

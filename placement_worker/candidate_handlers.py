@@ -26,9 +26,9 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said, answering
+from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, answering
 from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.found import Candidate as Found
+from placement_worker.core.candidates.found import FoundCandidate as Found
 from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group, Preferred
 from placement_worker.core.candidates.search import find_candidates
@@ -36,7 +36,7 @@ from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM
 from placement_worker.searching import Searcher
 from placement_worker.store import KeptAnswers
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 
 Verdict = Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly
 
@@ -48,7 +48,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Candidate, ...]).decode
 
 
-def candidate_handlers(view: View, names: KnownNames, kept: KeptAnswers, searcher: Searcher) -> Handlers:
+def candidate_handlers(
+    view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher
+) -> Handlers:
     async def first(asks: Sequence[Received[AskCandidates]]) -> list[Said]:
         """Users are served at the same time, and each one's questions one after another: so no user's questions of a batch
         wait for another's.
@@ -72,11 +74,15 @@ def candidate_handlers(view: View, names: KnownNames, kept: KeptAnswers, searche
     async def more(ask: AskMoreCandidates) -> CandidatesFound:
         return CandidatesFound(verdict=await later_page(kept, ask))
 
-    return {AskCandidates: Reading(first), AskMoreCandidates: answering(more)}
+    return {AskCandidates: ReadOnly(first), AskMoreCandidates: answering(more)}
 
 
 async def first_page(
-    view: View, names: KnownNames, kept: KeptAnswers, searcher: Searcher, asked: Received[AskCandidates]
+    view: ProviderView,
+    names: KnownNames,
+    kept: KeptAnswers,
+    searcher: Searcher,
+    asked: Received[AskCandidates],
 ) -> Verdict:
     ask = asked.message
     if flaw := next(_flaws(ask), None):

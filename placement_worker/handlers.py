@@ -45,7 +45,7 @@ from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
 from placement_worker.together_handlers import together_handlers
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 
 # Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
 GONE_PER_PAGE_MAX = 500
@@ -59,7 +59,7 @@ ID_BYTES = 39
 
 def handlers(
     store: PlacementStore,
-    view: View,
+    view: ProviderView,
     settings: PlacementSettings,
     *,
     vocabulary: Vocabulary,

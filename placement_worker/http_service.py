@@ -17,7 +17,7 @@ from placement_worker.api.policy import Policy
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.store import PlacementStore
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 
@@ -37,7 +37,7 @@ class PlacementService:
 
     def __init__(self, store: PlacementStore, serving: ServiceOptions) -> None:
         self._batcher = WriteBatcher(store, STANDARD, now)
-        self._view = View(store)
+        self._view = ProviderView(store)
         self._auth = serving.auth
         routes = routes_of(self._batcher, self._view, store, STANDARD, serving.settings.search_limits)
         connections = Connections(serving.settings)

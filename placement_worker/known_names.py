@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from bus.messages.administration import KindOfNames
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 from placement_worker.store import Records
 
 # How many names are read from the database at once.
@@ -29,7 +29,7 @@ class KnownNames:
         return [*sorted(self._standard[of]), *await self._all_custom(of)]
 
     async def unknown(
-        self, of: KindOfNames, names: Iterable[str], replica: Replica | None = None
+        self, of: KindOfNames, names: Iterable[str], replica: ProviderReplica | None = None
     ) -> tuple[str, ...]:
         """Those of the names that do not exist. A name that the replica has is not looked up."""
         asked = {

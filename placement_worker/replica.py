@@ -1,7 +1,7 @@
 """A copy of all providers in memory, from which reads are answered.
 
 `ProviderIndex` has the providers in columns, by which candidates are searched, and finds them by id and by tree.
-`Replica` finds them by name too, and applies changes. Nearly all changes are of usage only: each replaces one provider's values
+`ProviderReplica` finds them by name too, and applies changes. Nearly all changes are of usage only: each replaces one provider's values
 and rebuilds nothing else.
 """
 
@@ -17,7 +17,7 @@ from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage
 from placement_worker.core.candidates.provider_index import ProviderIndex
 
 
-class Replica:
+class ProviderReplica:
     def __init__(self) -> None:
         self.index = ProviderIndex()
         self._by_name: dict[str, ProviderId] = {}

@@ -31,7 +31,7 @@ from placement_worker.core.candidates.budget import (
 )
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.fair_turns import FairTurns
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 
 # About 25 ms: an answer of ten thousand candidates takes half as many steps.
 STEPS_AT_ONCE = 100_000
@@ -114,7 +114,7 @@ class Searcher:
         self._taking_turns = FairTurns(TAKING_TURNS_MAX)
         self.turns = 0
 
-    async def done(self, replica: Replica, search: Search[Done], user: str = "") -> Done | TooCostly:
+    async def done(self, replica: ProviderReplica, search: Search[Done], user: str = "") -> Done | TooCostly:
         """Run the search of this user and return its result. It sees the providers of now, or if it has to wait, those of
         the time when it runs.
 
@@ -128,7 +128,7 @@ class Searcher:
         except CutError as cut:
             return cut.verdict
 
-    async def _short(self, replica: Replica, search: Search[Done], user: str) -> Done:
+    async def _short(self, replica: ProviderReplica, search: Search[Done], user: str) -> Done:
         """Try the search without a pause. Of many that take long to try, one runs in each iteration of the event loop."""
         await self._at_once.acquire(user)
         try:
@@ -149,7 +149,7 @@ class Searcher:
         finally:
             self._at_once.release()
 
-    async def _later(self, replica: Replica, search: Search[Done], user: str) -> Done:
+    async def _later(self, replica: ProviderReplica, search: Search[Done], user: str) -> Done:
         self._check_allowance(user, 0)
         if self._taking_turns.waiting >= self._waiting_max:
             raise Unavailable(

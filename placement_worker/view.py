@@ -13,7 +13,7 @@ from typing import Protocol
 from bus.messages.placement import SnapshotPage
 from bus.parts import SharedRuns
 from bus.retrying import retrying
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 from placement_worker.store import Unpublished
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Books(Protocol):
     async def changes_since(self, since: str) -> Unpublished | None: ...
 
 
-class View:
+class ProviderView:
     """Keeps a copy of all providers in memory.
 
     `readings` counts how often it read from the database, and `readings_of_all` how often it read all providers.
@@ -41,14 +41,14 @@ class View:
     def __init__(self, books: Books, page: int = PAGE) -> None:
         self._books = books
         self._page = page
-        self._replica = Replica()
+        self._replica = ProviderReplica()
         # The cursor of the last reading; empty before the first.
         self._cursor = ""
         self._shared = SharedRuns(partial(retrying(TRIES_MAX), self._read))
         self.readings = 0
         self.readings_of_all = 0
 
-    async def caught_up(self) -> Replica:
+    async def caught_up(self) -> ProviderReplica:
         """All providers, with everything committed before the call, and perhaps some of what is committed meanwhile. Raises
         Transient if the database cannot be read.
         """

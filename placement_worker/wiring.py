@@ -18,7 +18,7 @@ from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def placement_parts(
     chance = stations[0].chance
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings, chance)
     notifying = Notifying(store, changes.written)
-    answers = handlers(store, View(store), settings, vocabulary=STANDARD, clock=clock)
+    answers = handlers(store, ProviderView(store), settings, vocabulary=STANDARD, clock=clock)
     workers = [station.worker(queue, answers, notifying) for station in stations for queue in QUEUES]
     for station, names in by_station(cells or {}).items():
         of_cell = [station.worker(queue, answers, notifying) for queue in CELLS_QUEUES]

@@ -16,7 +16,7 @@ from bus.messages.applications import AskApplications, SetApplication
 from bus.messages.build import BuildInstance
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from bus.workers.handling import Handlers, Reading, Weighed
+from bus.workers.handling import Handlers, ReadOnly, Weighed
 from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.questions import aggregate_questions
@@ -76,7 +76,7 @@ def request_handlers(
         **group_order_handlers(clock),
         SetApplication: applications.on_set,
         **aggregates.handlers(),
-        Unreadable: Reading(on_unreadable_orders),
+        Unreadable: ReadOnly(on_unreadable_orders),
     }
 
 
@@ -127,8 +127,8 @@ def question_handlers(
         **cell_questions(store, cells, registry),
         **host_questions(store, registry),
         **group_questions(store, picture, catch_up),
-        AskApplications: Reading(applications.on_ask),
+        AskApplications: ReadOnly(applications.on_ask),
         **aggregate_questions(store, membership),
         **others,
-        Unreadable: Reading(on_unreadable_questions),
+        Unreadable: ReadOnly(on_unreadable_questions),
     }

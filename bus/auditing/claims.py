@@ -14,7 +14,7 @@ from bus.auditing.judging import (
     no_such_cell,
     own_entry,
 )
-from bus.auditing.views import Fault, Places, Sight, View
+from bus.auditing.views import Fault, InstanceView, Places, Sight
 from bus.message import ConsumerId  # noqa: TC001 - like every other import
 from bus.messages.books import BookEntry
 
@@ -30,7 +30,7 @@ class NeededClaims:
         # By cell and project (None: unknown), the highest attempt of the instances in doubt.
         self._doubts: dict[tuple[str, str | None], int] = {}
 
-    def note(self, view: View, sight: Sight) -> None:
+    def note(self, view: InstanceView, sight: Sight) -> None:
         if is_in_doubt(view, own_entry(view)):
             self._note_doubt(view)
         for entry in view.in_cells:
@@ -40,13 +40,13 @@ class NeededClaims:
             if is_in_flight(view, sight):
                 self._needed.update(entry.freed)
 
-    def _note_doubt(self, view: View) -> None:
+    def _note_doubt(self, view: InstanceView) -> None:
         project = None if view.consumer is None else view.consumer.project
         for each in view.on_hosts:
             key = each.cell, project
             self._doubts[key] = max(each.entry.attempt, self._doubts.get(key, 0))
 
-    def may_be_needed(self, view: View) -> bool:
+    def may_be_needed(self, view: InstanceView) -> bool:
         return view.id in self._needed or self._may_be_of_doubted(view.consumer)
 
     def _may_be_of_doubted(self, consumer: BookEntry | None) -> bool:
@@ -57,7 +57,7 @@ class NeededClaims:
         return consumer.attempt <= max(of_any, self._doubts.get((consumer.cell, consumer.project), 0))
 
 
-def is_claim_alone(view: View) -> bool:
+def is_claim_alone(view: InstanceView) -> bool:
     """True if placement has a claim for this id, and no row of the API level or of a cell has the id.
 
     Allocations that a program wrote for itself are no claim.
@@ -71,7 +71,7 @@ def is_claim_alone(view: View) -> bool:
     )
 
 
-def faults_alone(view: View, sight: Sight, places: Places) -> list[Fault]:
+def faults_alone(view: InstanceView, sight: Sight, places: Places) -> list[Fault]:
     """The faults of a consumer whose id no row has, and that no instance needs."""
     consumer = view.consumer
     if consumer is None or not is_beside(consumer):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import structs
 
 from bus.auditing import mending
-from bus.auditing.views import INSTANCE, Fault, Mend, Places, Sight, View
+from bus.auditing.views import INSTANCE, Fault, InstanceView, Mend, Places, Sight
 from bus.message import ProviderId
 from bus.messages.books import (
     BESIDE_INSTANCES,
@@ -61,7 +61,7 @@ UNLISTED = "unlisted"
 COUNTS = "counts"
 
 
-def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:
+def faults_of(view: InstanceView, sight: Sight, places: Places) -> Iterator[Fault]:
     if is_in_flight(view, sight):
         return
     living = [each for each in view.in_cells if _is_living(each)]
@@ -80,7 +80,7 @@ def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:
         yield structs.replace(fault, mend=None, advice=_IN_DOUBT) if in_doubt and fault.mend else fault
 
 
-def is_in_doubt(view: View, entry: CellEntry | None) -> bool:
+def is_in_doubt(view: InstanceView, entry: CellEntry | None) -> bool:
     """Does a host have an attempt that may be the instance itself, although the cell's row does not expect it there?
 
     Then the row may be wrong, or from an old backup: to follow it could destroy the instance, or free its share.
@@ -88,7 +88,7 @@ def is_in_doubt(view: View, entry: CellEntry | None) -> bool:
     return any(_may_be_it(each.entry, entry, view) for each in view.on_hosts)
 
 
-def _may_be_it(found: HostEntry, entry: CellEntry | None, view: View) -> bool:
+def _may_be_it(found: HostEntry, entry: CellEntry | None, view: InstanceView) -> bool:
     """Could this attempt on a host be the instance that its user has, and not a remainder, although the cell's row
     (`entry`) does not expect it there?
 
@@ -124,7 +124,7 @@ def way_back_of(entry: CellEntry) -> ExpectedClaim | None:
 
 
 def faults_of_way_back(
-    view: View, consumer: BookEntry | None, sight: Sight, places: Places
+    view: InstanceView, consumer: BookEntry | None, sight: Sight, places: Places
 ) -> Iterator[Fault]:
     """Faults of the claim on a moved instance's first host. `consumer` is its migration, as placement has it."""
     if is_in_flight(view, sight):
@@ -141,11 +141,11 @@ def contradiction(text: str) -> Fault:
     return Fault(COUNTS, None, f"placement: {text}", mend=mending.RECOUNT, version=(text,))
 
 
-def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: str = "") -> Fault:
+def _fault(kind: str, view: InstanceView, text: str, mend: Mend | None = None, advice: str = "") -> Fault:
     return Fault(kind, view.id, f"instance {view.id}: {text}", mend, advice, view.version)
 
 
-def is_in_flight(view: View, sight: Sight) -> bool:
+def is_in_flight(view: InstanceView, sight: Sight) -> bool:
     """May the instance change soon, or may a cell have it that has not answered? Then it is not judged."""
     told, consumer = view.at_api, view.consumer
     is_in_cell = any(map(_is_living, view.in_cells))
@@ -165,7 +165,7 @@ def is_in_flight(view: View, sight: Sight) -> bool:
     )
 
 
-def _cells_to_hear(view: View, sight: Sight) -> Iterator[str]:
+def _cells_to_hear(view: InstanceView, sight: Sight) -> Iterator[str]:
     """The cells that must have answered before the view is judged: those of the rows and of the consumer.
 
     A cell that the audit does not know counts only if the API level's row names it and no cell has the instance.
@@ -182,7 +182,7 @@ def _is_living(entry: CellEntry) -> bool:
     return any(claim.share is not None for claim in entry.claims) or entry.instance.state in _BETWEEN
 
 
-def own_entry(view: View) -> CellEntry | None:
+def own_entry(view: InstanceView) -> CellEntry | None:
     """Choose the row to judge by, if several cells have a row of the instance.
 
     It is the row of a cell that holds a share for the instance, or whose claim for it is being moved or freed. Without
@@ -201,7 +201,7 @@ def own_entry(view: View) -> CellEntry | None:
 # Its claims
 
 
-def _of_claims(view: View, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
+def _of_claims(view: InstanceView, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
     claims = [claim for claim in (entry.claims if entry else ()) if claim.consumer == view.id]
     if entry is None or not claims:
         yield from _orphan(view, entry, sight, places)
@@ -210,7 +210,7 @@ def _of_claims(view: View, entry: CellEntry | None, sight: Sight, places: Places
 
 
 def _of_claim(
-    view: View, entry: CellEntry, claim: ExpectedClaim, consumer: BookEntry | None, places: Places
+    view: InstanceView, entry: CellEntry, claim: ExpectedClaim, consumer: BookEntry | None, places: Places
 ) -> Iterator[Fault]:
     assert claim.share is not None, "only a claim with a share is compared"
     mend = mending.claim(view, entry, claim, consumer)
@@ -228,7 +228,7 @@ def _of_claim(
         yield _fault(kind, view, whose + text, mend)
 
 
-def _orphan(view: View, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
+def _orphan(view: InstanceView, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
     """The fault of a consumer with the instance's id that holds resources although no cell needs them.
 
     Allocations that a program wrote for itself are no fault.
@@ -260,7 +260,7 @@ def no_such_cell(consumer: BookEntry) -> str:
 
 
 def _differences(
-    view: View, consumer: BookEntry, entry: CellEntry, claim: ExpectedClaim, places: Places
+    view: InstanceView, consumer: BookEntry, entry: CellEntry, claim: ExpectedClaim, places: Places
 ) -> Iterator[tuple[str, str]]:
     assert claim.share is not None, "only a claim with a share is compared"
     wanted, state = claim.share, entry.instance
@@ -295,7 +295,9 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _are_same(view: View, consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places) -> bool:
+def _are_same(
+    view: InstanceView, consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places
+) -> bool:
     """Does the consumer hold the amounts that its cell expects (`wanted`)?
 
     If the consumer is the instance and still holds what was claimed, its amounts must be equal to `wanted` for each
@@ -336,7 +338,7 @@ def amounts_in_words(amounts: tuple[ResourceAmount, ...], places: Places) -> str
 # Its rows
 
 
-def _of_rows(view: View, entry: CellEntry | None) -> Iterator[Fault]:
+def _of_rows(view: InstanceView, entry: CellEntry | None) -> Iterator[Fault]:
     told = view.at_api
     if told is None:
         if entry is not None and (_is_living(entry) or entry.instance.state == "offloaded"):
@@ -374,7 +376,7 @@ def _of_rows(view: View, entry: CellEntry | None) -> Iterator[Fault]:
         )
 
 
-def _without_cell_row(view: View, told: InstanceState) -> Iterator[Fault]:
+def _without_cell_row(view: InstanceView, told: InstanceState) -> Iterator[Fault]:
     """The fault of an instance whose cell has no row of it. Cells forget only deleted instances, after a while."""
     if told.cell in NO_CELLS or told.state == "deleted":
         return
@@ -418,7 +420,7 @@ def _fields_that_differ(told: InstanceState, of_cell: InstanceState) -> Iterator
 # Its size
 
 
-def _of_size(view: View, entry: CellEntry | None) -> Iterator[Fault]:
+def _of_size(view: InstanceView, entry: CellEntry | None) -> Iterator[Fault]:
     """Faults of the size of an instance at rest. Its cell's claim is compared with what its row at API level asks for;
     that placement has the same claim is judged by itself.
     """
@@ -461,7 +463,7 @@ def _named(size: Size) -> str:
 # Instances on hosts
 
 
-def _on_hosts(view: View, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
+def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
     for found in view.on_hosts:
         if not _is_expected(found.entry, entry):
             where = f"host {places.name(found.entry.host)} of cell {found.cell} has its attempt {found.entry.attempt}"
@@ -493,7 +495,7 @@ def _is_expected(found: HostEntry, entry: CellEntry | None) -> bool:
     return entry is not None and found in entry.on_hosts
 
 
-def _whereabouts(view: View, entry: CellEntry | None, places: Places) -> str:
+def _whereabouts(view: InstanceView, entry: CellEntry | None, places: Places) -> str:
     if entry is not None:
         on = f" on {places.name(entry.host)}" if _is_living(entry) else ""
         return f"it is {entry.instance.state}{on} in cell {entry.instance.cell}, by attempt {entry.instance.attempt}"

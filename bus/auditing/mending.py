@@ -1,6 +1,6 @@
 """The mend of a fault: one order, which names what the audit saw. If that has changed, the order does nothing."""
 
-from bus.auditing.views import OnHost, View
+from bus.auditing.views import InstanceView, OnHost
 from bus.messages.books import (
     BookEntry,
     CellEntry,
@@ -22,7 +22,9 @@ def end(consumer: BookEntry) -> MendConsumer:
     return MendConsumer(consumer=consumer.id, seen=_seen(consumer))
 
 
-def claim(view: View, entry: CellEntry, expected: ExpectedClaim, consumer: BookEntry | None) -> MendConsumer:
+def claim(
+    view: InstanceView, entry: CellEntry, expected: ExpectedClaim, consumer: BookEntry | None
+) -> MendConsumer:
     """The order to let the consumer hold exactly what the instance's cell expects it to hold."""
     assert expected.share is not None, "only a claim with a share is mended"
     return MendConsumer(
@@ -41,7 +43,7 @@ def claim(view: View, entry: CellEntry, expected: ExpectedClaim, consumer: BookE
     )
 
 
-def project_of(view: View, entry: CellEntry) -> str:
+def project_of(view: InstanceView, entry: CellEntry) -> str:
     return view.at_api.project if view.at_api else entry.instance.project
 
 
@@ -70,7 +72,7 @@ def remove(told: InstanceState, cell: str) -> RemoveFromCell | None:
     )
 
 
-def destroy(view: View, entry: CellEntry | None, found: OnHost) -> DestroyInstance | None:
+def destroy(view: InstanceView, entry: CellEntry | None, found: OnHost) -> DestroyInstance | None:
     """The order to let a host remove an attempt, as a conductor gives it to a host that answered too late.
 
     A row must say that the attempt is not wanted: the row of the host's cell, or the API level's row of a deleted

@@ -24,7 +24,7 @@ class OnHost(Struct, frozen=True):
     entry: HostEntry
 
 
-class View(Struct, frozen=True):
+class InstanceView(Struct, frozen=True):
     """All that the API level, the cells, placement and the hosts have about one instance.
 
     `consumer` is placement's consumer with the instance's id.

@@ -13,12 +13,12 @@ from itertools import takewhile
 from bus.arrivals import Arrivals
 from bus.broker import AccessRefused, ConsumerCancelled, Delivery, Interrupted, Parcel, Receipt, Refusal
 from bus.memory.queue import MemoryQueue, QueuedParcel
-from bus.memory.wire import Wire
+from bus.memory.wire import MemoryWire
 from bus.permissions import Rights
 
 
 class MemoryPublishing:
-    def __init__(self, wire: Wire, user: str, rights: Rights) -> None:
+    def __init__(self, wire: MemoryWire, user: str, rights: Rights) -> None:
         self._wire = wire
         self._user = user
         # A look at the rights costs 5 µs.
@@ -59,7 +59,7 @@ class MemoryPublishing:
 class MemoryConsuming:
     def __init__(
         self,
-        wire: Wire,
+        wire: MemoryWire,
         queue: MemoryQueue,
         prefetch: int,
         finished: Callable[["MemoryConsuming"], object],

@@ -9,7 +9,7 @@ from bus.broker import AccessRefused, ConnectionLost, require_prefetch
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.queue import MemoryQueue, QueuedParcel
 from bus.memory.virtual_host import MemoryVirtualHost
-from bus.memory.wire import Wire
+from bus.memory.wire import MemoryWire
 from bus.permissions import Rights
 from bus.topology import DEAD_LETTERS, Binding, Limits, Objects, Queue, QueueKind, properties_of
 
@@ -39,7 +39,7 @@ class MemoryConnection:
         self._rights = rights
         self._ended = ended
         self._listener = listener
-        self._wire = Wire(host)
+        self._wire = MemoryWire(host)
         self._consumings: dict[MemoryConsuming, None] = {}
         self._unblocked = asyncio.Event()
 

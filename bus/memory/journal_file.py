@@ -51,7 +51,7 @@ class JournalWriteError(OSError):
     """The file cannot be written: the disk is full or broken. The write can be tried again later."""
 
 
-class About(Struct, frozen=True, array_like=True):
+class JournalHeader(Struct, frozen=True, array_like=True):
     """The sender and all fields of a parcel except its body, as the journal stores them."""
 
     exchange: str
@@ -97,7 +97,7 @@ class Notes(Struct):
 
 
 _encode_about = msgspec.msgpack.Encoder().encode
-_decode_about = msgspec.msgpack.Decoder(About).decode
+_decode_about = msgspec.msgpack.Decoder(JournalHeader).decode
 
 
 class JournalFile:
@@ -258,7 +258,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def _about(arrived: Arrived) -> bytes:
     parcel = arrived.parcel
     return _encode_about(
-        About(
+        JournalHeader(
             parcel.exchange,
             parcel.routing_key,
             parcel.content_type,

@@ -11,7 +11,7 @@ from bus.memory.virtual_host import MemoryVirtualHost
 T = TypeVar("T")
 
 
-class Wire:
+class MemoryWire:
     """The requests of one connection to the memory broker.
 
     A blocked broker stops reading from a connection that publishes. So it does not read that connection's other

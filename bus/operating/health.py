@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from bus.parts import Periodic, State, statuses
+from bus.parts import PartState, Periodic, statuses
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Health:
                 "for_s": round(now_s - each.since_s, 3),
             }
             for each in statuses(self.parts)
-            if each.state is State.FAILING or self._has_ended(each.state)
+            if each.state is PartState.FAILING or self._has_ended(each.state)
         ]
 
     @property
@@ -62,8 +62,8 @@ class Health:
             return {"process": "it is stopping"}
         return {each.name: why for each in statuses(self.parts) if (why := each.awaits)}
 
-    def _has_ended(self, state: State) -> bool:
-        return state is State.ENDED and not self.is_stopping
+    def _has_ended(self, state: PartState) -> bool:
+        return state is PartState.ENDED and not self.is_stopping
 
 
 class ReadyTeller(Periodic):

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bus.operating.health import Health
-from bus.parts import Counts, State, every_part, statuses
+from bus.parts import Counts, PartState, every_part, statuses
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 
@@ -122,7 +122,7 @@ class Metrics(Collector):
         yield _summed(
             CounterMetricFamily, "moor_part_failures", "Operational failures of a part.", "part", failures
         )
-        failing = {each.name for each in known if each.state is State.FAILING}
+        failing = {each.name for each in known if each.state is PartState.FAILING}
         yield _summed(
             GaugeMetricFamily,
             "moor_part_failing",

@@ -20,7 +20,7 @@ jitter a given random generator, so that a simulation can replay them.
 from bus.parts.background import Background
 from bus.parts.groups import PartGroup, every_part, set_beside, statuses
 from bus.parts.shared_runs import SharedRuns, SingleFlight, mark_seen
-from bus.parts.status import Counts, State, Status, Work, operational
+from bus.parts.status import Counts, PartState, Status, Work, operational
 from bus.parts.supervised import Once, Periodic, Supervised, wait_at_most
 
 __all__ = [
@@ -28,10 +28,10 @@ __all__ = [
     "Counts",
     "Once",
     "PartGroup",
+    "PartState",
     "Periodic",
     "SharedRuns",
     "SingleFlight",
-    "State",
     "Status",
     "Supervised",
     "Work",

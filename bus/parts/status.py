@@ -35,7 +35,7 @@ class Counts(Struct, frozen=True):
     by_value: Mapping[str, int]
 
 
-class State(Enum):
+class PartState(Enum):
     STARTING = "starting"
     WELL = "well"
     FAILING = "failing"
@@ -59,7 +59,7 @@ class Status:
         # beside these, such as the connection to one of several cells, keeps it from nothing: it serves all other cells.
         self.is_needed = is_needed
         self.is_beside = is_beside
-        self.state = State.STARTING
+        self.state = PartState.STARTING
         self.runs = 0
         self.failures = 0
         self.last_error = ""
@@ -76,9 +76,9 @@ class Status:
         """Why this part keeps the worker from being ready; empty if it does not."""
         if self.is_beside:
             return ""
-        if self.state is State.FAILING:
+        if self.state is PartState.FAILING:
             return self.last_error
-        return "not yet" if self.is_needed and self.state is State.STARTING else ""
+        return "not yet" if self.is_needed and self.state is PartState.STARTING else ""
 
     async def tried(self, work: Work) -> float | None:
         """Run the work once, and record the outcome. Returns None if it succeeded, else the pause before the next try."""
@@ -102,16 +102,16 @@ class Status:
         if self._told:
             log.info("part %r works again; it has failed %d times so far", self.name, self.failures)
             self._in_a_row, self._told = 0, ""
-        if self.state is not State.WELL:
-            self._enter(State.WELL)
+        if self.state is not PartState.WELL:
+            self._enter(PartState.WELL)
 
     def failed(self, problem: Operational) -> float:
         """Count the failure, and log it as a warning if it differs from the last one logged. Returns the pause before
         the next try.
         """
         self.left(problem)
-        if self.state is not State.FAILING:
-            self._enter(State.FAILING)
+        if self.state is not PartState.FAILING:
+            self._enter(PartState.FAILING)
         self._in_a_row += 1
         return self._pauses.after(self._in_a_row, self._chance)
 
@@ -137,9 +137,9 @@ class Status:
             log.critical(
                 "part %r has ended: this is a bug", self.name, exc_info=bug, extra={"part": self.name}
             )
-        self._enter(State.ENDED)
+        self._enter(PartState.ENDED)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: PartState) -> None:
         self.state = state
         self.since_s = asyncio.get_running_loop().time()
 

@@ -13,7 +13,7 @@ from bus.broker import AccessRefused, ConnectionLost
 from bus.rabbit.connection import RabbitConnection
 from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
-from bus.rabbit.wire import Wire
+from bus.rabbit.wire import RabbitWire
 
 # aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
@@ -48,7 +48,7 @@ class RabbitBroker:
             raise self._explained(problem) from None
         if connection.transport is None:
             raise ConnectionLost(f"{self._name}: closed the connection at once")
-        wire = Wire(
+        wire = RabbitWire(
             cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
         )
         return RabbitConnection(wire, self.user, self._feeds)

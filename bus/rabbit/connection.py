@@ -14,14 +14,14 @@ from bus.definitions import arguments_of
 from bus.rabbit.channel import Listener
 from bus.rabbit.consuming import RabbitConsuming
 from bus.rabbit.publishing import RabbitPublishing
-from bus.rabbit.wire import Wire
+from bus.rabbit.wire import RabbitWire
 from bus.topology import Binding, Limits, Objects, Queue, QueueKind
 
 NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
 
 class RabbitConnection:
-    def __init__(self, wire: Wire, user: str, feeds: dict[str, str]) -> None:
+    def __init__(self, wire: RabbitWire, user: str, feeds: dict[str, str]) -> None:
         """`feeds` maps this process's feeds to the names that RabbitMQ gave their queues.
 
         Feeds outlive a connection, so all connections of a process have the same `feeds`.

@@ -11,7 +11,7 @@ from bus.broker import ConnectionLost, Interrupted, OneWasRefused, Parcel, Recei
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.endings import fail
 from bus.rabbit.frames import frames_of, why_unfit
-from bus.rabbit.wire import Wire
+from bus.rabbit.wire import RabbitWire
 
 
 class RabbitPublishing(Listener):
@@ -19,7 +19,7 @@ class RabbitPublishing(Listener):
 
     channel: Channel
 
-    def __init__(self, wire: Wire, user: str) -> None:
+    def __init__(self, wire: RabbitWire, user: str) -> None:
         self._wire = wire
         self._user = user
         # Keeps callers in order while the broker is blocked; otherwise a later caller could be first.

@@ -19,7 +19,7 @@ from bus.rabbit.endings import again, bounded
 from bus.rabbit.frames import FRAME_OVERHEAD
 
 
-class Wire:
+class RabbitWire:
     """Sends the frames of one connection, and opens its channels. When it ends, all its channels end."""
 
     def __init__(

@@ -34,7 +34,6 @@ from bus.unix_socket.frames import (
     CloseChannel,
     Declare,
     Delivered,
-    Done,
     Failed,
     GiveBack,
     Goodbye,
@@ -44,6 +43,7 @@ from bus.unix_socket.frames import (
     Publish,
     Reply,
     Request,
+    RequestDone,
     decode_reply,
     frame_of,
     read_frame,
@@ -195,7 +195,7 @@ class UnixConnection:
         match reply:
             case Delivered(channel=channel, delivery=delivery) if channel in self._consumings:
                 self._consumings[channel].arrivals.put(delivery)
-            case Done(id=number, value=value):
+            case RequestDone(id=number, value=value):
                 self._settle(number, value)
             case Failed(id=number, problem=problem, text=text):
                 self._settle(number, PROBLEMS[problem](text))

@@ -118,7 +118,7 @@ Request = (
 )
 
 
-class Done(Struct, frozen=True, array_like=True, tag="done"):
+class RequestDone(Struct, frozen=True, array_like=True, tag="done"):
     """The answer to a request that was carried out."""
 
     id: int
@@ -152,7 +152,7 @@ class BlockedChanged(Struct, frozen=True, array_like=True, tag="blocked"):
     why: str
 
 
-Reply = Done | Failed | Delivered | Cancelled | BlockedChanged
+Reply = RequestDone | Failed | Delivered | Cancelled | BlockedChanged
 
 decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder[Any](Request).decode
 decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder[Any](Reply).decode

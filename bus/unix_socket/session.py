@@ -19,7 +19,6 @@ from bus.unix_socket.frames import (
     CloseChannel,
     Declare,
     Delivered,
-    Done,
     Failed,
     GiveBack,
     Goodbye,
@@ -29,6 +28,7 @@ from bus.unix_socket.frames import (
     Publish,
     Reply,
     Request,
+    RequestDone,
     decode_request,
     frame_of,
     read_frame,
@@ -94,7 +94,7 @@ class Session:
         except (Refusal, Interrupted) as problem:
             self._say(Failed(hello.id, type(problem).__name__, str(problem)))
             return
-        self._say(Done(hello.id, connection.blocked))
+        self._say(RequestDone(hello.id, connection.blocked))
         while (request := await self._next()) is not None:
             await self._room.acquire()
             doing = self._tasks.create_task(self._answer(request, connection))
@@ -113,7 +113,7 @@ class Session:
     async def _answer(self, request: Request, connection: MemoryConnection) -> None:
         """Carry out one request, and answer it. A wrong or late acknowledgement has no answer: it ends its consumer."""
         try:
-            reply: Reply = Done(request.id, await self._do(request, connection))
+            reply: Reply = RequestDone(request.id, await self._do(request, connection))
         except (Refusal, Interrupted) as problem:
             reply = Failed(request.id, type(problem).__name__, str(problem))
         if request.id != NO_ANSWER:

@@ -87,13 +87,13 @@ Said = Answer | Tell | Bury
 Handler = Callable[[Sequence[Received[Any]], Any], Awaitable[Sequence[Said]]]
 
 
-class Reading(Struct, frozen=True):
+class ReadOnly(Struct, frozen=True):
     """Wraps a handler that only reads: it saves nothing and gets no transaction."""
 
     handle: Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Said]]]
 
 
-def answering(answer: Callable[[Any], Awaitable[Message]]) -> Reading:
+def answering(answer: Callable[[Any], Awaitable[Message]]) -> ReadOnly:
     """Make a handler of questions that answers each of them alone, by `answer`.
 
     The event loop runs between two answers, so other batches do not wait for all questions of one batch.
@@ -106,7 +106,7 @@ def answering(answer: Callable[[Any], Awaitable[Message]]) -> Reading:
             await asyncio.sleep(0)
         return said
 
-    return Reading(on_asks)
+    return ReadOnly(on_asks)
 
 
 class Weighed(Struct, frozen=True):
@@ -126,7 +126,7 @@ class Weighed(Struct, frozen=True):
 
 # Which handler takes which message. Consecutive messages of a queue with the same handler go to it together, in order.
 # A handler of `Unreadable` answers messages that cannot be read; without one, they become dead letters.
-Handlers = Mapping[type[Message], Handler | Reading | Weighed]
+Handlers = Mapping[type[Message], Handler | ReadOnly | Weighed]
 
 
 class OneByOne(Struct, frozen=True):

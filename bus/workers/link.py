@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from bus.broker import Broker, Connection, ConnectionLost, Publishing
 from bus.configuration.settings import BusSettings
-from bus.parts import State, Status
+from bus.parts import PartState, Status
 from bus.pauses import Pauses
 from bus.workers.authority import BrokerFacts, broker_facts_of
 
@@ -53,7 +53,7 @@ class Link:
     @property
     def trouble(self) -> str:
         """Why there is no connection now. Empty if there is one, or if none was needed yet."""
-        return self.status.last_error if self.status.state is State.FAILING else ""
+        return self.status.last_error if self.status.state is PartState.FAILING else ""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Connection]:

@@ -29,7 +29,7 @@ from bus.workers.handling import Handler, Handlers, Received, Tx
 from bus.workers.link import Link, pauses_of
 from bus.workers.listening import listen
 from bus.workers.publisher import Publisher, now
-from bus.workers.worker import Outbox, Transactions, Worker
+from bus.workers.worker import OutboxStore, Transactions, Worker
 
 # For a station on a cell's broker. A message that is unconfirmed there at the end is kept on a row or comes again from
 # a queue, so a broker that is down need not delay the end.
@@ -83,7 +83,7 @@ class Station:
         handlers: Handlers,
         store: Transactions[Tx],
         *,
-        outbox: Outbox[Tx] | None = None,
+        outbox: OutboxStore[Tx] | None = None,
         sweeps: bool = True,
         chance: random.Random | None = None,
         says_by: Publisher | None = None,

@@ -32,7 +32,7 @@ from bus.workers.handling import (
     OneByOne,
     OutboxKey,
     PutBack,
-    Reading,
+    ReadOnly,
     Received,
     Said,
     Tell,
@@ -70,7 +70,7 @@ class Notifying(Generic[Tx]):
         self._committed()
 
 
-class Outbox(Protocol[Tx_contra]):
+class OutboxStore(Protocol[Tx_contra]):
     """A store that keeps each published message with the entity that it is about, until the broker confirms it."""
 
     async def clear(self, tx: Tx_contra, said: Sequence[OutboxKey]) -> None:
@@ -95,7 +95,7 @@ class Worker(Generic[Tx]):
         codec: Codec,
         name: str,
         chance: random.Random,
-        outbox: Outbox[Tx] | None = None,
+        outbox: OutboxStore[Tx] | None = None,
         sweeps: bool = True,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
@@ -184,7 +184,7 @@ class Worker(Generic[Tx]):
             else:
                 await self._handle(handler, items)
 
-    async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
+    async def _handle(self, handler: Handler | ReadOnly, items: Sequence[Item]) -> None:
         """Run the handler on a batch and save the result. Publishing and settling continue beside the next batch."""
         try:
             said = await self._in_tries(partial(self._decide_and_save, handler, items))
@@ -215,8 +215,8 @@ class Worker(Generic[Tx]):
                     raise
             await asyncio.sleep(drawn(backoff_ms(tries, self._settings), self._chance) / 1000)
 
-    async def _decide_and_save(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
-        if isinstance(handler, Reading):
+    async def _decide_and_save(self, handler: Handler | ReadOnly, items: Sequence[Item]) -> Sequence[Said]:
+        if isinstance(handler, ReadOnly):
             return await handler.handle([item.received for item in items])
         clearing = tuple(self._confirmed)
         async with self._store.transaction() as tx:
@@ -228,7 +228,7 @@ class Worker(Generic[Tx]):
 
     async def _settle(
         self,
-        handler: Handler | Reading,
+        handler: Handler | ReadOnly,
         items: Sequence[Item],
         leaving: "_Leaving",
         confirmed: "asyncio.Future[None]",
@@ -261,7 +261,7 @@ class Worker(Generic[Tx]):
         while len(self._unsaid) >= limit:
             await asyncio.wait(self._unsaid, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _failed(self, handler: Handler | Reading, items: Sequence[Item], problem: Exception) -> None:
+    async def _failed(self, handler: Handler | ReadOnly, items: Sequence[Item], problem: Exception) -> None:
         attempts = items[0].received.attempts
         verdict = after_failure(
             problem,

@@ -36,11 +36,11 @@ from cell_conductor.core.instance import (
     ORDERS,
     SPAWNS,
     Cleanup,
+    ConductorRules,
     DrawId,
     HeldClaim,
     Instance,
     OutboxMessage,
-    Rules,
     kind_of,
 )
 from cell_conductor.core.move_answers import (
@@ -136,7 +136,7 @@ def decide(
     rows: Mapping[InstanceId, Instance],
     inputs: Sequence[Input],
     now: datetime,
-    rules: Rules,
+    rules: ConductorRules,
     hosts: HostStates = ALL_UP,
     *,
     draw: DrawId,
@@ -206,7 +206,9 @@ def _new_row(each: Input, now: datetime) -> Instance | None:
             return None
 
 
-def _answers_without_row(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], DecidedMessage]:
+def _answers_without_row(
+    each: Input, cause: int, rules: ConductorRules
+) -> dict[tuple[int, int], DecidedMessage]:
     """Order a host to remove what it has built for an instance that has no row: nothing waits for it."""
     if not isinstance(each, InstanceSpawned | DeployProgressed):
         return {}

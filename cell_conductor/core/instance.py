@@ -345,7 +345,7 @@ def choices_of(order: PlaceInCell | None) -> tuple[Choice, ...]:
     return () if order is None else (order.chosen, *order.alternates)
 
 
-class Rules(Struct, frozen=True):
+class ConductorRules(Struct, frozen=True):
     """The settings by which a conductor decides."""
 
     cell: str

@@ -33,6 +33,7 @@ from cell_conductor.core.instance import (
     REBUILDS,
     SPAWNS,
     Cleanup,
+    ConductorRules,
     Destroy,
     DrawId,
     HeldClaim,
@@ -41,7 +42,6 @@ from cell_conductor.core.instance import (
     Moving,
     OutboxMessage,
     Pending,
-    Rules,
     State,
     flavor_of,
     heir_of,
@@ -67,7 +67,7 @@ HEIRS_TAKEN_MAX = 3
 
 class Transition:
     def __init__(
-        self, row: Instance, now: datetime, rules: Rules, draw: DrawId, hosts: HostStates = ALL_UP
+        self, row: Instance, now: datetime, rules: ConductorRules, draw: DrawId, hosts: HostStates = ALL_UP
     ) -> None:
         self.row = row
         self.now = now

@@ -3,8 +3,8 @@
 The tables must exist: `bus.sql.upgrade(url, "cell_conductor")` creates them. A batch takes a constant number of
 statements.
 
-    rows.py      the columns of an instance, and the hot statements
-    reading.py   rare statements; hosts.py those about hosts
+    rows.py              the columns of an instance, and the hot statements
+    rare_statements.py   statements that run rarely; hosts.py those about hosts
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from cell_conductor.store import (
     without_confirmed,
 )
 from cell_conductor.store_sql import hosts as hosts_sql
-from cell_conductor.store_sql import reading
+from cell_conductor.store_sql import rare_statements
 from cell_conductor.store_sql.rows import (
     ADD,
     CLEAR,
@@ -81,7 +81,7 @@ class SqlConductorTransaction:
         return {row.id: self._saved.get(row.id.int, row) for row in found}
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
-        due = await self._transaction.run(reading.take_due, self._cell, microseconds(now), limit)
+        due = await self._transaction.run(rare_statements.take_due, self._cell, microseconds(now), limit)
         return {row.id: row for row in await self._as_rows(due)}
 
     async def save(
@@ -143,7 +143,7 @@ class SqlConductorTransaction:
         if (added := await ADD.change(self._transaction, new, self._cell)) < len(new):
             raise Transient(f"{len(new) - added} of {len(new)} new instances have a row already")
         if self._forgotten:
-            await self._transaction.run(reading.forget, self._cell, self._forgotten)
+            await self._transaction.run(rare_statements.forget, self._cell, self._forgotten)
 
     async def _as_rows(self, bodies: Sequence[bytes]) -> list[Instance]:
         """The rows that these bytes encode: from the cache, or decoded if another process wrote them."""
@@ -162,7 +162,9 @@ class SqlConductorTransaction:
     async def _read(self, stored: Sequence[bytes]) -> list[Instance]:
         bodies = [decode_body(body) for body in stored]
         placed = [body.instance.id for body in bodies if body.placed_at is not None]
-        orders = await self._transaction.run(reading.read_orders, self._cell, placed) if placed else {}
+        orders = (
+            await self._transaction.run(rare_statements.read_orders, self._cell, placed) if placed else {}
+        )
         return [assemble_row(body, orders.get(body.instance.id.int)) for body in bodies]
 
 
@@ -204,7 +206,9 @@ class SqlConductorStore:
 
     async def _noted(self, after: int) -> list[tuple[int, Collection[MessageKey]]]:
         before_us = microseconds(self._clock() - JUST_SAID) if self._has_started else None
-        notes = await read_once(self._database, reading.read_notes, self._cell, before_us, after, NOTES_PAGE)
+        notes = await read_once(
+            self._database, rare_statements.read_notes, self._cell, before_us, after, NOTES_PAGE
+        )
         self._has_started |= len(notes) < NOTES_PAGE
         return [(number, decode_note(note)) for number, note in notes]
 
@@ -228,7 +232,7 @@ class SqlConductorStore:
     async def read(
         self, instances: Sequence[InstanceId], after: InstanceId | None = None, limit: int | None = None
     ) -> Sequence[Instance]:
-        return await read_once(self._database, reading.read, self._cell, instances, after, limit)
+        return await read_once(self._database, rare_statements.read, self._cell, instances, after, limit)
 
     async def host_writes(self) -> int:
         return await read_once(self._database, hosts_sql.count_writes, self._cell)
@@ -249,7 +253,12 @@ class SqlConductorStore:
         behind = None if after is None else (microseconds(after[0]), after[1])
         return tuple(
             await read_once(
-                self._database, reading.read_waiting, self._cell, microseconds(until), behind, WAITING_PAGE
+                self._database,
+                rare_statements.read_waiting,
+                self._cell,
+                microseconds(until),
+                behind,
+                WAITING_PAGE,
             )
         )
 

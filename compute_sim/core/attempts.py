@@ -101,7 +101,7 @@ class Work(Struct, frozen=True):
     failure: str = ""
 
 
-class State(Enum):
+class AttemptState(Enum):
     WAITING = "waiting"
     BUILDING = "building"
     RECEIVING = "receiving"
@@ -134,7 +134,7 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     host: ProviderId
     instance: InstanceId
     attempt: int
-    state: State
+    state: AttemptState
     failure: str = ""
     due_s: float | None = None
     cause: str = ""
@@ -152,19 +152,19 @@ class AttemptRecord(Struct, frozen=True, gc=False):
 Step = Literal["begins", "later", "again", "refused"]
 
 # By state: what follows from an order to spawn or to receive, to stop, to save, to start, to respawn, and to destroy.
-_STEPS: dict[State | None, tuple[Step, Step, Step, Step, Step, Step]] = {
+_STEPS: dict[AttemptState | None, tuple[Step, Step, Step, Step, Step, Step]] = {
     None: ("begins", "refused", "refused", "refused", "refused", "begins"),
-    State.WAITING: ("later", "refused", "refused", "later", "begins", "begins"),
-    State.BUILDING: ("later", "refused", "refused", "later", "refused", "begins"),
-    State.RECEIVING: ("later", "refused", "refused", "later", "refused", "begins"),
-    State.BUILT: ("again", "begins", "begins", "again", "begins", "begins"),
-    State.STOPPING: ("later", "later", "begins", "begins", "begins", "begins"),
-    State.STOPPED: ("again", "again", "begins", "begins", "begins", "begins"),
-    State.STARTING: ("later", "begins", "begins", "later", "begins", "begins"),
-    State.REBUILDING: ("later", "refused", "refused", "later", "begins", "begins"),
-    State.BROKEN: ("again", "refused", "refused", "refused", "begins", "begins"),
-    State.FAILED: ("again", "refused", "refused", "again", "refused", "begins"),
-    State.DESTROYED: ("again", "refused", "refused", "refused", "refused", "begins"),
+    AttemptState.WAITING: ("later", "refused", "refused", "later", "begins", "begins"),
+    AttemptState.BUILDING: ("later", "refused", "refused", "later", "refused", "begins"),
+    AttemptState.RECEIVING: ("later", "refused", "refused", "later", "refused", "begins"),
+    AttemptState.BUILT: ("again", "begins", "begins", "again", "begins", "begins"),
+    AttemptState.STOPPING: ("later", "later", "begins", "begins", "begins", "begins"),
+    AttemptState.STOPPED: ("again", "again", "begins", "begins", "begins", "begins"),
+    AttemptState.STARTING: ("later", "begins", "begins", "later", "begins", "begins"),
+    AttemptState.REBUILDING: ("later", "refused", "refused", "later", "begins", "begins"),
+    AttemptState.BROKEN: ("again", "refused", "refused", "refused", "begins", "begins"),
+    AttemptState.FAILED: ("again", "refused", "refused", "again", "refused", "begins"),
+    AttemptState.DESTROYED: ("again", "refused", "refused", "refused", "refused", "begins"),
 }
 
 _SAVE = 2
@@ -177,13 +177,13 @@ _COLUMNS: dict[type[HostOrder], int] = {
     DestroyInstance: 5,
 }
 # The state of an attempt after its driver has begun to obey an order.
-_BEGUN: dict[type[HostOrder], State] = {
-    SpawnInstance: State.BUILDING,
-    ReceiveInstance: State.RECEIVING,
-    StopInstance: State.STOPPING,
-    StartInstance: State.STARTING,
-    RespawnInstance: State.REBUILDING,
-    DestroyInstance: State.DESTROYED,
+_BEGUN: dict[type[HostOrder], AttemptState] = {
+    SpawnInstance: AttemptState.BUILDING,
+    ReceiveInstance: AttemptState.RECEIVING,
+    StopInstance: AttemptState.STOPPING,
+    StartInstance: AttemptState.STARTING,
+    RespawnInstance: AttemptState.REBUILDING,
+    DestroyInstance: AttemptState.DESTROYED,
 }
 
 
@@ -199,7 +199,7 @@ def why_not_received(source: AttemptRecord | None, order: ReceiveInstance) -> st
     """Why the destination of a move cannot take over the source's attempt; empty if it can."""
     if source is None or source.state.is_over:
         return f"the source does not have attempt {order.source_attempt} of it"
-    if order.live or source.state is State.STOPPED:
+    if order.live or source.state is AttemptState.STOPPED:
         return ""
     return f"attempt {order.source_attempt} is not stopped on the source"
 
@@ -242,7 +242,7 @@ def _is_saved(known: AttemptRecord | None, order: StopInstance) -> bool:
     """Is the instance of this attempt saved as the image that the order names, or is it just being saved?"""
     if known is None or known.image != order.save_as:
         return False
-    return known.state is State.STOPPING or not known.failure
+    return known.state is AttemptState.STOPPING or not known.failure
 
 
 def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
@@ -254,7 +254,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         instance=order.instance,
         attempt=order.attempt,
         state=state,
-        failure="" if state is State.DESTROYED else work.failure,
+        failure="" if state is AttemptState.DESTROYED else work.failure,
         due_s=at_s + work.left_ms / 1000,
         cause=cause,
         trace=trace,
@@ -269,13 +269,13 @@ def failed(
 ) -> AttemptRecord:
     """The record of an attempt that has failed before its driver began any work."""
     building = begun(order, Work(failure=failure), at_s, cause=cause, trace=trace)
-    return structs.replace(building, state=State.FAILED)
+    return structs.replace(building, state=AttemptState.FAILED)
 
 
 def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
     """The record of an attempt that waits for its turn: its host has as many builds as it may have at once."""
     building = begun(order, Work(), 0.0, cause=cause, trace=trace)
-    return structs.replace(building, state=State.WAITING, due_s=None, order=order)
+    return structs.replace(building, state=AttemptState.WAITING, due_s=None, order=order)
 
 
 def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
@@ -298,7 +298,7 @@ def answered_again(
     rank = rank_of(order)
     return structs.replace(
         known,
-        failure=known.failure if known.state in (State.BROKEN, State.FAILED) else "",
+        failure=known.failure if known.state in (AttemptState.BROKEN, AttemptState.FAILED) else "",
         image="" if known.failure else known.image,
         due_s=at_s,
         cause=cause,
@@ -335,11 +335,11 @@ def _why_refused(known: AttemptRecord | None, order: HostOrder) -> str:
     if known is None:
         return f"the host has no attempt {order.attempt} of it"
     match known.state:
-        case State.DESTROYED:
+        case AttemptState.DESTROYED:
             return "it was destroyed"
-        case State.FAILED:
+        case AttemptState.FAILED:
             return f"the host does not have it: {known.failure}"
-        case State.BROKEN:
+        case AttemptState.BROKEN:
             return f"it could not be rebuilt: {known.failure}"
         case _:
             return "it does not run yet"
@@ -355,7 +355,7 @@ def due(
     """
     if isinstance(condition, Dead):
         # It was lost with its host.
-        return structs.replace(attempt, state=State.DESTROYED, failure="", due_s=None), None
+        return structs.replace(attempt, state=AttemptState.DESTROYED, failure="", due_s=None), None
     if work.left_ms:
         return structs.replace(attempt, due_s=at_s + work.left_ms / 1000), None
     state, failure = _ended(attempt, work)
@@ -364,17 +364,20 @@ def due(
     return after, None if isinstance(condition, Silent) else answer_of(after)
 
 
-def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
+def _ended(attempt: AttemptRecord, work: Work) -> tuple[AttemptState, str]:
     """The state of an attempt whose work is over, and its failure. If no work went on, nothing changes."""
     match attempt.state:
-        case State.BUILDING | State.RECEIVING:
-            return State.FAILED if work.failure else State.BUILT, work.failure
-        case State.REBUILDING:
-            return State.BROKEN if work.failure else State.BUILT, work.failure
-        case State.STOPPING:
-            return State.BUILT if work.failure and not attempt.image else State.STOPPED, work.failure
-        case State.STARTING:
-            return State.STOPPED if work.failure else State.BUILT, work.failure
+        case AttemptState.BUILDING | AttemptState.RECEIVING:
+            return AttemptState.FAILED if work.failure else AttemptState.BUILT, work.failure
+        case AttemptState.REBUILDING:
+            return AttemptState.BROKEN if work.failure else AttemptState.BUILT, work.failure
+        case AttemptState.STOPPING:
+            return (
+                AttemptState.BUILT if work.failure and not attempt.image else AttemptState.STOPPED,
+                work.failure,
+            )
+        case AttemptState.STARTING:
+            return AttemptState.STOPPED if work.failure else AttemptState.BUILT, work.failure
         case _:
             return attempt.state, attempt.failure
 
@@ -383,7 +386,7 @@ def answer_of(attempt: AttemptRecord) -> Message:
     """The message that tells the attempt's state, with the number of the order that last stopped or started it."""
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
     order = max(0, attempt.rank // 2)
-    if attempt.rebuild and attempt.state in (State.BUILT, State.BROKEN):
+    if attempt.rebuild and attempt.state in (AttemptState.BUILT, AttemptState.BROKEN):
         return InstanceRedeployed(
             cell=cell,
             instance=instance,
@@ -391,25 +394,27 @@ def answer_of(attempt: AttemptRecord) -> Message:
             host=host,
             number=attempt.rebuild,
             failure=attempt.failure,
-            is_active=attempt.state is State.BUILT,
+            is_active=attempt.state is AttemptState.BUILT,
         )
     match attempt.state, attempt.failure:
-        case State.BUILT, "":
+        case AttemptState.BUILT, "":
             return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host, number=order)
-        case State.STOPPED, "":
+        case AttemptState.STOPPED, "":
             saved = attempt.image
             return InstanceStopped(
                 cell=cell, instance=instance, attempt=number, host=host, number=order, saved=saved
             )
-        case ((State.BUILT | State.STOPPED), failure) if attempt.image or attempt.state is State.BUILT:
+        case ((AttemptState.BUILT | AttemptState.STOPPED), failure) if (
+            attempt.image or attempt.state is AttemptState.BUILT
+        ):
             return InstanceStopped(
                 cell=cell, instance=instance, attempt=number, host=host, number=order, failure=failure
             )
-        case ((State.STOPPED | State.FAILED), failure):
+        case ((AttemptState.STOPPED | AttemptState.FAILED), failure):
             return SpawnFailed(
                 cell=cell, instance=instance, attempt=number, host=host, number=order, reason=failure
             )
-        case State.DESTROYED, _:
+        case AttemptState.DESTROYED, _:
             return InstanceDestroyed(cell=cell, instance=instance, attempt=number, host=host)
         case _:
             raise ValueError(f"attempt {number} of {instance} is {attempt.state.value} and has no answer yet")

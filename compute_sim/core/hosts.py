@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostFacts, Supported
-from compute_sim.core.attempts import AttemptRecord, State
+from compute_sim.core.attempts import AttemptRecord, AttemptState
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -41,9 +41,9 @@ class FailedBuilds:
         """Count the attempt if its build failed in the step from the record `before` to the record `after`. If it succeeded, the
         host's count is 0 again.
         """
-        if before.state is State.BUILDING and after.state is State.FAILED:
+        if before.state is AttemptState.BUILDING and after.state is AttemptState.FAILED:
             self._counts[after.host.int] = self.of(after.host) + 1
-        elif before.state is State.BUILDING and after.state is State.BUILT:
+        elif before.state is AttemptState.BUILDING and after.state is AttemptState.BUILT:
             self._counts.pop(after.host.int, None)
 
 

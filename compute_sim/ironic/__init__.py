@@ -4,7 +4,7 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
 
     SimulatedIronic(nodes, clock_s, publish, settings, script=..., chance=...)
         nodes      The nodes at the start: `available_nodes(count)` creates equal ones, `nodes_in_groups(count, groups)`
-                   distributes them over conductor groups. A test may also make each by `Node(...)`.
+                   distributes them over conductor groups. A test may also make each by `SimulatedNode(...)`.
         clock_s    The time, in seconds since 1970: `time.time`, or a clock that a test moves.
         publish    Called as publish(routing_key, properties, body) for every notification. It must not block.
         settings   IronicSimSettings: delays, automated cleaning, host names, users of the API.
@@ -57,28 +57,28 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
 from compute_sim.ironic.api.app import ironic_app
 from compute_sim.ironic.api.server import IronicServer
 from compute_sim.ironic.api.transport import IronicTransport
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.refusals import RequestRefused
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.node_file import NodeFile
 from compute_sim.ironic.seeds import available_nodes, nodes_in_groups
 from compute_sim.ironic.sending import NotificationSender
-from compute_sim.ironic.settings import Delays, IronicSimSettings, paced
+from compute_sim.ironic.settings import IronicSimSettings, WorkDurations, paced
 from compute_sim.ironic.simulated import SimulatedIronic
 from compute_sim.ironic.wiring import IronicSimulation, simulated_ironic
 
 __all__ = [
-    "Delays",
     "IronicScript",
     "IronicServer",
     "IronicSimSettings",
     "IronicSimulation",
     "IronicTransport",
-    "Node",
     "NodeFile",
     "NotificationSender",
     "RequestRefused",
     "SimulatedIronic",
+    "SimulatedNode",
+    "WorkDurations",
     "available_nodes",
     "ironic_app",
     "nodes_in_groups",

@@ -15,7 +15,7 @@ from bus.process import exiting_if_wrong, make_ready
 from bus.urls import broker_at
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.seeds import nodes_in_groups
-from compute_sim.ironic.settings import Delays, IronicSimSettings, paced
+from compute_sim.ironic.settings import IronicSimSettings, WorkDurations, paced
 from compute_sim.ironic.wiring import simulated_ironic
 from compute_sim.simulated.script_file import load_script
 
@@ -38,7 +38,7 @@ class Options(Struct, frozen=True, kw_only=True):
     def settings(self) -> IronicSimSettings:
         usual = IronicSimSettings()
         groups = tuple(dict.fromkeys((*usual.conductor_groups, *self.groups)))
-        return IronicSimSettings(delays=paced(Delays(), self.pace), conductor_groups=groups)
+        return IronicSimSettings(delays=paced(WorkDurations(), self.pace), conductor_groups=groups)
 
 
 async def run(broker: Broker, bus_url: str, options: Options, *, health_at: str) -> None:

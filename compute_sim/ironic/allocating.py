@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec import structs
 
-from compute_sim.ironic.announcing import Announcer
+from compute_sim.ironic.announcing import NotificationAnnouncer
 from compute_sim.ironic.core.allocations import (
     ALLOCATING,
     Allocation,
@@ -24,7 +24,7 @@ class Allocator:
     def __init__(
         self,
         table: NodeTable,
-        announcer: Announcer,
+        announcer: NotificationAnnouncer,
         at: Callable[[float, Action], None],
         allocation_s: float,
     ) -> None:

@@ -5,20 +5,20 @@ script of faults (IronicScript) says so.
 import random
 
 from compute_sim.ironic.core.allocations import Allocation, AllocationWritten
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.node_events import NodeEvent
 from compute_sim.ironic.core.payloads import payload_of
 from compute_sim.ironic.core.script import IronicScript, Subject, publishings
 from compute_sim.ironic.notifications import PROPERTIES, Publish, body_of, routing_key
-from compute_sim.ironic.timers import Timers
+from compute_sim.ironic.timers import ActionTimers
 
 
-class Announcer:
+class NotificationAnnouncer:
     def __init__(
         self,
         publish: Publish,
         host: str,
-        timers: Timers,
+        timers: ActionTimers,
         chance: random.Random,
         started_s: float,
     ) -> None:
@@ -38,7 +38,7 @@ class Announcer:
         """The seconds since the fault script began."""
         return max(0.0, at_s - self._started_s)
 
-    def about(self, what: Node | Allocation, at_s: float) -> Subject:
+    def about(self, what: SimulatedNode | Allocation, at_s: float) -> Subject:
         count = self._counts[what.uuid] = self._counts.get(what.uuid, 0) + 1
         return Subject(what.name, what.uuid, self.since_s(at_s), count)
 

@@ -5,11 +5,11 @@ from functools import partial
 
 from msgspec import structs
 
-from compute_sim.ironic.announcing import Announcer
+from compute_sim.ironic.announcing import NotificationAnnouncer
 from compute_sim.ironic.core import orders, work
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.script import BmcSilent, NodeLocked, Subject, happening, why_work_fails
-from compute_sim.ironic.core.work import POWER_FAILURE, Job, Rules, Step
+from compute_sim.ironic.core.work import POWER_FAILURE, Job, Step, WorkRules
 from compute_sim.ironic.node_table import NodeTable
 from compute_sim.ironic.timers import Action
 
@@ -26,8 +26,8 @@ class Conductor:
     def __init__(
         self,
         table: NodeTable,
-        announcer: Announcer,
-        rules: Rules,
+        announcer: NotificationAnnouncer,
+        rules: WorkRules,
         at: Callable[[float, Action], None],
         periodic: str,
     ) -> None:
@@ -40,7 +40,7 @@ class Conductor:
         self._jobs: dict[str, tuple[Job, str]] = {}
         self._is_sync_due = False
 
-    def go(self, node: Node, step: Step | None, at_s: float, request: str) -> None:
+    def go(self, node: SimulatedNode, step: Step | None, at_s: float, request: str) -> None:
         """Store the node, publish its notifications, and schedule its next job in place of a former one."""
         if step is None:
             return
@@ -52,13 +52,13 @@ class Conductor:
             self._jobs[node.uuid] = planned = (step.job, request)
             self._at(step.job.due_s, partial(self._finish, node.uuid, planned))
 
-    def resume(self, node: Node, at_s: float) -> None:
+    def resume(self, node: SimulatedNode, at_s: float) -> None:
         self.go(node, work.resumed(node, at_s, self._rules), at_s, self._periodic)
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: SimulatedNode) -> None:
         self._jobs.pop(node.uuid, None)
 
-    def locked(self, node: Node, at_s: float) -> Node:
+    def locked(self, node: SimulatedNode, at_s: float) -> SimulatedNode:
         """The node as clients see it: locked, if the fault script locks it now."""
         script = self._announcer.script
         if not script.faults or node.reservation:
@@ -69,10 +69,10 @@ class Conductor:
             return structs.replace(node, reservation=self._rules.host)
         return node
 
-    def keep_power(self, node: Node, at_s: float) -> None:
+    def keep_power(self, node: SimulatedNode, at_s: float) -> None:
         self.go(node, orders.keep_power(node, at_s, self._rules), at_s, self._periodic)
 
-    def is_silent(self, node: Node, at_s: float) -> bool:
+    def is_silent(self, node: SimulatedNode, at_s: float) -> bool:
         about = Subject(node.name, node.uuid, self._announcer.since_s(at_s), 0)
         return any(happening(self._announcer.script, BmcSilent, about))
 
@@ -112,7 +112,7 @@ class Conductor:
         step = work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self._rules)
         self.go(node, step, at_s, request)
 
-    def _why_fails(self, node: Node, at_s: float, kind: str) -> str:
+    def _why_fails(self, node: SimulatedNode, at_s: float, kind: str) -> str:
         if kind in _NEEDS_BMC and self.is_silent(node, at_s):
             return f"Failed to get power state for node {node.uuid}: the BMC did not answer."
         script = self._announcer.script

@@ -14,7 +14,7 @@ import msgspec
 
 from bus.unreadable import NOT_JSON
 from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.node_table import TableChange
 
 # The file is written again when it has more lines than this per node, and in total.
@@ -38,7 +38,7 @@ class NodeFile:
         self._descriptor = -1
         self._begin()
 
-    def load(self) -> tuple[Node, ...]:
+    def load(self) -> tuple[SimulatedNode, ...]:
         return tuple(each.node for each in self._last.values() if each.node is not None)
 
     def load_allocations(self) -> tuple[Allocation, ...]:

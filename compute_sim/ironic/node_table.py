@@ -6,8 +6,8 @@ from typing import Literal
 from msgspec import Struct
 
 from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.changes import NamesInUse
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.changes import ValuesInUse
+from compute_sim.ironic.core.node import SimulatedNode
 
 
 class TableChange(Struct, frozen=True, array_like=True):
@@ -18,7 +18,7 @@ class TableChange(Struct, frozen=True, array_like=True):
     """
 
     uuid: str
-    node: Node | None = None
+    node: SimulatedNode | None = None
     kind: Literal["node", "allocation"] = "node"
     allocation: Allocation | None = None
 
@@ -37,14 +37,14 @@ class NodeTable:
         self, conductor_groups: Collection[str], keep: Keep, allocations: Iterable[Allocation] = ()
     ) -> None:
         # In the order in which they were created.
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, SimulatedNode] = {}
         self.allocations: dict[str, Allocation] = {each.uuid: each for each in allocations}
         self._conductor_groups = conductor_groups
         self._keep = keep
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
 
-    def find(self, ident: str) -> Node | None:
+    def find(self, ident: str) -> SimulatedNode | None:
         return self.nodes.get(self._names.get(ident, ident))
 
     def find_allocation(self, ident: str) -> Allocation | None:
@@ -52,19 +52,19 @@ class NodeTable:
         return found or next((each for each in self.allocations.values() if each.name == ident), None)
 
     @property
-    def names_in_use(self) -> NamesInUse:
-        return NamesInUse(
+    def names_in_use(self) -> ValuesInUse:
+        return ValuesInUse(
             self.nodes.keys(), self._names.keys(), self._instances.keys(), self._conductor_groups
         )
 
-    def add(self, node: Node) -> None:
+    def add(self, node: SimulatedNode) -> None:
         if node.uuid in self.nodes:
             raise ValueError(f"two nodes have the uuid {node.uuid}")
         self.nodes[node.uuid] = node
         self._index(node)
         self._keep((TableChange(node.uuid, node),))
 
-    def replace(self, old: Node, new: Node, allocation: Allocation | None = None) -> None:
+    def replace(self, old: SimulatedNode, new: SimulatedNode, allocation: Allocation | None = None) -> None:
         """Replace a node, together with the `allocation` that takes it. An allocation that the node no longer has is
         deleted.
         """
@@ -80,7 +80,7 @@ class NodeTable:
             changes += self._without_allocation(old.allocation_uuid)
         self._keep(changes)
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: SimulatedNode) -> None:
         self._unindex(node)
         del self.nodes[node.uuid]
         gone = () if node.allocation_uuid is None else self._without_allocation(node.allocation_uuid)
@@ -97,13 +97,13 @@ class NodeTable:
         gone = self.allocations.pop(uuid, None)
         return () if gone is None else (TableChange(uuid, kind="allocation"),)
 
-    def _index(self, node: Node) -> None:
+    def _index(self, node: SimulatedNode) -> None:
         if node.name is not None:
             self._names[node.name] = node.uuid
         if node.instance_uuid is not None:
             self._instances[node.instance_uuid] = node.uuid
 
-    def _unindex(self, node: Node) -> None:
+    def _unindex(self, node: SimulatedNode) -> None:
         if node.name is not None:
             self._names.pop(node.name, None)
         if node.instance_uuid is not None:

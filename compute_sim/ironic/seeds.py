@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 from msgspec import structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.node import Node, second
+from compute_sim.ironic.core.node import SimulatedNode, second
 
 _NAMESPACE = UUID("3f1c8a52-6d0e-4f5b-9c77-0a4be2d1c6ee")
 
@@ -18,7 +18,7 @@ def available_nodes(
     resource_class: str | None = "baremetal",
     name: str = "node",
     **fields: Any,
-) -> tuple[Node, ...]:
+) -> tuple[SimulatedNode, ...]:
     """Equal nodes, available and powered off: `node-00000` and so on, each with a uuid derived from its name."""
     made = []
     for number in range(count):
@@ -33,11 +33,13 @@ def available_nodes(
             "properties": {"cpus": 8, "memory_mb": 65536, "local_gb": 480, "cpu_arch": "x86_64"},
             **fields,
         }
-        made.append(Node(uuid=str(uuid5(_NAMESPACE, own)), name=own, resource_class=resource_class, **values))
+        made.append(
+            SimulatedNode(uuid=str(uuid5(_NAMESPACE, own)), name=own, resource_class=resource_class, **values)
+        )
     return tuple(made)
 
 
-def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[Node, ...]:
+def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[SimulatedNode, ...]:
     """Available nodes, distributed in turn over these conductor groups; all in the default group if there are none."""
     return tuple(
         structs.replace(node, conductor_group=groups[number % len(groups)]) if groups else node
@@ -45,7 +47,7 @@ def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[N
     )
 
 
-def with_start_times(node: Node, at_s: float) -> Node:
+def with_start_times(node: SimulatedNode, at_s: float) -> SimulatedNode:
     """A node at the start of the simulation: missing times are filled in, and the power that its BMC reports."""
     at = second(at_s)
     provisioned_at = None if node.provision_state == states.ENROLL else at

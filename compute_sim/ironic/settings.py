@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from bus.topology import IRONIC
-from compute_sim.ironic.core.work import Delays, Rules
+from compute_sim.ironic.core.work import WorkDurations, WorkRules
 
-__all__ = ["Delays", "IronicSimSettings", "paced"]
+__all__ = ["IronicSimSettings", "WorkDurations", "paced"]
 
 
-def paced(delays: Delays, pace: float) -> Delays:
+def paced(delays: WorkDurations, pace: float) -> WorkDurations:
     """The delays multiplied by `pace`, except the power sync and the wait for an agent."""
     shortened = {
         field: getattr(delays, field) * pace
@@ -20,7 +20,7 @@ def paced(delays: Delays, pace: float) -> Delays:
     return structs.replace(delays, **shortened)
 
 
-class IronicSimSettings(Rules, frozen=True, kw_only=True):
+class IronicSimSettings(WorkRules, frozen=True, kw_only=True):
     # The conductor groups that are served; "" is the default group.
     conductor_groups: tuple[str, ...] = ("", "rack1", "rack2", "rack3")
     ports_count: int = 2

@@ -13,11 +13,11 @@ import os_traits
 
 from bus.parts import Periodic
 from compute_sim.ironic.allocating import Allocator
-from compute_sim.ironic.announcing import Announcer
+from compute_sim.ironic.announcing import NotificationAnnouncer
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.core import changes, orders, states
 from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.node_events import NodeWritten
 from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import no_such_node
@@ -27,7 +27,7 @@ from compute_sim.ironic.node_table import Keep, NodeTable
 from compute_sim.ironic.notifications import Publish, new_request_id, new_uuid
 from compute_sim.ironic.seeds import with_start_times
 from compute_sim.ironic.settings import IronicSimSettings
-from compute_sim.ironic.timers import Action, Timers
+from compute_sim.ironic.timers import Action, ActionTimers
 
 LATEST_MINOR = 115
 _STANDARD_TRAITS = frozenset(os_traits.get_traits())
@@ -56,7 +56,7 @@ class SimulatedIronic(Periodic):
 
     def __init__(
         self,
-        nodes: Iterable[Node],
+        nodes: Iterable[SimulatedNode],
         clock_s: Callable[[], float],
         publish: Publish,
         settings: IronicSimSettings | None = None,
@@ -70,10 +70,12 @@ class SimulatedIronic(Periodic):
         self.settings = settings or IronicSimSettings()
         self._clock_s = clock_s
         self._chance = chance or random.Random()
-        self._timers = Timers()
+        self._timers = ActionTimers()
         self._away: tuple[float, bool] | None = None
         self._table = NodeTable(self.settings.conductor_groups, keep or (lambda _: None), allocations)
-        self._announcer = Announcer(publish, self.settings.host, self._timers, self._chance, clock_s())
+        self._announcer = NotificationAnnouncer(
+            publish, self.settings.host, self._timers, self._chance, clock_s()
+        )
         self._conductor = Conductor(
             self._table, self._announcer, self.settings, self._at, new_request_id(self._chance)
         )
@@ -153,76 +155,76 @@ class SimulatedIronic(Periodic):
     # Nodes
 
     @property
-    def nodes(self) -> Mapping[str, Node]:
+    def nodes(self) -> Mapping[str, SimulatedNode]:
         """All nodes by uuid, in the order in which they were created."""
         return self._table.nodes
 
-    def node(self, ident: str) -> Node | None:
+    def node(self, ident: str) -> SimulatedNode | None:
         """The node with this uuid or name, locked if the fault script locks it now; None if there is none."""
         self.advance()
         node = self._table.find(ident)
         return None if node is None else self._conductor.locked(node, self._clock_s())
 
-    def known(self, ident: str) -> Node:
-        """The node as `node` returns it; raises Refused if there is none."""
+    def known(self, ident: str) -> SimulatedNode:
+        """The node as `node` returns it; raises RequestRefused if there is none."""
         node = self.node(ident)
         if node is None:
             raise no_such_node(ident)
         return node
 
-    def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> Node:
+    def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> SimulatedNode:
         now_s, request = self._begin()
         uuid = new_uuid(self._chance)
         written = changes.create(fields, self._table.names_in_use, now_s, minor, uuid=uuid)
         return self._write(written, "create", now_s, request, self._table.add)
 
-    def patch(self, ident: str, operations: object, minor: int = LATEST_MINOR) -> Node:
+    def patch(self, ident: str, operations: object, minor: int = LATEST_MINOR) -> SimulatedNode:
         return self._written(
             ident,
             "update",
             lambda node, now_s: changes.patch(node, operations, self._table.names_in_use, now_s, minor),
         )
 
-    def set_traits(self, ident: str, traits: Sequence[str], *, replaces: bool = True) -> Node:
+    def set_traits(self, ident: str, traits: Sequence[str], *, replaces: bool = True) -> SimulatedNode:
         return self._written(
             ident,
             "update",
             lambda node, _: changes.set_traits(node, traits, _STANDARD_TRAITS, replaces=replaces),
         )
 
-    def remove_traits(self, ident: str, trait: str | None = None) -> Node:
+    def remove_traits(self, ident: str, trait: str | None = None) -> SimulatedNode:
         return self._written(ident, "update", lambda node, _: changes.remove_traits(node, trait))
 
-    def delete(self, ident: str) -> Node:
+    def delete(self, ident: str) -> SimulatedNode:
         gone = self._written(ident, "delete", lambda node, _: changes.delete(node))
         self._conductor.forget(gone)
         self._table.remove(gone)
         return gone
 
-    def set_maintenance(self, ident: str, *, is_on: bool, reason: str | None = None) -> Node:
+    def set_maintenance(self, ident: str, *, is_on: bool, reason: str | None = None) -> SimulatedNode:
         return self._written(
             ident, "maintenance_set", lambda node, now_s: changes.set_maintenance(node, is_on, reason, now_s)
         )
 
-    def provision(self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR) -> Node:
+    def provision(self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR) -> SimulatedNode:
         asked = ProvisionOrder(target=order) if isinstance(order, str) else order
         return self._ordered(
             ident, lambda node, now_s: orders.order_provision(node, asked, now_s, self.settings, minor)
         )
 
-    def set_power(self, ident: str, target: str) -> Node:
+    def set_power(self, ident: str, target: str) -> SimulatedNode:
         return self._ordered(
             ident, lambda node, now_s: orders.order_power(node, target, now_s, self.settings)
         )
 
-    def set_console(self, ident: str, *, is_on: bool) -> Node:
+    def set_console(self, ident: str, *, is_on: bool) -> SimulatedNode:
         """Switch the console. Ironic says so by `console_set`, which this simulation does not send."""
         return self._quietly(ident, lambda node: changes.set_console(node, is_on=is_on))
 
-    def attach_vif(self, ident: str, vif: str) -> Node:
+    def attach_vif(self, ident: str, vif: str) -> SimulatedNode:
         return self._quietly(ident, lambda node: changes.attach_vif(node, vif, self.settings.ports_count))
 
-    def detach_vif(self, ident: str, vif: str) -> Node:
+    def detach_vif(self, ident: str, vif: str) -> SimulatedNode:
         return self._quietly(ident, lambda node: changes.detach_vif(node, vif))
 
     def why_not_deployable(self, ident: str) -> Mapping[str, str]:
@@ -261,7 +263,9 @@ class SimulatedIronic(Periodic):
         self.advance()
         return self._clock_s(), new_request_id(self._chance)
 
-    def _written(self, ident: str, action: str, change: Callable[[Node, float], changes.ChangedNode]) -> Node:
+    def _written(
+        self, ident: str, action: str, change: Callable[[SimulatedNode, float], changes.ChangedNode]
+    ) -> SimulatedNode:
         """Apply a change to a node, with notifications before and after."""
         now_s, request = self._begin()
         node = self.known(ident)
@@ -274,9 +278,9 @@ class SimulatedIronic(Periodic):
         action: str,
         at_s: float,
         request: str,
-        store: Callable[[Node], None],
-    ) -> Node:
-        def say(node: Node, status: str) -> None:
+        store: Callable[[SimulatedNode], None],
+    ) -> SimulatedNode:
+        def say(node: SimulatedNode, status: str) -> None:
             self._announcer.say(NodeWritten(node, action, status), at_s, request)
 
         say(written.start, "start")
@@ -287,7 +291,7 @@ class SimulatedIronic(Periodic):
         say(written.after, "end")
         return written.after
 
-    def _ordered(self, ident: str, order: Callable[[Node, float], Step]) -> Node:
+    def _ordered(self, ident: str, order: Callable[[SimulatedNode, float], Step]) -> SimulatedNode:
         """Have the conductor begin to execute an order on a node."""
         now_s, request = self._begin()
         node = self.known(ident)
@@ -295,7 +299,7 @@ class SimulatedIronic(Periodic):
         self._conductor.go(node, step, now_s, request)
         return step.node
 
-    def _quietly(self, ident: str, change: Callable[[Node], Node]) -> Node:
+    def _quietly(self, ident: str, change: Callable[[SimulatedNode], SimulatedNode]) -> SimulatedNode:
         """Apply a change to a node without notifications."""
         node = self.known(ident)
         changed = change(node)

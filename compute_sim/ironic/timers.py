@@ -6,7 +6,7 @@ from collections.abc import Callable
 Action = Callable[[float], None]
 
 
-class Timers:
+class ActionTimers:
     """Runs actions when they are due. An action is called with its due time, however late it runs."""
 
     def __init__(self) -> None:

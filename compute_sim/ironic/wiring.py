@@ -9,7 +9,7 @@ from msgspec import Struct
 from bus.broker import Broker
 from bus.process import Part
 from compute_sim.ironic.api.server import IronicServer
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.node_file import NodeFile
 from compute_sim.ironic.sending import NotificationSender
@@ -31,7 +31,7 @@ class IronicSimulation(Struct, frozen=True):
 
 def simulated_ironic(
     broker: Broker,
-    nodes: Iterable[Node],
+    nodes: Iterable[SimulatedNode],
     settings: IronicSimSettings | None = None,
     *,
     script: IronicScript | None = None,

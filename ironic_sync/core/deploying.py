@@ -30,7 +30,7 @@ from bus.messages.config_drive import parts_of
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
-from ironic_sync.core.rows import Answer, Deploy, Deployed, NodeRow, Rebuilt
+from ironic_sync.core.rows import Answer, Deployed, NodeDeploy, NodeRow, Rebuilt
 
 # The action of a deploy in each provision state, for a node that has its instance or is free.
 BEGIN, WAIT, DONE, FAILED, LOST = "begin", "wait", "done", "failed", "lost"
@@ -169,7 +169,7 @@ _WORDS: Mapping[type, str] = {
 Step = SetInstance | ClearInstance | ReadVifs | AttachVif | DetachVif | Validate | SetState
 
 
-class Wait(Struct, frozen=True):
+class WaitForNode(Struct, frozen=True):
     """An outcome: nothing can be done for now. Read the node again when a notification comes, or after a while."""
 
     why: str
@@ -206,10 +206,10 @@ class Gone(Struct, frozen=True):
     """An outcome: nothing of the attempt is left on the node."""
 
 
-Outcome = Wait | Again | Note | Fail | Finish | Gone
+Outcome = WaitForNode | Again | Note | Fail | Finish | Gone
 
 
-def next_step(deploy: Deploy, seen: Seen) -> Step | Outcome:
+def next_step(deploy: NodeDeploy, seen: Seen) -> Step | Outcome:
     if deploy.is_cleanup:
         return _undeploying(deploy, seen)
     assert deploy.order is not None, "a deploy has its order"
@@ -233,7 +233,7 @@ def after_step(seen: Seen, step: Step) -> Seen:
             return seen
 
 
-def after_refusal(deploy: Deploy, step: Step, status: int, message: str) -> Outcome:
+def after_refusal(deploy: NodeDeploy, step: Step, status: int, message: str) -> Outcome:
     """The outcome when Ironic refuses a step. A conflict about the instance_uuid may pass: another node may still be
     losing it. So may a 404: the node is read again.
     """
@@ -242,7 +242,7 @@ def after_refusal(deploy: Deploy, step: Step, status: int, message: str) -> Outc
     return after_failure(deploy, why) if may_pass or deploy.is_cleanup else Fail(why)
 
 
-def after_failure(deploy: Deploy, why: str, *, is_answer: bool = True) -> Outcome:
+def after_failure(deploy: NodeDeploy, why: str, *, is_answer: bool = True) -> Outcome:
     """The outcome when a step fails though Ironic has just answered a question about the node. `is_answer`: the failure
     itself is an answer, such as a lock or an error; otherwise no answer came.
 
@@ -255,7 +255,7 @@ def after_failure(deploy: Deploy, why: str, *, is_answer: bool = True) -> Outcom
     return Fail(f"{why} (try {deploy.refusals + 1}, the last)")
 
 
-def after_no_effect(deploy: Deploy, step: Step) -> Outcome:
+def after_no_effect(deploy: NodeDeploy, step: Step) -> Outcome:
     """The outcome when Ironic has just accepted this step, and the node is as it was before."""
     hint = " (the network interface 'noop' attaches none)" if isinstance(step, AttachVif) else ""
     why = f"Ironic accepts the order to {words_of(step)}, and nothing changes{hint}"
@@ -264,7 +264,7 @@ def after_no_effect(deploy: Deploy, step: Step) -> Outcome:
     return Fail(f"{why}: {deploy.repeats + 1} tries")
 
 
-def leaves_ports(deploy: Deploy) -> bool:
+def leaves_ports(deploy: NodeDeploy) -> bool:
     """Whether a cleanup gives up detaching ports: Ironic has refused it, or accepted it without effect, too often."""
     return deploy.refusals >= REFUSALS_MAX or deploy.repeats >= NO_EFFECT_MAX
 
@@ -293,13 +293,13 @@ def why_invalid(checks: Mapping[str, InterfaceCheck]) -> str:
     return f"the node does not validate: {'; '.join(flaws)}" if flaws else ""
 
 
-def is_end(deploy: Deploy, outcome: Outcome) -> bool:
+def is_end(deploy: NodeDeploy, outcome: Outcome) -> bool:
     """Is the order finished by this outcome? After a failed deploy, the cleanup is left to do."""
     return isinstance(outcome, Finish | Gone) or (isinstance(outcome, Fail) and deploy.kind == "rebuild")
 
 
 def ended(
-    row: NodeRow, deploy: Deploy, outcome: Outcome, node: Node | None = None
+    row: NodeRow, deploy: NodeDeploy, outcome: Outcome, node: Node | None = None
 ) -> tuple[NodeRow, Answer | None]:
     """The row without its deploy, and the answer for the conductor, if it waits for one. `node` is the last state read."""
     row = structs.replace(row, deploy=None)
@@ -327,7 +327,7 @@ def is_held(row: NodeRow) -> bool:
     return bool(row.reported and row.reported.reserved) or bool(row.report_note) or not row.cell
 
 
-def _rebuilt(deploy: Deploy, order: RedeployInstance, outcome: Outcome, node: Node | None) -> Rebuilt:
+def _rebuilt(deploy: NodeDeploy, order: RedeployInstance, outcome: Outcome, node: Node | None) -> Rebuilt:
     if not isinstance(outcome, Fail):
         return Rebuilt(number=order.number)
     is_ours = node is not None and node.instance_uuid == deploy.instance
@@ -391,7 +391,7 @@ def _host_name(name: str) -> str:
 
 
 def _deploying(  # noqa: PLR0911 - one for each kind of state
-    deploy: Deploy, order: DeployInstance, seen: Seen
+    deploy: NodeDeploy, order: DeployInstance, seen: Seen
 ) -> Step | Outcome:
     node = seen.node
     if node is None:
@@ -407,18 +407,18 @@ def _deploying(  # noqa: PLR0911 - one for each kind of state
             why = f": {node.maintenance_reason}" if node.maintenance_reason else ""
             return Fail(f"the node was put in maintenance while it was deployed{why}")
         case "wait" if is_ours:
-            return Wait(_state_of(node))
+            return WaitForNode(_state_of(node))
         case "done" if is_ours:
             return Finish()
         case "failed" if is_ours:
             return Fail(f"{state}: {node.last_error or 'Ironic gives no reason'}")
         case None if is_ours:
-            return Wait(f"provision state {state!r} is not known here")
+            return WaitForNode(f"provision state {state!r} is not known here")
         case _:
             return Fail("; ".join(reasons_against(_without_instance(node))))
 
 
-def _beginning(deploy: Deploy, order: DeployInstance, node: Node, seen: Seen) -> Step | Outcome:
+def _beginning(deploy: NodeDeploy, order: DeployInstance, node: Node, seen: Seen) -> Step | Outcome:
     if reasons := reasons_against(_without_instance(node)):
         return Fail("; ".join(reasons))
     if not seen.has_info:
@@ -433,7 +433,7 @@ def _beginning(deploy: Deploy, order: DeployInstance, node: Node, seen: Seen) ->
 
 
 def _rebuilding(  # noqa: PLR0911 - one for each kind of state
-    deploy: Deploy, order: RedeployInstance, seen: Seen
+    deploy: NodeDeploy, order: RedeployInstance, seen: Seen
 ) -> Step | Outcome:
     node = seen.node
     if node is None:
@@ -443,7 +443,7 @@ def _rebuilding(  # noqa: PLR0911 - one for each kind of state
     is_ordered = deploy.is_ordered or seen.is_ordered
     match OF_REBUILDS.get(node.provision_state):
         case "wait":
-            return Wait(_state_of(node))
+            return WaitForNode(_state_of(node))
         case "begin" if not deploy.before:
             return Note(_since(node))
         case "begin" if deploy.before == _since(node) and not is_ordered:
@@ -468,7 +468,7 @@ def _since(node: Node) -> str:
 
 
 def _undeploying(  # noqa: PLR0911 - one for each kind of state
-    deploy: Deploy, seen: Seen
+    deploy: NodeDeploy, seen: Seen
 ) -> Step | Outcome:
     node = seen.node
     if node is None:
@@ -487,10 +487,10 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
         case "clear":
             return DetachVif(seen.vifs[0]) if seen.vifs else ClearInstance()
         case _:
-            return Wait(_state_of(node))
+            return WaitForNode(_state_of(node))
 
 
-def _detaching_ours(deploy: Deploy, node: Node, seen: Seen) -> Step | Outcome:
+def _detaching_ours(deploy: NodeDeploy, node: Node, seen: Seen) -> Step | Outcome:
     """The next step of a cleanup when Ironic's instance_uuid is not ours any more, or never was.
 
     The ports of our order may still be attached, and nobody else knows of them, so they are detached. Ironic itself

@@ -64,7 +64,7 @@ class Ignored(Struct, frozen=True):
     is_known: bool = True
 
 
-class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UnreadableNotification(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A body that cannot be read as a notification. `reason` names the wrong field. `node` is the id of its node, if
     that can be read: then the node is read from Ironic.
     """
@@ -74,7 +74,7 @@ class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_us: int = 0
 
 
-Notification = NodeNotified | NodeDoubted | AllocationNotified | Unreadable
+Notification = NodeNotified | NodeDoubted | AllocationNotified | UnreadableNotification
 
 
 # Ironic's own envelope.
@@ -115,7 +115,7 @@ _allocation = msgspec.json.Decoder(_NotifiedAllocation)
 def read(body: bytes) -> Notification | Ignored:
     """The notification in the body, or the reason why there is none."""
     notification = _unwrapped(body)
-    if isinstance(notification, Unreadable):
+    if isinstance(notification, UnreadableNotification):
         return notification
     event = EVENTS.get(notification.event_type)
     if event is None:
@@ -127,18 +127,18 @@ def read(body: bytes) -> Notification | Ignored:
     timestamp = notification.timestamp
     at_us = microseconds(timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC))
     if at_us <= 0:
-        return Unreadable(reason=f"timestamp is {timestamp}: only times after 1970 are allowed")
+        return UnreadableNotification(reason=f"timestamp is {timestamp}: only times after 1970 are allowed")
     result = _about(notification, event, at_us)
-    if not isinstance(result, Unreadable):
+    if not isinstance(result, UnreadableNotification):
         return result
     # With the node, so that it can be read again.
     return structs.replace(result, node=_node_named_in(notification), at_us=at_us)
 
 
-def _unwrapped(body: bytes) -> _Notification | Unreadable:
+def _unwrapped(body: bytes) -> _Notification | UnreadableNotification:
     """The notification itself, whether or not oslo.messaging's envelope is around it."""
     if len(body) > BODY_BYTES_MAX:
-        return Unreadable(reason=f"the body has {len(body)} bytes: {BODY_BYTES_MAX} are allowed")
+        return UnreadableNotification(reason=f"the body has {len(body)} bytes: {BODY_BYTES_MAX} are allowed")
     text: bytes | str = body
     try:
         envelope = _envelope.decode(body)
@@ -148,7 +148,7 @@ def _unwrapped(body: bytes) -> _Notification | Unreadable:
             text = envelope.message
         return _notification.decode(text)
     except NOT_AS_TYPED as problem:
-        return Unreadable(reason=flaw_of(problem, text))
+        return UnreadableNotification(reason=flaw_of(problem, text))
 
 
 def _about(notification: _Notification, event: Event, at_us: int) -> Notification:
@@ -180,11 +180,13 @@ def _about(notification: _Notification, event: Event, at_us: int) -> Notificatio
                     is_deleted=event.treatment == "deleted",
                 )
     except NOT_AS_TYPED as problem:
-        return Unreadable(reason=flaw_of(problem, bytes(text)))
+        return UnreadableNotification(reason=flaw_of(problem, bytes(text)))
 
 
-def _wrong_version(field: str, version: str, major: str) -> Unreadable:
-    return Unreadable(reason=f"{field} is {shown(version)}: this release reads {major}.x, whatever the x")
+def _wrong_version(field: str, version: str, major: str) -> UnreadableNotification:
+    return UnreadableNotification(
+        reason=f"{field} is {shown(version)}: this release reads {major}.x, whatever the x"
+    )
 
 
 def _node_named_in(notification: _Notification) -> ProviderId | None:

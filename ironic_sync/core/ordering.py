@@ -18,7 +18,7 @@ from ironic_sync.core.notifications import (
     NodeDoubted,
     NodeNotified,
     Notification,
-    Unreadable,
+    UnreadableNotification,
 )
 from ironic_sync.core.offers import is_available
 from ironic_sync.core.rows import NodeRow
@@ -40,7 +40,7 @@ DELETED_SPEAKS = "a notification came after its deletion"
 AHEAD = "a notification has a time that is yet to come: its publisher's clock or this daemon's is wrong"
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class OrderingRules(Struct, frozen=True, kw_only=True):
     """How updates are ordered, and whether Ironic can be read. `now_us` is the daemon's clock, 0 where it does not matter."""
 
     skew_us: int
@@ -48,7 +48,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     now_us: int = 0
 
 
-def after_notification(row: NodeRow, notification: Notification, rules: Rules) -> NodeRow:
+def after_notification(row: NodeRow, notification: Notification, rules: OrderingRules) -> NodeRow:
     """The row after a notification."""
     match notification:
         case NodeNotified():
@@ -58,9 +58,9 @@ def after_notification(row: NodeRow, notification: Notification, rules: Rules) -
         case AllocationNotified():
             keeps_node = notification.node is not None and notification.kind != "delete"
             return _doubted(row, rules, ALLOCATION_CHANGED, held=keeps_node)
-        case Unreadable() if 0 < notification.at_us <= row.heard_at_us:
+        case UnreadableNotification() if 0 < notification.at_us <= row.heard_at_us:
             return row
-        case Unreadable():
+        case UnreadableNotification():
             return _doubted(row, rules, UNREADABLE, held=True)
 
 
@@ -132,10 +132,10 @@ def not_listed(row: NodeRow) -> NodeRow:
     """
     if row.is_deleted:
         return row
-    return _doubted(row, Rules(skew_us=0, can_read=True), NOT_LISTED, held=True)
+    return _doubted(row, OrderingRules(skew_us=0, can_read=True), NOT_LISTED, held=True)
 
 
-def _after_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
+def _after_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> NodeRow:
     is_newer = notified.at_us > row.heard_at_us
     is_unordered = rules.can_read and _is_unordered(row, notified, rules.skew_us)
     if not is_newer:
@@ -164,7 +164,7 @@ def _after_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
     return _doubted_for_order(after, row, notified, rules) if is_unordered else after
 
 
-def _after_late_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
+def _after_late_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> NodeRow:
     """The row after a notification that was sent before the node was last read. The state that was read stays. If the
     notification differs from it, the node is read again, since the publisher's clock and the daemon's may differ.
     """
@@ -210,7 +210,9 @@ def _is_older_than_read(row: NodeRow, notified: NodeNotified, skew_us: int) -> b
     )
 
 
-def _doubted_for_order(after: NodeRow, before: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
+def _doubted_for_order(
+    after: NodeRow, before: NodeRow, notified: NodeNotified, rules: OrderingRules
+) -> NodeRow:
     """Put the row `after` in doubt: nobody can say whether `notified` or the last notification of `before` is the later
     one.
     """
@@ -219,7 +221,7 @@ def _doubted_for_order(after: NodeRow, before: NodeRow, notified: NodeNotified, 
     return _doubted(after, rules, doubt, held=not _are_free(notified, before))
 
 
-def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> NodeRow:
+def _doubted(row: NodeRow, rules: OrderingRules, doubt: str, *, held: bool = False) -> NodeRow:
     """The row with one more reason to read the node again; the same row if it has that reason already."""
     if not rules.can_read:
         return row
@@ -248,7 +250,7 @@ def _with_shard(node: Node, before: Node | None) -> Node:
     return structs.replace(node, shard=before.shard)
 
 
-def _heard_at(notified: NodeNotified, rules: Rules) -> int:
+def _heard_at(notified: NodeNotified, rules: OrderingRules) -> int:
     ahead_us = rules.skew_us if rules.can_read else AHEAD_US_MAX
     return rules.now_us if rules.now_us and notified.at_us > rules.now_us + ahead_us else notified.at_us
 

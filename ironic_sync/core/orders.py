@@ -25,7 +25,7 @@ from bus.messages.cell import (
 from bus.messages.hosts import NODE
 from bus.moments import EPOCH
 from ironic_sync.core.offers import reasons_against
-from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow, Rebuilt
+from ironic_sync.core.rows import Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 
 Order = DeployInstance | UndeployInstance | RedeployInstance
 Ordered = tuple[NodeRow, Answer | None]
@@ -52,19 +52,19 @@ def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) 
             return _after_undeploy(row, order, now)
 
 
-def spawned(deployed: Deployed | Deploy, row: NodeRow) -> InstanceSpawned:
+def spawned(deployed: Deployed | NodeDeploy, row: NodeRow) -> InstanceSpawned:
     return InstanceSpawned(
         cell=deployed.cell, instance=deployed.instance, attempt=deployed.attempt, host=row.id, kind=NODE
     )
 
 
-def spawn_failed(order: Deploy | DeployInstance, row: NodeRow, reason: str) -> SpawnFailed:
+def spawn_failed(order: NodeDeploy | DeployInstance, row: NodeRow, reason: str) -> SpawnFailed:
     return SpawnFailed(
         cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id, reason=reason
     )
 
 
-def destroyed(order: Deploy | UndeployInstance, row: NodeRow) -> InstanceDestroyed:
+def destroyed(order: NodeDeploy | UndeployInstance, row: NodeRow) -> InstanceDestroyed:
     return InstanceDestroyed(cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id)
 
 
@@ -110,7 +110,7 @@ def with_leftover(row: NodeRow) -> NodeRow:
     end = next((each for each in row.ended if each.instance == node.instance_uuid), None)
     if end is None or (row.deployed is not None and row.deployed.instance == end.instance):
         return row
-    deploy = Deploy(
+    deploy = NodeDeploy(
         kind="undeploy",
         cell=row.cell,
         instance=end.instance,
@@ -203,8 +203,8 @@ def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can
     return structs.replace(row, deploy=_begun("rebuild", order, now)), None
 
 
-def _begun(kind: Literal["deploy", "undeploy", "rebuild"], order: Order, now: datetime) -> Deploy:
-    return Deploy(
+def _begun(kind: Literal["deploy", "undeploy", "rebuild"], order: Order, now: datetime) -> NodeDeploy:
+    return NodeDeploy(
         kind=kind,
         cell=order.cell,
         instance=order.instance,
@@ -249,7 +249,7 @@ def _is_on(row: NodeRow, order: UndeployInstance | RedeployInstance) -> bool:
     return node is not None and node.instance_uuid == order.instance and row.cell == order.cell
 
 
-def _is_same(known: Deploy | Deployed, order: Order) -> bool:
+def _is_same(known: NodeDeploy | Deployed, order: Order) -> bool:
     return (known.instance, known.attempt, known.cell) == (order.instance, order.attempt, order.cell)
 
 

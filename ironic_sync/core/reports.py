@@ -34,7 +34,7 @@ Foreign = Literal["leave", "take"]
 EPOCH_RAISES_MAX = 3
 
 
-class SentReport(Struct, frozen=True):
+class ReportUnderWay(Struct, frozen=True):
     """A report under way and its content: an offer, or None for the removal of the provider. `version` is the row's. A
     trial removes something that an instance may hold, so placement may refuse it.
     """
@@ -47,7 +47,7 @@ class SentReport(Struct, frozen=True):
 
 def report_of(
     row: NodeRow, standard_traits: AbstractSet[str], *, foreign: Foreign = "leave", may_try: bool = True
-) -> SentReport | None:
+) -> ReportUnderWay | None:
     """The next report of this node; None if there is none.
 
     A trial is a report that removes something, so placement may refuse it. `may_try` is false if placement has just
@@ -67,7 +67,7 @@ def report_of(
     if row.offer.says_the_same_as(row.reported):
         return None
     report = _report(row, row.offer, foreign, offer_number(row))
-    return SentReport(report, row.offer, row.version)
+    return ReportUnderWay(report, row.offer, row.version)
 
 
 def trial_number(row: NodeRow) -> int:
@@ -86,7 +86,7 @@ def offer_number(row: NodeRow) -> int:
     return trial_number(row) + 1
 
 
-def after_verdict(row: NodeRow, sent: SentReport, verdict: ReportVerdict) -> NodeRow:
+def after_verdict(row: NodeRow, sent: ReportUnderWay, verdict: ReportVerdict) -> NodeRow:
     """The row after placement's answer to a report. The row may have changed since the report was made."""
     match verdict:
         case ReportAccepted(kept=kept):
@@ -103,7 +103,7 @@ def after_verdict(row: NodeRow, sent: SentReport, verdict: ReportVerdict) -> Nod
             assert_never(verdict)
 
 
-def _accepted(row: NodeRow, sent: SentReport, note: str) -> NodeRow:
+def _accepted(row: NodeRow, sent: ReportUnderWay, note: str) -> NodeRow:
     if sent.version < row.content_version:
         # The row says something else by now, and another report of it may have been accepted after this one.
         return row
@@ -126,7 +126,7 @@ def _accepted(row: NodeRow, sent: SentReport, note: str) -> NodeRow:
     )
 
 
-def _removed(row: NodeRow, sent: SentReport) -> NodeRow:
+def _removed(row: NodeRow, sent: ReportUnderWay) -> NodeRow:
     gone = structs.replace(
         row,
         reported=None,
@@ -141,7 +141,7 @@ def _removed(row: NodeRow, sent: SentReport) -> NodeRow:
     return gone
 
 
-def _outdated(row: NodeRow, sent: SentReport, verdict: ReportOutdated) -> NodeRow:
+def _outdated(row: NodeRow, sent: ReportUnderWay, verdict: ReportOutdated) -> NodeRow:
     """The row after placement refused a report, since it knows a later epoch, or the same or a later number of this
     epoch.
 
@@ -155,13 +155,13 @@ def _outdated(row: NodeRow, sent: SentReport, verdict: ReportOutdated) -> NodeRo
     return row
 
 
-def _in_use(row: NodeRow, sent: SentReport, verdict: InventoryInUse) -> NodeRow:
+def _in_use(row: NodeRow, sent: ReportUnderWay, verdict: InventoryInUse) -> NodeRow:
     if sent.offer is not None and sent.offer == row.offer:
         return structs.replace(row, offer=keeping_class(row.offer, verdict.resource))
     return structs.replace(row, report_note=f"{verdict.used} of {verdict.resource} is still held")
 
 
-def _behind(row: NodeRow, sent: SentReport, epoch: int) -> NodeRow:
+def _behind(row: NodeRow, sent: ReportUnderWay, epoch: int) -> NodeRow:
     """The row after placement refused its report, since placement knows a later epoch of the node.
 
     The owner then raises the node's epoch above that one. After too many raises it leaves the node alone, since something
@@ -176,7 +176,7 @@ def _behind(row: NodeRow, sent: SentReport, epoch: int) -> NodeRow:
     return structs.replace(row, epoch_ahead=epoch, epoch_raises=row.epoch_raises + 1)
 
 
-def _kept(row: NodeRow, sent: SentReport, verdict: TreeKept) -> NodeRow:
+def _kept(row: NodeRow, sent: ReportUnderWay, verdict: TreeKept) -> NodeRow:
     if not verdict.epoch:
         where = f"in cell {verdict.cell!r}" if verdict.cell else "in no cell"
         return _left_alone(row, f"something else wrote its provider, {where}")
@@ -198,8 +198,8 @@ def _left_alone(row: NodeRow, why: str) -> NodeRow:
     )
 
 
-def _trial(row: NodeRow, offer: Offer | None, foreign: Foreign) -> SentReport:
-    return SentReport(_report(row, offer, foreign, trial_number(row)), offer, row.version, is_trial=True)
+def _trial(row: NodeRow, offer: Offer | None, foreign: Foreign) -> ReportUnderWay:
+    return ReportUnderWay(_report(row, offer, foreign, trial_number(row)), offer, row.version, is_trial=True)
 
 
 def _report(row: NodeRow, offer: Offer | None, foreign: Foreign, number: int) -> ReportInventory:

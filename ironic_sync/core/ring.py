@@ -50,7 +50,7 @@ class Owned(Struct, frozen=True, gc=False):
     holds_instance: bool = False
 
 
-class Move(Struct, frozen=True, gc=False):
+class NodeHandover(Struct, frozen=True, gc=False):
     """An order to give a node to another owner, or to the same one in a new epoch. It is carried out only if the node
     still has this owner and this epoch, and with `only_free`, only if no instance is on it. The node's next epoch
     will be above `above`.
@@ -94,29 +94,29 @@ class Ring:
         return tuple(sorted(scored, key=lambda each: -each[1]))
 
 
-def takes(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[Move, ...]:
+def takes(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[NodeHandover, ...]:
     """The moves to `me` of nodes whose owner is not alive, and which the ring assigns to `me`."""
     ring, alive = Ring(members), names_alive(members)
     return tuple(
-        Move(each.id, each.owner, each.epoch, me)
+        NodeHandover(each.id, each.owner, each.epoch, me)
         for each in owned
         if each.owner not in alive and ring.owner_of(each.id) == me
     )
 
 
-def takes_anew(owned: Iterable[Owned], me: str) -> tuple[Move, ...]:
+def takes_anew(owned: Iterable[Owned], me: str) -> tuple[NodeHandover, ...]:
     """The moves that give a new epoch to nodes that carry my name from an earlier lease: somebody may still act on
     them in the old epoch.
     """
-    return tuple(Move(each.id, me, each.epoch, me) for each in owned if each.owner == me)
+    return tuple(NodeHandover(each.id, me, each.epoch, me) for each in owned if each.owner == me)
 
 
-def gives(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[Move, ...]:
+def gives(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[NodeHandover, ...]:
     """My nodes that belong to another live daemon. If I drain, that is all of them, as long as there is another."""
     ring = Ring(members)
     drains = any(each.name == me and each.is_draining for each in members)
     return tuple(
-        Move(each.id, me, each.epoch, to, only_free=not drains)
+        NodeHandover(each.id, me, each.epoch, to, only_free=not drains)
         for each in owned
         if each.owner == me
         and (drains or not each.holds_instance)

@@ -38,7 +38,7 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return other is not None and self == structs.replace(other, reasons=self.reasons)
 
 
-class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeDeploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An order of a cell's conductor for a node, and its progress. A node has at most one.
 
     A deploy with a `failure` is being cleaned up; the failure is reported when the instance is off the node. A failed
@@ -164,7 +164,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch_raises: int = 0
     missing_since_us: int = 0
     is_foreign: bool = False
-    deploy: Deploy | None = None
+    deploy: NodeDeploy | None = None
     deployed: Deployed | None = None
     ended: tuple[Ended, ...] = ()
     answers: tuple[Answer, ...] = ()

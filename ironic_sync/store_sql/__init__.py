@@ -4,7 +4,7 @@ The tables must exist: `bus.sql.upgrade(url, "ironic_sync")` makes them. On Post
 of statements.
 
     rows.py      the columns of a node's row, and the statements that run most often
-    reading.py   queries that take no lock
+    queries.py   queries that take no lock
     daemons.py   the members of the ring and their leases
 """
 
@@ -27,10 +27,10 @@ from bus.sql import (
     reads,
     write_once,
 )
-from ironic_sync.core.ring import Member, Move, Owned
+from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.store import IronicTransaction, RingView, Saved, check_name
-from ironic_sync.store_sql import daemons, reading
+from ironic_sync.store import IronicTransaction, RingView, SavedRows, check_name
+from ironic_sync.store_sql import daemons, queries
 from ironic_sync.store_sql.rows import ADD, FORGET, GIVE, LOAD, REPLACE, owned_of, row_of, values
 
 # A daemon that stands still inside a transaction is thrown out of it before its lease is over.
@@ -48,14 +48,14 @@ class SqlIronicTransaction:
     async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         return {row.id: row for row in map(row_of, await LOAD.fetch(self._transaction, ids))}
 
-    async def save(self, rows: Sequence[NodeRow]) -> Saved:
+    async def save(self, rows: Sequence[NodeRow]) -> SavedRows:
         assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
         ordered = sorted(rows, key=_number_of)
         written = set[UUID]()
         for statement, are_new in ((REPLACE, False), (ADD, True)):
             if some := [values(row) for row in ordered if (not row.version) == are_new]:
                 written.update(id_ for (id_,) in await statement.fetch(self._transaction, some))
-        return Saved(
+        return SavedRows(
             tuple(structs.replace(row, version=row.version + 1) for row in rows if row.id in written),
             tuple(row.id for row in rows if row.id not in written),
         )
@@ -80,10 +80,10 @@ class SqlIronicStore:
             yield SqlIronicTransaction(transaction)
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
-        return {row.id: row for row in await read_once(self._database, reading.read, ids)}
+        return {row.id: row for row in await read_once(self._database, queries.read, ids)}
 
-    page_of = reads(reading.page_of)
-    due = reads(reading.due)
+    page_of = reads(queries.page_of)
+    due = reads(queries.due)
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:
         check_name(name)
@@ -104,9 +104,9 @@ class SqlIronicStore:
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
         return await read_once(self._leases, _look, name, limit, after)
 
-    owners = reads(reading.owners)
+    owners = reads(queries.owners)
 
-    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
         if not moves:
             return ()
         async with self._database.writing() as transaction:
@@ -116,7 +116,7 @@ class SqlIronicStore:
             ]
             return owned_of(await GIVE.fetch(transaction, rows))
 
-    has_tables = reads(reading.has_tables)
+    has_tables = reads(queries.has_tables)
 
     async def close(self) -> None:
         await self._database.close()
@@ -127,6 +127,6 @@ class SqlIronicStore:
 def _look(connection: Connection, name: str, limit: int, after: ProviderId | None) -> RingView:
     return RingView(
         members=daemons.members(connection),
-        owner_names=reading.owner_names(connection),
-        unread=reading.unread_of(connection, name, limit, after),
+        owner_names=queries.owner_names(connection),
+        unread=queries.unread_of(connection, name, limit, after),
     )

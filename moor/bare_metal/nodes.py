@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ProviderId
 from ironic_sync.core.node import Node
-from ironic_sync.core.rows import Deploy, NodeRow
+from ironic_sync.core.rows import NodeDeploy, NodeRow
 from ironic_sync.rest import UnreadableNode
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.store import IronicStore
@@ -272,7 +272,7 @@ def _meant(name: str, nodes: Sequence[NodeShown]) -> NodeShown:
     )
 
 
-def _deploy(deploy: Deploy) -> DeployShown:
+def _deploy(deploy: NodeDeploy) -> DeployShown:
     return DeployShown(
         kind=deploy.kind,
         instance=deploy.instance,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
 from bus.auditing.hosts import capacity_faults, name_clashes
 from bus.auditing.judging import contradiction, faults_of, faults_of_way_back, is_in_flight, way_back_of
-from bus.auditing.views import Fault, Mend, Places, Sight, View
+from bus.auditing.views import Fault, InstanceView, Mend, Places, Sight
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
@@ -87,7 +87,7 @@ class AuditOptions(Struct, frozen=True):
     def is_of_all(self) -> bool:
         return not self.cell and self.host is None
 
-    def concerns(self, view: View) -> bool:
+    def concerns(self, view: InstanceView) -> bool:
         return (not self.cell or self.cell in view.cells()) and (
             self.host is None or self.host in view.hosts()
         )
@@ -117,7 +117,7 @@ class Audit:
         self._in_flight = 0
         # Consumers of which no row has the id, and the instances that wait to be confirmed, with the consumers of their
         # migrations.
-        self._alone: dict[ConsumerId, View] = {}
+        self._alone: dict[ConsumerId, InstanceView] = {}
         self._needed = NeededClaims()
         self._ways_back: dict[ConsumerId, ConsumerId] = {}
 
@@ -187,9 +187,9 @@ class Audit:
 
     # Instances
 
-    async def _compare(self, views: Sequence[View]) -> None:
+    async def _compare(self, views: Sequence[InstanceView]) -> None:
         sight = self._sight(None)
-        suspects: list[tuple[View, list[Fault]]] = []
+        suspects: list[tuple[InstanceView, list[Fault]]] = []
         for view in views:
             self._note_claims(view, sight)
             if is_claim_alone(view):
@@ -224,7 +224,7 @@ class Audit:
 
     # Claims of other consumers
 
-    def _note_claims(self, view: View, sight: Sight) -> None:
+    def _note_claims(self, view: InstanceView, sight: Sight) -> None:
         self._needed.note(view, sight)
         if is_in_flight(view, sight) or not self._options.concerns(view):
             return

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.auditing.views import OnHost, View
+from bus.auditing.views import InstanceView, OnHost
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.books import (
     AskBooks,
@@ -100,7 +100,7 @@ class BooksReader:
             *[f"the compute of cell {cell}" for cell in sorted(self._with_computes - self.computes)],
         ]
 
-    async def views(self) -> AsyncIterator[list[View]]:
+    async def views(self) -> AsyncIterator[list[InstanceView]]:
         """All instances and consumers, some at a time, in the order of their ids."""
         pages = [
             _Pages(self._consumers),
@@ -116,7 +116,7 @@ class BooksReader:
 
     async def views_of(
         self, ids: Sequence[ConsumerId], hosts: Collection[ProviderId]
-    ) -> tuple[dict[ConsumerId, View], frozenset[ProviderId]]:
+    ) -> tuple[dict[ConsumerId, InstanceView], frozenset[ProviderId]]:
         """Ask again about these instances and consumers, and about what they have on `hosts`.
 
         Return the views by id, and the hosts that could be asked. Placement is read first, since a claim is made before its
@@ -188,16 +188,16 @@ def _on_hosts(cell: str, found: HostBooksFound) -> list[Entry]:
     return [(each.instance, OnHost(cell, each)) for each in found.entries]
 
 
-def _views_of(entries: Iterable[Entry]) -> list[View]:
+def _views_of(entries: Iterable[Entry]) -> list[InstanceView]:
     by_id: dict[int, list[Entry]] = {}
     for entry in entries:
         by_id.setdefault(entry[0].int, []).append(entry)
     return [_view(by_id[number]) for number in sorted(by_id)]
 
 
-def _view(entries: Sequence[Entry]) -> View:
+def _view(entries: Sequence[Entry]) -> InstanceView:
     parts = [part for _, part in entries]
-    return View(
+    return InstanceView(
         id=entries[0][0],
         at_api=next((each for each in parts if isinstance(each, InstanceState)), None),
         in_cells=tuple([each for each in parts if isinstance(each, CellEntry)]),

@@ -15,13 +15,13 @@ from bus.process import Part, run_until
 from bus.workers.link import Link
 from bus.workers.station import Station
 from compute_sim.ironic import (
-    Delays,
     IronicScript,
     IronicSimSettings,
     IronicSimulation,
     IronicTransport,
-    Node,
     NodeFile,
+    SimulatedNode,
+    WorkDurations,
     nodes_in_groups,
     paced,
     simulated_ironic,
@@ -62,12 +62,14 @@ class BareMetalPlan(Struct, frozen=True, kw_only=True):
         return tuple(sorted(self.cells.groups))
 
     @property
-    def simulated_nodes(self) -> tuple[Node, ...]:
+    def simulated_nodes(self) -> tuple[SimulatedNode, ...]:
         return nodes_in_groups(self.nodes, self.groups, resource_class=RESOURCE_CLASS)
 
     @property
     def simulating(self) -> IronicSimSettings:
-        return IronicSimSettings(delays=paced(Delays(), self.pace), conductor_groups=("", *self.groups))
+        return IronicSimSettings(
+            delays=paced(WorkDurations(), self.pace), conductor_groups=("", *self.groups)
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

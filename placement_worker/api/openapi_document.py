@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.grammar.validators import Schema
 from placement_worker.api.values.versions import HEADER, NEWEST, OLDEST, SERVICE, Version, version_text
 
@@ -40,7 +40,7 @@ _ERRORS: Schema = {
 }
 
 
-def openapi(routes: Iterable[Route], version: Version = NEWEST) -> dict[str, Any]:
+def openapi(routes: Iterable[HttpRoute], version: Version = NEWEST) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if route.since <= version <= route.until:
@@ -75,7 +75,7 @@ def openapi(routes: Iterable[Route], version: Version = NEWEST) -> dict[str, Any
     }
 
 
-def _operation(route: Route, version: Version) -> dict[str, Any]:
+def _operation(route: HttpRoute, version: Version) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{re.sub(r'[^a-z]+', '_', route.path).strip('_') or 'root'}",
         "responses": {

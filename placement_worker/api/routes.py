@@ -16,14 +16,14 @@ from placement_worker.api.endpoints import (
 )
 from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
-from placement_worker.api.grammar.routing import Handler, Route
+from placement_worker.api.grammar.routing import Handler, HttpRoute
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
 from placement_worker.store import Records
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.write_batcher import WriteBatcher
 
 _RULE = "placement:resource_providers"
@@ -41,47 +41,47 @@ _CONSUMER = "/allocations/{consumer_uuid}"
 
 def routes_of(
     writer: WriteBatcher,
-    view: View,
+    view: ProviderView,
     records: Records,
     standard: Vocabulary,
     limits: SearchLimits = DEFAULT_LIMITS,
-) -> tuple[Route, ...]:
+) -> tuple[HttpRoute, ...]:
     books = Backend(writer, view, records, KnownNames(standard, records))
 
     def to(endpoint: Callable[[Backend, Request], Awaitable[Reply]]) -> Handler:
         return partial(endpoint, books)
 
     return (
-        Route("GET", _PROVIDERS, to(providers.show_all), f"{_RULE}:list", query=query_schemas.PROVIDERS),
-        Route("POST", _PROVIDERS, to(providers.create), f"{_RULE}:create", body=schemas.NEW_PROVIDER),
-        Route("GET", _PROVIDER, to(providers.show), f"{_RULE}:show"),
-        Route("PUT", _PROVIDER, to(providers.update), f"{_RULE}:update", body=schemas.PROVIDER),
-        Route("DELETE", _PROVIDER, to(providers.delete), f"{_RULE}:delete"),
+        HttpRoute("GET", _PROVIDERS, to(providers.show_all), f"{_RULE}:list", query=query_schemas.PROVIDERS),
+        HttpRoute("POST", _PROVIDERS, to(providers.create), f"{_RULE}:create", body=schemas.NEW_PROVIDER),
+        HttpRoute("GET", _PROVIDER, to(providers.show), f"{_RULE}:show"),
+        HttpRoute("PUT", _PROVIDER, to(providers.update), f"{_RULE}:update", body=schemas.PROVIDER),
+        HttpRoute("DELETE", _PROVIDER, to(providers.delete), f"{_RULE}:delete"),
         # Inventories
-        Route("GET", _INVENTORIES, to(inventories.show_all), f"{_RULE}:inventories:list"),
-        Route(
+        HttpRoute("GET", _INVENTORIES, to(inventories.show_all), f"{_RULE}:inventories:list"),
+        HttpRoute(
             "POST",
             _INVENTORIES,
             to(inventories.create),
             f"{_RULE}:inventories:create",
             body=schemas.NEW_INVENTORY,
         ),
-        Route(
+        HttpRoute(
             "PUT",
             _INVENTORIES,
             to(inventories.replace_all),
             f"{_RULE}:inventories:update",
             body=schemas.INVENTORIES,
         ),
-        Route("DELETE", _INVENTORIES, to(inventories.delete_all), f"{_RULE}:inventories:delete", (1, 5)),
-        Route("GET", _INVENTORY, to(inventories.show), f"{_RULE}:inventories:show"),
-        Route(
+        HttpRoute("DELETE", _INVENTORIES, to(inventories.delete_all), f"{_RULE}:inventories:delete", (1, 5)),
+        HttpRoute("GET", _INVENTORY, to(inventories.show), f"{_RULE}:inventories:show"),
+        HttpRoute(
             "PUT", _INVENTORY, to(inventories.replace), f"{_RULE}:inventories:update", body=schemas.INVENTORY
         ),
-        Route("DELETE", _INVENTORY, to(inventories.delete), f"{_RULE}:inventories:delete"),
+        HttpRoute("DELETE", _INVENTORY, to(inventories.delete), f"{_RULE}:inventories:delete"),
         # Aggregates
-        Route("GET", _ITS_AGGREGATES, to(aggregates.show), f"{_RULE}:aggregates:list", (1, 1)),
-        Route(
+        HttpRoute("GET", _ITS_AGGREGATES, to(aggregates.show), f"{_RULE}:aggregates:list", (1, 1)),
+        HttpRoute(
             "PUT",
             _ITS_AGGREGATES,
             to(aggregates.replace),
@@ -90,8 +90,8 @@ def routes_of(
             body=schemas.AGGREGATES,
         ),
         # Traits
-        Route("GET", _ITS_TRAITS, to(traits.show_of_provider), f"{_RULE}:traits:list", (1, 6)),
-        Route(
+        HttpRoute("GET", _ITS_TRAITS, to(traits.show_of_provider), f"{_RULE}:traits:list", (1, 6)),
+        HttpRoute(
             "PUT",
             _ITS_TRAITS,
             to(traits.replace_of_provider),
@@ -99,16 +99,16 @@ def routes_of(
             (1, 6),
             body=schemas.TRAITS,
         ),
-        Route("DELETE", _ITS_TRAITS, to(traits.delete_of_provider), f"{_RULE}:traits:delete", (1, 6)),
-        Route(
+        HttpRoute("DELETE", _ITS_TRAITS, to(traits.delete_of_provider), f"{_RULE}:traits:delete", (1, 6)),
+        HttpRoute(
             "GET", "/traits", to(traits.show_all), "placement:traits:list", (1, 6), query=query_schemas.TRAITS
         ),
-        Route("GET", _TRAIT, to(traits.show), "placement:traits:show", (1, 6), tells_json=False),
-        Route("PUT", _TRAIT, to(traits.create), "placement:traits:update", (1, 6)),
-        Route("DELETE", _TRAIT, to(traits.delete), "placement:traits:delete", (1, 6)),
+        HttpRoute("GET", _TRAIT, to(traits.show), "placement:traits:show", (1, 6), tells_json=False),
+        HttpRoute("PUT", _TRAIT, to(traits.create), "placement:traits:update", (1, 6)),
+        HttpRoute("DELETE", _TRAIT, to(traits.delete), "placement:traits:delete", (1, 6)),
         # Resource classes
-        Route("GET", _CLASSES, to(classes.show_all), "placement:resource_classes:list", (1, 2)),
-        Route(
+        HttpRoute("GET", _CLASSES, to(classes.show_all), "placement:resource_classes:list", (1, 2)),
+        HttpRoute(
             "POST",
             _CLASSES,
             to(classes.create),
@@ -116,8 +116,8 @@ def routes_of(
             (1, 2),
             body=schemas.RESOURCE_CLASS,
         ),
-        Route("GET", _CLASS, to(classes.show), "placement:resource_classes:show", (1, 2)),
-        Route(
+        HttpRoute("GET", _CLASS, to(classes.show), "placement:resource_classes:show", (1, 2)),
+        HttpRoute(
             "PUT",
             _CLASS,
             to(classes.rename),
@@ -126,13 +126,13 @@ def routes_of(
             (1, 6),
             body=schemas.RESOURCE_CLASS,
         ),
-        Route("PUT", _CLASS, to(classes.ensure), "placement:resource_classes:update", (1, 7)),
-        Route("DELETE", _CLASS, to(classes.delete), "placement:resource_classes:delete", (1, 2)),
+        HttpRoute("PUT", _CLASS, to(classes.ensure), "placement:resource_classes:update", (1, 7)),
+        HttpRoute("DELETE", _CLASS, to(classes.delete), "placement:resource_classes:delete", (1, 2)),
         # Allocations and usages
-        Route(
+        HttpRoute(
             "GET", f"{_PROVIDER}/allocations", to(allocations.show_of_provider), f"{_RULE}:allocations:list"
         ),
-        Route(
+        HttpRoute(
             "POST",
             "/allocations",
             to(allocations.replace_several),
@@ -140,17 +140,17 @@ def routes_of(
             (1, 13),
             body=schemas.SEVERAL,
         ),
-        Route("GET", _CONSUMER, to(allocations.show), "placement:allocations:list"),
-        Route(
+        HttpRoute("GET", _CONSUMER, to(allocations.show), "placement:allocations:list"),
+        HttpRoute(
             "PUT",
             _CONSUMER,
             to(allocations.replace),
             "placement:allocations:update",
             body=schemas.ALLOCATIONS,
         ),
-        Route("DELETE", _CONSUMER, to(allocations.delete), "placement:allocations:delete"),
-        Route("GET", f"{_PROVIDER}/usages", to(usages.show_of_provider), f"{_RULE}:usages"),
-        Route(
+        HttpRoute("DELETE", _CONSUMER, to(allocations.delete), "placement:allocations:delete"),
+        HttpRoute("GET", f"{_PROVIDER}/usages", to(usages.show_of_provider), f"{_RULE}:usages"),
+        HttpRoute(
             "GET",
             "/usages",
             to(usages.show_of_project),
@@ -158,15 +158,15 @@ def routes_of(
             (1, 9),
             query=query_schemas.USAGES,
         ),
-        Route(
+        HttpRoute(
             "GET",
             "/allocation_candidates",
-            to(candidates.Candidates(Searcher(limits)).show),
+            to(candidates.CandidatesEndpoint(Searcher(limits)).show),
             "placement:allocation_candidates:list",
             (1, 10),
             query=query_schemas.CANDIDATES,
         ),
-        Route(
+        HttpRoute(
             "POST",
             "/reshaper",
             to(reshaper.reshape),

@@ -36,7 +36,7 @@ from bus.messages.placement import (
 )
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, consumers_of
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Decision, Ledger, SentOrder
+from placement_worker.core.ledger import BatchDecision, ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
 from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
 from placement_worker.core.shares import judge_place, merged_amounts
 from placement_worker.core.swaps import swap
@@ -48,13 +48,13 @@ def decide_claims(
     now: datetime,
     horizon: timedelta,
     room: Mapping[Owner, int] | None = None,
-) -> Decision[ClaimJudgement, ClaimChanges]:
+) -> BatchDecision[ClaimJudgement, ClaimChanges]:
     """Judge each claim, swap and release on the ledger as the earlier orders of the batch left it. `room` is how many
     tombstones each owner may still leave; an owner that is not in it has no bound.
     """
     draft = LedgerDraft(ledger, room)
     verdicts = tuple([judge_order(draft, one, now, horizon) for one in asked])
-    return Decision(verdicts, draft.changes())
+    return BatchDecision(verdicts, draft.changes())
 
 
 def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: timedelta) -> ClaimJudgement:

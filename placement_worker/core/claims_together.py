@@ -33,7 +33,7 @@ from bus.messages.together import (
 )
 from placement_worker.core.claims import judge_order
 from placement_worker.core.drafts.ledger_draft import LedgerDraft
-from placement_worker.core.ledger import ClaimChanges, Decision, Ledger, SentOrder
+from placement_worker.core.ledger import BatchDecision, ClaimChanges, Ledger, SentOrder
 from placement_worker.core.shares import MovedRoots
 
 Refusal = AlreadyClaimed | DoesNotFit | GroupRefused | MovedRoots | Superseded | TooOld | NotAllowed
@@ -45,11 +45,11 @@ TogetherJudgement = AllClaimed | tuple[tuple[ConsumerId, Refusal], ...]
 
 def decide_together(
     ledger: Ledger, claims: Sequence[Sequence[SentOrder]], now: datetime, horizon: timedelta
-) -> Decision[TogetherJudgement, ClaimChanges]:
+) -> BatchDecision[TogetherJudgement, ClaimChanges]:
     """Judge each claim for many consumers on the ledger as the earlier such claims of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts = tuple([_judge(draft, each, now, horizon) for each in claims])
-    return Decision(verdicts, draft.changes())
+    return BatchDecision(verdicts, draft.changes())
 
 
 def _judge(

@@ -49,7 +49,7 @@ class SentReport(Struct, frozen=True):
     speaks_for: str | None = None
 
 
-class Decision(Struct, Generic[Verdict, Changes], frozen=True):
+class BatchDecision(Struct, Generic[Verdict, Changes], frozen=True):
     """The result of judging a batch: a verdict for each order, report or write, in their order, and the changes to store."""
 
     verdicts: tuple[Verdict, ...]

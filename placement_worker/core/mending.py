@@ -23,7 +23,7 @@ from bus.messages.placement import NO_OWNER, DoesNotFit
 from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
 from placement_worker.core.drafts.usage_draft import shortfall_of
-from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger
+from placement_worker.core.ledger import BatchDecision, ClaimChanges, Consumer, Ledger
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
@@ -41,7 +41,7 @@ def keys_of_mends(mends: Sequence[MendConsumer]) -> ClaimKeys:
 
 def decide_mends(
     ledger: Ledger, mends: Sequence[MendConsumer], vocabulary: Vocabulary, now: datetime
-) -> Decision[WriteVerdict, ClaimChanges]:
+) -> BatchDecision[WriteVerdict, ClaimChanges]:
     """Judge each correction of an audit on the ledger as the earlier ones of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts = []
@@ -49,7 +49,7 @@ def decide_mends(
         named = {amount.resource for amount in mend.claim.share.amounts} if mend.claim else ()
         unknown = unknown_names(named, vocabulary.classes, ledger.classes)
         verdicts.append(_mend(draft, mend, unknown, now))
-    return Decision(tuple(verdicts), draft.changes())
+    return BatchDecision(tuple(verdicts), draft.changes())
 
 
 def _mend(draft: LedgerDraft, mend: MendConsumer, unknown: tuple[str, ...], now: datetime) -> WriteVerdict:

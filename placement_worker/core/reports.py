@@ -20,7 +20,7 @@ from bus.messages.placement import (
 from placement_worker.core.apply_report import flaw_of, is_same_to_claims, lost_in_tree, reported_tree
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import (
-    Decision,
+    BatchDecision,
     Forest,
     ForestKeys,
     ProviderBook,
@@ -54,11 +54,11 @@ def _providers_in(report: ReportInventory) -> Iterator[ProviderId]:
 
 def decide_reports(
     forest: Forest, reports: Sequence[SentReport], vocabulary: Vocabulary
-) -> Decision[ReportVerdict, TreeChanges]:
+) -> BatchDecision[ReportVerdict, TreeChanges]:
     """Judge each report on the forest as the earlier reports of the batch left it."""
     draft = ForestDraft(forest)
     verdicts = tuple([_judge(draft, one, vocabulary) for one in reports])
-    return Decision(verdicts, draft.changes())
+    return BatchDecision(verdicts, draft.changes())
 
 
 def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> ReportVerdict:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bus.messages.aggregates import Aggregate, AggregatesFound, AggregateState, AskAggregates
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said
 from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.store import SchedulerStore
 
@@ -14,7 +14,7 @@ def aggregate_questions(store: SchedulerStore, membership: AggregateMembership) 
         rows = await store.aggregates()
         return [Answer(ask, _answer(ask.message, rows, membership)) for ask in asks]
 
-    return {AskAggregates: Reading(on_ask)}
+    return {AskAggregates: ReadOnly(on_ask)}
 
 
 def _answer(

@@ -14,7 +14,7 @@ from datetime import datetime
 from bus.errors import Operational
 from bus.messages.cells import AskLive, LiveFound, LiveTold, TellLive
 from bus.parts import Background, mark_seen
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from scheduler_worker.cells.registry import CellRegistry
@@ -58,7 +58,7 @@ class LiveRelay:
         self._stopping.set()
 
     def question_handlers(self) -> Handlers:
-        return {AskLive: Reading(self._on_ask)}
+        return {AskLive: ReadOnly(self._on_ask)}
 
     async def _on_ask(self, asks: Sequence[Received[AskLive]]) -> list[Said]:
         said: list[Said] = []

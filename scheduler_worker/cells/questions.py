@@ -6,7 +6,7 @@ from msgspec import structs
 
 from bus.messages.cells import AskCells, CellsFound, CellState
 from bus.topology import CELL0
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.store import SchedulerStore
@@ -23,7 +23,7 @@ def cell_questions(store: SchedulerStore, cells: CellRegistry, hosts: HostRegist
             for ask in asks
         ]
 
-    return {AskCells: Reading(on_ask_cells)}
+    return {AskCells: ReadOnly(on_ask_cells)}
 
 
 async def _states(store: SchedulerStore, cells: CellRegistry, hosts: HostRegistry) -> list[CellState]:

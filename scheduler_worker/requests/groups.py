@@ -13,7 +13,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, BuildRejected, JoinedGroup
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
 from bus.messages.placement import ServerGroup
-from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejection
@@ -65,7 +65,7 @@ def group_questions(
         await catch_up()
         return [Answer(ask, await _found(store, picture, ask.message)) for ask in asks]
 
-    return {AskGroups: Reading(on_ask)}
+    return {AskGroups: ReadOnly(on_ask)}
 
 
 async def group_of(store: SchedulerStore, build: BuildInstance, named: JoinedGroup) -> ServerGroup | str:

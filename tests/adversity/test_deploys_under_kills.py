@@ -27,12 +27,12 @@ from bus.messages.build import (
 from bus.process import run_until
 from bus.topology import user_of
 from compute_sim.ironic import (
-    Delays,
     IronicScript,
     IronicServer,
     IronicSimSettings,
     NotificationSender,
     SimulatedIronic,
+    WorkDurations,
     available_nodes,
 )
 from compute_sim.ironic.core.script import Loses, WorkFails
@@ -49,7 +49,7 @@ REBUILT = 50
 NEW = Image(source="http://images/fedora", checksum="1b2c")
 DAEMONS = ("ironic-d1", "ironic-d2")
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
-DELAYS = Delays(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1)
+DELAYS = WorkDurations(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1)
 SETTINGS = IronicSimSettings(delays=DELAYS)
 # Some deploys fail, and some notifications are lost; the daemons find lost ones by reading Ironic's nodes.
 SCRIPT = IronicScript(

@@ -20,7 +20,7 @@ from placement_worker.api.http.server import HttpServer, Listen
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 from tests.contracts.stores import open_store
@@ -48,7 +48,7 @@ PROVIDER: Final = b'{"name": "a", "uuid": "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"
 @asynccontextmanager
 async def serving(settings: ApiSettings = SETTINGS) -> AsyncIterator[HttpServer]:
     async with open_store("sqlite") as store:
-        desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+        desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
         connections = Connections(settings)
         app = PlacementApp(
             routes_of(desk, view, store, STANDARD),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.values.versions import NEWEST, Version
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Sent, Server, a_server
 from tests.pages.placement_openapi import every_route
@@ -199,7 +199,7 @@ def is_json(body: bytes) -> bool:
     return True
 
 
-def routes_with(what: str) -> list[tuple[Route, Version]]:
+def routes_with(what: str) -> list[tuple[HttpRoute, Version]]:
     """All routes with this kind of input, in every version that reads it."""
     return [
         (route, (1, minor))
@@ -228,7 +228,7 @@ def with_replaced(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
 
 
 @st.composite
-def paths(draw: st.DrawFn, route: Route) -> str:
+def paths(draw: st.DrawFn, route: HttpRoute) -> str:
     segments = [
         quote(draw(NAMES_IN_PATHS), safe="") if segment.startswith("{") else segment
         for segment in route.path.split("/")
@@ -237,7 +237,7 @@ def paths(draw: st.DrawFn, route: Route) -> str:
 
 
 @st.composite
-def changed_bodies(draw: st.DrawFn) -> tuple[Route, Version, Any]:
+def changed_bodies(draw: st.DrawFn) -> tuple[HttpRoute, Version, Any]:
     route, version = draw(st.sampled_from(routes_with("body")))
     body = BODIES[route.method, route.path]
     for _ in range(draw(st.integers(1, 3))):
@@ -245,7 +245,7 @@ def changed_bodies(draw: st.DrawFn) -> tuple[Route, Version, Any]:
     return route, version, body
 
 
-def target_of(route: Route) -> str:
+def target_of(route: HttpRoute) -> str:
     """The path with existing names, so that the body is read."""
     named = {"uuid": HOST, "resource_class": "VCPU", "name": "CUSTOM_GOLD", "consumer_uuid": WEB}
     return route.path.format(**named)

@@ -9,7 +9,7 @@ import httpx
 from bus.errors import Unavailable
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.policy import policy_named
@@ -59,23 +59,23 @@ async def be_away(_: Request) -> Reply:
     raise Unavailable("no database")
 
 
-ROUTES: Final[Sequence[Route]] = (
-    Route("GET", "/things", say_all, LIST),
-    Route(
+ROUTES: Final[Sequence[HttpRoute]] = (
+    HttpRoute("GET", "/things", say_all, LIST),
+    HttpRoute(
         "POST",
         "/things",
         say_body,
         "placement:resource_providers:create",
         body=VersionedValidators({(1, 0): {}}),
     ),
-    Route("GET", "/things/{name}", say_all, LIST),
-    Route("DELETE", "/things/{name}", say_nothing, LIST, since=(1, 5)),
-    Route("GET", "/things/{name}/newer", say_all, LIST, since=(1, 6)),
-    Route("GET", "/usages", say_all, "placement:usages"),
-    Route("GET", "/elsewhere", say_elsewhere, LIST),
-    Route("GET", "/conflict", say_conflict, LIST),
-    Route("GET", "/wrong", be_wrong, LIST),
-    Route("GET", "/away", be_away, LIST),
+    HttpRoute("GET", "/things/{name}", say_all, LIST),
+    HttpRoute("DELETE", "/things/{name}", say_nothing, LIST, since=(1, 5)),
+    HttpRoute("GET", "/things/{name}/newer", say_all, LIST, since=(1, 6)),
+    HttpRoute("GET", "/usages", say_all, "placement:usages"),
+    HttpRoute("GET", "/elsewhere", say_elsewhere, LIST),
+    HttpRoute("GET", "/conflict", say_conflict, LIST),
+    HttpRoute("GET", "/wrong", be_wrong, LIST),
+    HttpRoute("GET", "/away", be_away, LIST),
 )
 
 

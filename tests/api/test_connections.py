@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.http.connections import Closed, Connections
 from placement_worker.api.http.server import HttpServer
@@ -78,8 +78,8 @@ class Client:
 async def serving(**limits: float) -> AsyncIterator[Served]:
     settings = ApiSettings(**{"idle_s_max": LONG_S, "head_s_max": LONG_S, **limits})  # type: ignore[arg-type]
     slow, connections = Slow(), Connections(settings)
-    routes = (*ROUTES, Route("GET", "/slow", slow.show, LIST), Route("GET", "/large", large, LIST))
-    routes = (*routes, Route("GET", "/medium", medium, LIST))
+    routes = (*ROUTES, HttpRoute("GET", "/slow", slow.show, LIST), HttpRoute("GET", "/large", large, LIST))
+    routes = (*routes, HttpRoute("GET", "/medium", medium, LIST))
     app = PlacementApp(routes, NoAuthentication(), policy_named("legacy"), settings, connections)
     server = HttpServer(app, ANY_PORT, settings, connections=connections)
     running = asyncio.create_task(server.run())

@@ -13,7 +13,7 @@ import pytest
 from fastjsonschema import JsonSchemaValueException
 
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
@@ -108,7 +108,7 @@ async def test_others_run_between_two_pieces_however_fast_the_client_reads() -> 
         async def pieces(_: Request) -> Reply:
             return Reply(body=Pieces((b"[1", *[b",1"] * count, b"]")))
 
-        routes = (Route("GET", "/long", pieces, LIST),)
+        routes = (HttpRoute("GET", "/long", pieces, LIST),)
         app = PlacementApp(routes, NoAuthentication(), policy_named("open"), ApiSettings())
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://placement") as client:

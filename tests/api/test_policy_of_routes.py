@@ -2,19 +2,19 @@
 
 from datetime import UTC, datetime
 
-from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.policy.defaults import DOCUMENTED, ENDPOINT, LEGACY, OPEN, SECURE
 from placement_worker.api.routes import routes_of
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 from tests.memory_stores.placement import MemoryPlacementStore
 
 
-def routes() -> tuple[Route, ...]:
+def routes() -> tuple[HttpRoute, ...]:
     store = MemoryPlacementStore()
     batcher = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC))
-    return routes_of(batcher, View(store), store, STANDARD)
+    return routes_of(batcher, ProviderView(store), store, STANDARD)
 
 
 def test_each_endpoint_asks_a_rule_that_there_is_and_no_rule_is_there_in_vain() -> None:

@@ -19,7 +19,7 @@ from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.versions import version_text
 from placement_worker.store import PlacementStore
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 from tests.api.whole_app import HOST, WEB, server_over
@@ -48,7 +48,7 @@ def authentication(kind: str, directory: Path) -> Authentication:
 async def asking(
     store: PlacementStore, auth: Authentication, policy: str, headers: dict[str, str]
 ) -> AsyncIterator[httpx.AsyncClient]:
-    desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+    desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
     app = PlacementApp(routes_of(desk, view, store, STANDARD), auth, policy_named(policy), ApiSettings())
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://placement", headers=headers

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from bus.operating.listen_address import BadAddressError
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.http.server import BadListenError, HttpServer, Listen, read_certificate, read_listen
 from placement_worker.api.policy import policy_named
@@ -173,7 +173,7 @@ async def test_a_header_with_a_line_break_in_it_is_never_sent() -> None:
     async def careless(_: Request) -> Reply:
         return Reply(headers={"x-said": "a\r\nx-forged: b"})
 
-    routes = [Route("GET", "/careless", careless, LIST)]
+    routes = [HttpRoute("GET", "/careless", careless, LIST)]
     app = PlacementApp(routes, NoAuthentication(), policy_named("legacy"), ApiSettings())
     async with serving(app) as server, httpx.AsyncClient(base_url=server.url) as client:
         answer = await client.get("/careless")
@@ -192,7 +192,7 @@ async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> Non
         return Reply(body={"is": "done"})
 
     app = PlacementApp(
-        [Route("GET", "/slow", slow, LIST)], NoAuthentication(), policy_named("legacy"), ApiSettings()
+        [HttpRoute("GET", "/slow", slow, LIST)], NoAuthentication(), policy_named("legacy"), ApiSettings()
     )
     server = HttpServer(app, ANY_PORT, ApiSettings())
     running = asyncio.create_task(server.run())

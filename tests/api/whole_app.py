@@ -15,7 +15,7 @@ from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.versions import NEWEST, Version, version_text
 from placement_worker.store import PlacementStore
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 from tests.contracts.stores import open_store
@@ -104,7 +104,7 @@ async def server_over(
     store: PlacementStore, policy: str = "open", settings: ApiSettings | None = None
 ) -> AsyncIterator[Server]:
     settings = settings or ApiSettings()
-    desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+    desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
     routes = routes_of(desk, view, store, STANDARD, settings.search_limits)
     app = PlacementApp(routes, BelievedToken(), policy_named(policy), settings)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:

@@ -19,12 +19,12 @@ from bus.clock import now
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered, ReportInventory
 from bus.sql import POOL_SIZE, upgrade
-from bus.workers.handling import Handler, Handlers, Reading, Received, Weighed
+from bus.workers.handling import Handler, Handlers, ReadOnly, Received, Weighed
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.benchmarks.cpu import ProcessTree, Spender
 from tests.benchmarks.measuring import DATABASE
@@ -150,7 +150,7 @@ async def check(store: PlacementStore) -> None:
 
 
 def handlers_on(store: PlacementStore) -> Handlers:
-    return handlers(store, View(store), PlacementSettings(), vocabulary=STANDARD, clock=now)
+    return handlers(store, ProviderView(store), PlacementSettings(), vocabulary=STANDARD, clock=now)
 
 
 def asked(messages: Sequence[Message]) -> list[Received[Any]]:
@@ -162,10 +162,10 @@ def asked(messages: Sequence[Message]) -> list[Received[Any]]:
 
 
 async def handled(
-    store: PlacementStore, handler: Handler | Reading | Weighed, batch: Sequence[Received[Any]]
+    store: PlacementStore, handler: Handler | ReadOnly | Weighed, batch: Sequence[Received[Any]]
 ) -> None:
     """One transaction; placement must grant each claim, or take each report."""
-    assert not isinstance(handler, Reading | Weighed)
+    assert not isinstance(handler, ReadOnly | Weighed)
     async with store.transaction() as tx:
         said = await handler(batch, tx)
     answers = [getattr(each, "message", None) for each in said]

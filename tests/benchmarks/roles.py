@@ -10,7 +10,7 @@ from bus.memory import MemoryBroker
 from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources, ReportInventory
 from bus.process import Part, run_until
 from bus.unix_socket import serve_unix
-from bus.workers.handling import Answer, Reading, Received, Said
+from bus.workers.handling import Answer, ReadOnly, Received, Said
 from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
@@ -93,7 +93,7 @@ async def granting_placement(broker: Broker) -> AsyncIterator[Handled]:
         ]
 
     station = Station(broker, "yes-sayer")
-    worker = station.worker("placement.claims", {ClaimResources: Reading(on_claims)}, _NoStore())
+    worker = station.worker("placement.claims", {ClaimResources: ReadOnly(on_claims)}, _NoStore())
     try:
         async with running(worker):
             yield handled

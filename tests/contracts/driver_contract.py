@@ -24,7 +24,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.attempts import WELL, AttemptRecord, HostOrder, State, begun, due
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, begun, due
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
 
@@ -126,12 +126,12 @@ class _Orders:
 
 
 _RESULTS = {
-    State.BUILDING: State.BUILT,
-    State.RECEIVING: State.BUILT,
-    State.STOPPING: State.STOPPED,
-    State.STARTING: State.BUILT,
-    State.REBUILDING: State.BUILT,
-    State.DESTROYED: State.DESTROYED,
+    AttemptState.BUILDING: AttemptState.BUILT,
+    AttemptState.RECEIVING: AttemptState.BUILT,
+    AttemptState.STOPPING: AttemptState.STOPPED,
+    AttemptState.STARTING: AttemptState.BUILT,
+    AttemptState.REBUILDING: AttemptState.BUILT,
+    AttemptState.DESTROYED: AttemptState.DESTROYED,
 }
 
 

@@ -17,7 +17,7 @@ from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from bus.workers.handling import Handler, Handlers, Received, Said
 from bus.workers.publisher import now
 from bus.workers.station import Station
-from bus.workers.worker import Outbox, Worker
+from bus.workers.worker import OutboxStore, Worker
 from tests.contracts.broker_under_test import BrokerUnderTest
 
 WORK = "placement.work"
@@ -128,7 +128,7 @@ async def working(
     name: str = "a-worker",
     settings: BusSettings = SETTINGS,
     codec: Codec = CODEC,
-    outbox: Outbox[None] | None = None,
+    outbox: OutboxStore[None] | None = None,
     queue: str = WORK,
     before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
 ) -> AsyncIterator[Worker[None]]:

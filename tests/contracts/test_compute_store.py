@@ -11,7 +11,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.build import Flavor
 from bus.messages.cell import ReceiveInstance, SpawnInstance
 from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.attempts import AttemptRecord, State
+from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.hosts import Load
 from compute_sim.store import ComputeStore
 from tests.contracts.compute_stores import KEPT, STORES, Again, open_again, open_compute_store
@@ -47,7 +47,7 @@ async def again(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[A
 
 
 def an_attempt(
-    number: int, state: State = State.BUILDING, due_s: float | None = None, cell: str = "c1"
+    number: int, state: AttemptState = AttemptState.BUILDING, due_s: float | None = None, cell: str = "c1"
 ) -> AttemptRecord:
     return AttemptRecord(
         cell=cell, host=HOST, instance=ConsumerId(UUID(int=number)), attempt=1, state=state, due_s=due_s
@@ -65,7 +65,11 @@ async def known(store: ComputeStore, *attempts: AttemptRecord) -> set[AttemptRec
 
 
 async def test_what_is_saved_is_known_and_counted(store: ComputeStore) -> None:
-    building, built, failed = an_attempt(1), an_attempt(2, State.BUILT), an_attempt(3, State.FAILED)
+    building, built, failed = (
+        an_attempt(1),
+        an_attempt(2, AttemptState.BUILT),
+        an_attempt(3, AttemptState.FAILED),
+    )
 
     await save(store, building, built, failed)
 
@@ -80,7 +84,7 @@ async def test_an_attempt_is_due_once_however_often_it_was_saved_and_again_if_it
 ) -> None:
     woken: list[bool] = []
     store.wake_with(lambda: woken.append(True))
-    attempt = an_attempt(1, State.BUILT, due_s=5.0)
+    attempt = an_attempt(1, AttemptState.BUILT, due_s=5.0)
     asked_again = structs.replace(attempt, cause="asked again")
     await save(store, attempt)
     await save(store, asked_again)
@@ -107,7 +111,7 @@ async def test_an_attempt_that_was_taken_is_due_again_only_when_it_could_not_be_
     store: ComputeStore,
 ) -> None:
     building = an_attempt(1, due_s=5.0)
-    built = structs.replace(building, state=State.BUILT)
+    built = structs.replace(building, state=AttemptState.BUILT)
     await save(store, building)
     async with store.transaction() as tx:
         assert await tx.due(5.0, 10) == [building]
@@ -136,7 +140,7 @@ async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again) 
     await save(before, building)
     async with before.transaction() as tx:
         await tx.due(5.0, 10)
-        await tx.remember([structs.replace(building, state=State.BUILT)])
+        await tx.remember([structs.replace(building, state=AttemptState.BUILT)])
 
     after = await again("c1")
 
@@ -146,9 +150,9 @@ async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again) 
 
 async def test_what_was_over_for_long_is_forgotten(store: ComputeStore, clock: Clock) -> None:
     failed, destroyed, built = (
-        an_attempt(1, State.FAILED),
-        an_attempt(2, State.DESTROYED),
-        an_attempt(3, State.BUILT),
+        an_attempt(1, AttemptState.FAILED),
+        an_attempt(2, AttemptState.DESTROYED),
+        an_attempt(3, AttemptState.BUILT),
     )
     await save(store, failed, built)
     clock.at_s = 50.0
@@ -163,8 +167,8 @@ async def test_what_was_over_for_long_is_forgotten(store: ComputeStore, clock: C
 async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clock) -> None:
     before = await again("c1")
     clock.at_s = 1000.0
-    built, building = an_attempt(1, State.BUILT), an_attempt(2, due_s=1003.0)
-    gone = an_attempt(3, State.FAILED)
+    built, building = an_attempt(1, AttemptState.BUILT), an_attempt(2, due_s=1003.0)
+    gone = an_attempt(3, AttemptState.FAILED)
     await save(before, built, building, gone)
     await save(before, structs.replace(built, cause="asked again"))
     clock.at_s = 2000.0
@@ -192,11 +196,11 @@ async def test_attempts_that_wait_are_in_progress_and_come_in_their_order(store:
     assert await store.loads([HOST]) == {HOST: Load(instances=3, io_ops=3)}
     assert await store.next_due_s() is None
 
-    begun = structs.replace(first, state=State.BUILDING, order=None)
-    await save(store, begun, structs.replace(building, state=State.FAILED))
+    begun = structs.replace(first, state=AttemptState.BUILDING, order=None)
+    await save(store, begun, structs.replace(building, state=AttemptState.FAILED))
     async with store.transaction() as tx:
         assert (tx.building(HOST), tx.waiting(HOST)) == (1, [second])
-    await save(store, structs.replace(second, state=State.DESTROYED, order=None))
+    await save(store, structs.replace(second, state=AttemptState.DESTROYED, order=None))
     async with store.transaction() as tx:
         assert (tx.building(HOST), list(tx.waiting(HOST))) == (1, [])
     assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
@@ -212,8 +216,8 @@ async def test_attempts_still_wait_after_a_restart(again: Again, number: int) ->
 
 
 async def test_a_stopped_instance_is_stopped_by_the_same_move_after_a_restart(again: Again) -> None:
-    stopped = structs.replace(an_attempt(1, State.STOPPED), rank=12)
-    starting = structs.replace(an_attempt(2, State.STARTING, due_s=1.0), rank=13)
+    stopped = structs.replace(an_attempt(1, AttemptState.STOPPED), rank=12)
+    starting = structs.replace(an_attempt(2, AttemptState.STARTING, due_s=1.0), rank=13)
     await save(await again("c1"), stopped, starting)
 
     after = await again("c1")
@@ -225,23 +229,23 @@ async def test_a_stopped_instance_is_stopped_by_the_same_move_after_a_restart(ag
 async def test_what_a_host_receives_counts_as_a_build_and_two_attempts_of_an_instance_as_one(
     store: ComputeStore,
 ) -> None:
-    stopped = an_attempt(1, State.STOPPED)
-    receiving = structs.replace(an_attempt(1, State.RECEIVING), attempt=2)
+    stopped = an_attempt(1, AttemptState.STOPPED)
+    receiving = structs.replace(an_attempt(1, AttemptState.RECEIVING), attempt=2)
     await save(store, stopped, receiving)
 
     async with store.transaction() as tx:
         assert tx.building(HOST) == 1
     assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
 
-    await save(store, structs.replace(stopped, state=State.DESTROYED))
+    await save(store, structs.replace(stopped, state=AttemptState.DESTROYED))
     assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
-    await save(store, structs.replace(receiving, state=State.FAILED))
+    await save(store, structs.replace(receiving, state=AttemptState.FAILED))
     assert await store.loads([HOST]) == {HOST: Load()}
 
 
 def a_waiting_attempt(number: int) -> AttemptRecord:
     """Number 1 waits to be built, the others to be received."""
-    attempt = an_attempt(number, State.WAITING)
+    attempt = an_attempt(number, AttemptState.WAITING)
     share = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
     if number == 1:
         order = SpawnInstance(
@@ -265,7 +269,7 @@ def a_waiting_attempt(number: int) -> AttemptRecord:
 
 
 async def test_each_cell_has_its_own(again: Again) -> None:
-    attempt = an_attempt(1, State.BUILT)
+    attempt = an_attempt(1, AttemptState.BUILT)
     await save(await again("c1"), attempt)
 
     assert await known(await again("c2"), attempt) == set()

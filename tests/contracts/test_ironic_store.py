@@ -14,9 +14,9 @@ from bus.messages.build import Flavor, Image, InstanceId
 from bus.messages.cell import DeployInstance, InstanceSpawned, RedeployInstance, SpawnFailed
 from bus.messages.placement import ResourceAmount, Share
 from ironic_sync.core.node import Node
-from ironic_sync.core.ring import Move, Owned
-from ironic_sync.core.rows import Deploy, Deployed, Ended, NodeRow, Offer, Rebuilt
-from ironic_sync.store import IronicStore, NameTaken, Saved
+from ironic_sync.core.ring import NodeHandover, Owned
+from ironic_sync.core.rows import Deployed, Ended, NodeDeploy, NodeRow, Offer, Rebuilt
+from ironic_sync.store import DaemonNameTaken, IronicStore, SavedRows
 from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
 
 pytestmark = pytest.mark.asyncio
@@ -48,7 +48,7 @@ def a_row(number: int, owner: str = "", epoch: int = 0) -> NodeRow:
 
 
 def deployed(row: NodeRow, due_s: float | None = None) -> NodeRow:
-    deploy = Deploy(
+    deploy = NodeDeploy(
         kind="deploy",
         cell="c1",
         instance=InstanceId(ConsumerId(UUID(int=900))),
@@ -85,7 +85,7 @@ def everything() -> NodeRow:
         offer=Offer(resource_class="CUSTOM_GOLD", reserved=False, traits=("CUSTOM_A",)),
         reported=Offer(resource_class="CUSTOM_IRON", reasons=("maintenance",)),
         reported_number=3,
-        deploy=Deploy(
+        deploy=NodeDeploy(
             kind="undeploy",
             cell="c1",
             instance=InstanceId(ConsumerId(UUID(int=5))),
@@ -129,7 +129,7 @@ def everything() -> NodeRow:
     )
 
 
-def rebuilding() -> Deploy:
+def rebuilding() -> NodeDeploy:
     instance = InstanceId(ConsumerId(UUID(int=5)))
     order = RedeployInstance(
         cell="c1",
@@ -142,7 +142,7 @@ def rebuilding() -> Deploy:
         image_properties={"trait:CUSTOM_GOLD": "required"},
         config_drive="http://drives/2",
     )
-    return Deploy(
+    return NodeDeploy(
         kind="rebuild",
         cell="c1",
         instance=instance,
@@ -154,7 +154,7 @@ def rebuilding() -> Deploy:
     )
 
 
-async def save(store: IronicStore, *rows: NodeRow) -> Saved:
+async def save(store: IronicStore, *rows: NodeRow) -> SavedRows:
     async with store.transaction() as tx:
         return await tx.save(rows)
 
@@ -176,7 +176,7 @@ async def test_a_row_is_found_again_as_it_was_with_the_next_version(row: NodeRow
     saved = await save(store, row)
 
     kept = structs.replace(row, version=1)
-    assert saved == Saved((kept,), ())
+    assert saved == SavedRows((kept,), ())
     assert await known(store, 1, 2) == [kept]
     async with store.transaction() as tx:
         assert await tx.load([node_id(2), node_id(1)]) == {kept.id: kept}
@@ -190,7 +190,7 @@ async def test_a_row_that_was_written_since_it_was_read_is_not_written(store: Ir
     saved = await save(store, structs.replace(first, cell="c3"), structs.replace(second, cell="c3"))
 
     written = structs.replace(second, cell="c3", version=2)
-    assert saved == Saved((written,), (first.id,))
+    assert saved == SavedRows((written,), (first.id,))
     assert await known(store, 1, 2) == [newer, written]
 
 
@@ -209,7 +209,7 @@ async def test_a_row_that_was_never_there_is_not_made_by_a_write_that_names_a_ve
 ) -> None:
     saved = await save(store, structs.replace(a_row(1), version=4))
 
-    assert saved == Saved((), (node_id(1),))
+    assert saved == SavedRows((), (node_id(1),))
     assert await known(store, 1) == []
 
 
@@ -327,7 +327,7 @@ async def test_rows_that_are_due_later_than_any_pause_lasts_are_due_too(store: I
 
 async def test_a_node_moves_once_from_the_owner_and_epoch_that_were_seen(store: IronicStore) -> None:
     before = (await save(store, a_row(1, "d1", 3), a_row(2, "d1", 4), a_row(3, "d2", 3))).rows
-    moves = [Move(row.id, "d1", 3, "d2") for row in before]
+    moves = [NodeHandover(row.id, "d1", 3, "d2") for row in before]
 
     moved = await store.give(moves)
     again = await store.give(moves)
@@ -341,7 +341,7 @@ async def test_a_node_moves_once_from_the_owner_and_epoch_that_were_seen(store: 
 
 async def test_a_daemon_that_lost_a_node_cannot_write_what_it_read_before(store: IronicStore) -> None:
     (row,) = (await save(store, a_row(1, "d1", 1))).rows
-    await store.give([Move(row.id, "d1", 1, "d2")])
+    await store.give([NodeHandover(row.id, "d1", 1, "d2")])
 
     assert (await save(store, structs.replace(row, cell="c9"))).lost == (row.id,)
     assert (await known(store, 1))[0].owner == "d2"
@@ -351,7 +351,7 @@ async def test_a_move_of_free_nodes_leaves_those_with_an_instance(store: IronicS
     on_it = structs.replace(a_row(3, "d1"), node=Node(id=node_id(3), instance_uuid=UUID(int=8)))
     await save(store, a_row(1, "d1"), deployed(a_row(2, "d1")), on_it)
 
-    moves = [Move(node_id(n), "d1", 0, "d2", only_free=True) for n in (1, 2, 3)]
+    moves = [NodeHandover(node_id(n), "d1", 0, "d2", only_free=True) for n in (1, 2, 3)]
     assert await store.give(moves) == (Owned(node_id(1), "d2", 1),)
     assert await store.give([structs.replace(each, only_free=False) for each in moves]) == (
         Owned(node_id(2), "d2", 1, holds_instance=True),
@@ -379,7 +379,9 @@ async def test_of_daemons_that_take_the_same_nodes_each_node_goes_to_one(kind: s
             taken = set[ProviderId]()
             # A row that is locked now is left for the next try.
             while left := await store.owners(("dead",)):
-                taken |= {each.id for each in await store.give([Move(o.id, "dead", 1, me) for o in left])}
+                taken |= {
+                    each.id for each in await store.give([NodeHandover(o.id, "dead", 1, me) for o in left])
+                }
             return taken
 
         async with asyncio.timeout(60):
@@ -396,7 +398,7 @@ async def test_of_daemons_that_take_the_same_nodes_each_node_goes_to_one(kind: s
 async def test_a_transaction_that_stands_still_keeps_only_its_own_rows_from_moving(kind: str) -> None:
     async with open_ironic_stores(kind, 2) as (still, store):
         await save(store, a_row(1, "d1"), a_row(2, "d1"))
-        moves = [Move(node_id(number), "d1", 0, "d2") for number in (1, 2)]
+        moves = [NodeHandover(node_id(number), "d1", 0, "d2") for number in (1, 2)]
         async with still.transaction() as tx:
             await tx.load([node_id(1)])
             assert [each.id for each in await store.give(moves)] == [node_id(2)]
@@ -425,7 +427,7 @@ async def test_a_daemon_joins_renews_and_leaves(store: IronicStore) -> None:
 async def test_a_name_with_a_live_lease_is_refused_to_another_process(store: IronicStore) -> None:
     await store.join("d1", "a", LONG_S)
 
-    with pytest.raises(NameTaken, match=r"'d1' is taken: incarnation a has a lease for another 3[56]"):
+    with pytest.raises(DaemonNameTaken, match=r"'d1' is taken: incarnation a has a lease for another 3[56]"):
         await store.join("d1", "b", LONG_S)
     await store.join("d1", "a", LONG_S)
     assert not await store.renew("d1", "b", LONG_S)
@@ -448,7 +450,7 @@ async def test_of_two_that_join_under_one_name_one_is_refused(store: IronicStore
         *(store.join("d1", incarnation, LONG_S) for incarnation in "abc"), return_exceptions=True
     )
 
-    assert [type(each) for each in outcomes if each is not None] == [NameTaken] * 2
+    assert [type(each) for each in outcomes if each is not None] == [DaemonNameTaken] * 2
     assert len(await store.members()) == 1
 
 
@@ -477,7 +479,7 @@ async def test_a_look_shows_members_owners_and_what_the_daemon_must_read(store: 
     await store.join("d1", "a", LONG_S)
     await store.join("d2", "b", OVER_S)
     await save(store, a_row(1, "d1"), a_row(2, "d2"), a_row(3, "d2"), a_row(4), a_row(5, "d1"))
-    await store.give([Move(node_id(1), "d1", 0, "d1"), Move(node_id(2), "d2", 0, "d3")])
+    await store.give([NodeHandover(node_id(1), "d1", 0, "d1"), NodeHandover(node_id(2), "d2", 0, "d3")])
 
     view = await store.look("d1", 10)
 
@@ -533,7 +535,7 @@ async def test_an_epoch_is_raised_above_another_one(store: IronicStore) -> None:
     await save(store, a_row(1, "d1", 3), a_row(2, "d1", 3))
 
     moved = await store.give(
-        [Move(node_id(1), "d1", 3, "d1", above=40), Move(node_id(2), "d1", 3, "d1", above=1)]
+        [NodeHandover(node_id(1), "d1", 3, "d1", above=40), NodeHandover(node_id(2), "d1", 3, "d1", above=1)]
     )
 
     assert {each.id: each.epoch for each in moved} == {node_id(1): 41, node_id(2): 4}

@@ -12,10 +12,10 @@ from bus.errors import Transient
 from bus.messages.administration import ConsumerAllocations, Done, SetAllocations
 from bus.messages.placement import ProviderState, SnapshotPage
 from placement_worker import write_batcher as writes
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 from placement_worker.store import PlacementStore, Unpublished
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.view import FROZEN_MIN, TRIES_MAX, View
+from placement_worker.view import FROZEN_MIN, TRIES_MAX, ProviderView
 from tests.contracts.placement_orders import (
     HOST,
     NOON,
@@ -41,16 +41,16 @@ pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
-async def a_view(kind: str, page: int = 1000) -> AsyncIterator[tuple[StoreClient, View]]:
+async def a_view(kind: str, page: int = 1000) -> AsyncIterator[tuple[StoreClient, ProviderView]]:
     async with open_store(kind) as store:
-        view = View(store, page)
+        view = ProviderView(store, page)
         try:
             yield StoreClient(store), view
         finally:
             await view.close()
 
 
-def names(replica: Replica) -> set[str]:
+def names(replica: ProviderReplica) -> set[str]:
     return {state.name for state in replica}
 
 
@@ -74,7 +74,7 @@ async def test_what_was_written_before_a_question_is_in_its_answer(kind: str) ->
         assert view.readings_of_all == 1
 
 
-def the_host(replica: Replica) -> ProviderState:
+def the_host(replica: ProviderReplica) -> ProviderState:
     state = replica.get(HOST)
     assert state is not None
     return state
@@ -176,11 +176,11 @@ async def test_what_one_process_wrote_another_sees_at_once(kind: str) -> None:
 
 
 @asynccontextmanager
-async def two_processes(kind: str) -> AsyncIterator[tuple[list[SqlPlacementStore], list[View]]]:
+async def two_processes(kind: str) -> AsyncIterator[tuple[list[SqlPlacementStore], list[ProviderView]]]:
     """Two stores as of two processes: each with its own connections and view."""
     async with migrated_database(kind) as url:
         stores = [SqlPlacementStore(url), SqlPlacementStore(url)]
-        views = [View(store) for store in stores]
+        views = [ProviderView(store) for store in stores]
         try:
             yield stores, views
         finally:
@@ -209,7 +209,7 @@ class FailingBooks:
 
 async def test_a_reading_that_fails_is_tried_again() -> None:
     async with open_store("memory") as store:
-        view = View(FailingBooks(store, failures=1))
+        view = ProviderView(FailingBooks(store, failures=1))
         await StoreClient(store).report(a_host("host-1"))
 
         assert names(await view.caught_up()) == {"host-1"}
@@ -220,7 +220,7 @@ async def test_a_reading_that_goes_on_failing_is_told_to_all_who_waited_and_the_
     None
 ):
     async with open_store("memory") as store:
-        view = View(FailingBooks(store, failures=TRIES_MAX))
+        view = ProviderView(FailingBooks(store, failures=TRIES_MAX))
         await StoreClient(store).report(a_host("host-1"))
 
         told = await asyncio.gather(*[view.caught_up() for _ in range(3)], return_exceptions=True)
@@ -239,7 +239,7 @@ class ForgetfulBooks(FailingBooks):
 
 async def test_where_the_log_has_lost_a_provider_all_is_read_anew() -> None:
     async with open_store("memory") as store:
-        view = View(ForgetfulBooks(store, failures=0))
+        view = ProviderView(ForgetfulBooks(store, failures=0))
         await view.caught_up()
         await StoreClient(store).report(a_host("host-1"))
         assert names(await view.caught_up()) == set()
@@ -288,10 +288,10 @@ async def test_thousands_of_providers_that_were_read_are_no_work_for_the_collect
     async with open_store("memory") as store:
         await StoreClient(store).report(*(a_host(f"host-{number}") for number in range(FROZEN_MIN - 1)))
         frozen = gc.get_freeze_count()
-        await View(store).caught_up()
+        await ProviderView(store).caught_up()
         assert gc.get_freeze_count() == frozen
 
         await StoreClient(store).report(a_host("one-more"))
-        await View(store).caught_up()
+        await ProviderView(store).caught_up()
         assert gc.get_freeze_count() > frozen
         gc.unfreeze()

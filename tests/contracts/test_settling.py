@@ -19,7 +19,7 @@ from bus.messages.cell import RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from bus.operating.health import About, Health
 from bus.operating.metrics import Metrics
-from bus.parts import State
+from bus.parts import PartState
 from bus.topology import (
     API,
     DEAD,
@@ -586,7 +586,7 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     health = Health(About("placement", "1"), (worker,))
 
     await send(broker, *(parcel(line(order(number))) for number in range(count)))
-    await until(lambda: worker.intake.burying.state is State.FAILING, "an alarm")
+    await until(lambda: worker.intake.burying.state is PartState.FAILING, "an alarm")
     # RabbitMQ's limit is soft: it still takes what is on its way when the limit is reached.
     await until(lambda: worker.intake.burials_waiting > 0, "some wait")
     assert [each["part"] for each in health.failing()] == [f"{WORK}: bury"]
@@ -604,7 +604,7 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     await until(lambda: worker.intake.in_hand == 0, "nothing is in hand")
 
     assert reasons == {f"never {number}" for number in range(count)}
-    assert worker.intake.burying.state is State.WELL
+    assert worker.intake.burying.state is PartState.WELL
     await worker.stop()
     await running
     await here.close()

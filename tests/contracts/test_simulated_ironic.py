@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from bus.parts import PartGroup, State
+from bus.parts import PartGroup, PartState
 from bus.workers.inbox import Inbox, read_inbox
 from bus.workers.link import Link
 from compute_sim.ironic import (
-    Delays,
     IronicSimSettings,
-    Node,
     NotificationSender,
     SimulatedIronic,
+    SimulatedNode,
+    WorkDurations,
     available_nodes,
 )
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -25,7 +25,7 @@ from tests.contracts.stage import SETTINGS
 
 pytestmark = pytest.mark.asyncio
 
-QUICK = IronicSimSettings(delays=Delays(deploy_s=0.01, tear_down_s=0.01, clean_s=0.01))
+QUICK = IronicSimSettings(delays=WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.01))
 COUNT = 20
 
 
@@ -45,14 +45,14 @@ async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
     running = asyncio.create_task(together.run())
     try:
         # The sender declares the exchange: what it publishes before a reader is bound reaches no one.
-        while sender.status.state is not State.WELL:
+        while sender.status.state is not PartState.WELL:
             await asyncio.sleep(0.01)
         async with aclosing(
             read_inbox(link, Inbox(), settings=SETTINGS, look_s=0.02, look_s_absent=0.02)
         ) as batches:
             assert (await within_patience(anext(batches))).gap
             for node in ironic.nodes.values():
-                assert isinstance(ironic.provision(node.uuid, "active"), Node)
+                assert isinstance(ironic.provision(node.uuid, "active"), SimulatedNode)
             heard: list[bytes] = []
             while len(heard) < 2 * COUNT:
                 heard += [each.body for each in (await within_patience(anext(batches))).messages]

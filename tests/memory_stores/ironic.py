@@ -13,14 +13,14 @@ from msgspec import Struct, structs
 
 from bus.clock import now
 from bus.message import ProviderId
-from ironic_sync.core.ring import Member, Move, Owned
+from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store import (
     FORGOTTEN_AFTER,
     IronicTransaction,
     Need,
     RingView,
-    Saved,
+    SavedRows,
     check_name,
     name_taken,
 )
@@ -42,7 +42,7 @@ class _Transaction:
     async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         return {each: row for each in sorted(ids) if (row := self._row(each)) is not None}
 
-    async def save(self, rows: Sequence[NodeRow]) -> Saved:
+    async def save(self, rows: Sequence[NodeRow]) -> SavedRows:
         assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
         saved: list[NodeRow] = []
         lost: list[ProviderId] = []
@@ -54,7 +54,7 @@ class _Transaction:
             self.forgotten.discard(row.id)
             self.written[row.id] = structs.replace(row, version=row.version + 1)
             saved.append(self.written[row.id])
-        return Saved(tuple(saved), tuple(lost))
+        return SavedRows(tuple(saved), tuple(lost))
 
     async def forget(self, rows: Sequence[NodeRow]) -> int:
         same = {row.id for row in rows if (kept := self._row(row.id)) and kept.version == row.version}
@@ -147,7 +147,7 @@ class MemoryIronicStore:
         rows = (self._rows[each] for each in sorted(self._rows))
         return tuple(_owned(row) for row in rows if names is None or row.owner in names)
 
-    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
         async with self._lock:
             moved = [
                 structs.replace(

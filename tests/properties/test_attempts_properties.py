@@ -25,9 +25,9 @@ from bus.messages.cell import (
     StopInstance,
 )
 from bus.messages.placement import ResourceAmount, Share
-from bus.workers.handling import Reading, Received, Tell, Weighed
+from bus.workers.handling import ReadOnly, Received, Tell, Weighed
 from bus.workers.publisher import Outgoing, Publisher
-from compute_sim.core.attempts import AttemptRecord, HostOrder, State, Work
+from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Fleet
 from compute_sim.handlers import handlers
@@ -174,7 +174,7 @@ class World:
         self.store = MemoryComputeStore(lambda: self.at_s)
         self.answers = Answers()
         handler = handlers(self.fleet, SETTINGS.builds_at_once_max)[SpawnInstance]
-        assert not isinstance(handler, Reading | Weighed)
+        assert not isinstance(handler, ReadOnly | Weighed)
         self._handle = handler
 
     async def order(self, *orders: HostOrder) -> None:
@@ -206,21 +206,21 @@ class World:
         return [each for each in self.driver.begun if (each.order.instance, each.order.attempt) == attempt]
 
 
-def last_state(begun: list[Begun]) -> State | None:
+def last_state(begun: list[Begun]) -> AttemptState | None:
     """The state that this work leads to, when all of it is over."""
     if not begun:
         return None
     match begun[-1].order, bool(begun[-1].work.failure):
         case DestroyInstance(), _:
-            return State.DESTROYED
+            return AttemptState.DESTROYED
         case ((SpawnInstance() | ReceiveInstance()), fails):
-            return State.FAILED if fails else State.BUILT
+            return AttemptState.FAILED if fails else AttemptState.BUILT
         case StopInstance(), fails:
-            return State.BUILT if fails else State.STOPPED
+            return AttemptState.BUILT if fails else AttemptState.STOPPED
         case StartInstance(), fails:
-            return State.STOPPED if fails else State.BUILT
+            return AttemptState.STOPPED if fails else AttemptState.BUILT
         case RespawnInstance(), fails:
-            return State.BROKEN if fails else State.BUILT
+            return AttemptState.BROKEN if fails else AttemptState.BUILT
 
 
 def assert_lawful(begun: list[Begun]) -> None:
@@ -253,7 +253,9 @@ async def check_host(world: World) -> None:
     load = (await world.store.loads([HOST]))[HOST]
     assert sum(record.state.takes_slot for record in there) <= SETTINGS.builds_at_once_max
     assert load.instances == len({record.instance for record in there})
-    assert load.io_ops == sum(record.state.takes_slot or record.state is State.WAITING for record in there)
+    assert load.io_ops == sum(
+        record.state.takes_slot or record.state is AttemptState.WAITING for record in there
+    )
 
 
 @THOROUGH
@@ -279,19 +281,19 @@ def test_any_orders_end_in_a_state_that_the_rules_allow_and_a_destroyed_attempt_
         for attempt in [(instance, number) for instance in INSTANCES for number in ATTEMPTS]:
             begun, record = world.begun(attempt), await world.record(attempt)
             assert_lawful(begun)
-            is_refused = not begun and record is not None and record.state is State.FAILED
+            is_refused = not begun and record is not None and record.state is AttemptState.FAILED
             # The source of the second attempt may not have what is to be received.
             assert is_refused or (record.state if record else None) is last_state(begun)
             assert not is_refused or attempt[1] == ATTEMPTS[1]
-            assert (attempt in destroyed) == (record is not None and record.state is State.DESTROYED)
+            assert (attempt in destroyed) == (record is not None and record.state is AttemptState.DESTROYED)
             await check_answers(world, attempt, record.state if record else None)
 
     asyncio.run(run())
 
 
-async def check_answers(world: World, attempt: Attempt, state: State | None) -> None:
+async def check_answers(world: World, attempt: Attempt, state: AttemptState | None) -> None:
     """Each order to an attempt in this state, at rest, gets its answer, and the same one when it comes again."""
-    exists = state in (State.BUILT, State.STOPPED)
+    exists = state in (AttemptState.BUILT, AttemptState.STOPPED)
 
     async def answers(order: HostOrder) -> AttemptMessage:
         found = []
@@ -322,7 +324,7 @@ async def check_answers(world: World, attempt: Attempt, state: State | None) -> 
     rebuilt = await answers(respawn(attempt, 10))
     assert isinstance(rebuilt, InstanceRedeployed)
     assert rebuilt.is_active == (not rebuilt.failure)
-    if exists or state is State.BROKEN:
+    if exists or state is AttemptState.BROKEN:
         assert rebuilt.failure == world.begun(attempt)[-1].work.failure
     else:
         assert rebuilt.failure
@@ -360,6 +362,6 @@ def test_the_order_of_the_last_move_counts_however_the_orders_overtake_each_othe
         _, runs = max(ranks, default=(0, True))
         record = await world.record((instance, 1))
         assert record is not None
-        assert record.state is (State.BUILT if runs else State.STOPPED)
+        assert record.state is (AttemptState.BUILT if runs else AttemptState.STOPPED)
 
     asyncio.run(run())

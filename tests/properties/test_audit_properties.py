@@ -11,7 +11,7 @@ from msgspec import structs
 
 from bus.auditing import judging
 from bus.auditing.judging import faults_of
-from bus.auditing.views import Fault, OnHost, Places, Sight, View
+from bus.auditing.views import Fault, InstanceView, OnHost, Places, Sight
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, MendConsumer, MendInstance
 from bus.messages.build import InstanceDetails, InstanceState, RequestId, Size
@@ -45,7 +45,7 @@ SIGHT = Sight(
 )
 
 AMOUNTS = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 5}
-Damage = Callable[[View], View]
+Damage = Callable[[InstanceView], InstanceView]
 
 
 def share_on(number: int) -> Share:
@@ -61,7 +61,7 @@ def share_on(number: int) -> Share:
 
 def a_view(
     state: str = "active", *, on: int = 0, attempt: int = 1, grouped: bool = False, project: str = "shop"
-) -> View:
+) -> InstanceView:
     """An instance of which all have the same."""
     holds = state in ("building", "active", "moved", "broken")
     share = share_on(on)
@@ -79,7 +79,7 @@ def a_view(
         project=project,
         changed_at=LONG_AGO,
     )
-    return View(
+    return InstanceView(
         id=ID,
         at_api=structs.replace(of_cell, state=published, sequence=6),
         in_cells=(
@@ -129,7 +129,7 @@ living = st.builds(
 
 
 def _consumer(**changes: object) -> Damage:
-    def harm(view: View) -> View:
+    def harm(view: InstanceView) -> InstanceView:
         assert view.consumer is not None
         return structs.replace(view, consumer=structs.replace(view.consumer, **changes))
 
@@ -137,7 +137,7 @@ def _consumer(**changes: object) -> Damage:
 
 
 def _row(**changes: object) -> Damage:
-    def harm(view: View) -> View:
+    def harm(view: InstanceView) -> InstanceView:
         assert view.at_api is not None
         return structs.replace(view, at_api=structs.replace(view.at_api, **changes))
 
@@ -145,7 +145,7 @@ def _row(**changes: object) -> Damage:
 
 
 def _amount(index: int, more: int) -> Damage:
-    def harm(view: View) -> View:
+    def harm(view: InstanceView) -> InstanceView:
         assert view.consumer is not None
         held = list(view.consumer.held)
         held[index] = ResourceAmount(held[index].provider, held[index].resource, held[index].amount + more)
@@ -181,11 +181,11 @@ damages: st.SearchStrategy[tuple[str, Damage]] = st.one_of(
 )  # fmt: skip
 
 
-def faults(view: View) -> list[Fault]:
+def faults(view: InstanceView) -> list[Fault]:
     return [*faults_of(view, SIGHT, PLACES)]
 
 
-def mended(view: View, fault: Fault) -> View:
+def mended(view: InstanceView, fault: Fault) -> InstanceView:
     """The view after this mend, as placement, the API level, a cell and a host carry it out."""
     mend = fault.mend
     match mend:
@@ -229,13 +229,13 @@ def mended(view: View, fault: Fault) -> View:
 
 
 @given(views)
-def test_books_that_agree_have_no_faults(view: View) -> None:
+def test_books_that_agree_have_no_faults(view: InstanceView) -> None:
     assert faults(view) == []
 
 
 @given(living, st.lists(damages, min_size=1, max_size=3))
 def test_any_damage_is_found_and_mended_and_then_there_is_silence(
-    view: View, harms: list[tuple[str, Damage]]
+    view: InstanceView, harms: list[tuple[str, Damage]]
 ) -> None:
     kind, harm = harms[0]
     assert kind in {each.kind for each in faults(harm(view))}
@@ -254,7 +254,7 @@ def test_any_damage_is_found_and_mended_and_then_there_is_silence(
 
 @given(living, damages, st.integers(0, 59), st.sampled_from(["the cell", "the API level"]))
 def test_what_changed_just_now_is_not_judged(
-    view: View, damage: tuple[str, Damage], seconds: int, who: str
+    view: InstanceView, damage: tuple[str, Damage], seconds: int, who: str
 ) -> None:
     just_now = NOW - timedelta(seconds=seconds)
     harmed = damage[1](view)
@@ -269,7 +269,7 @@ def test_what_changed_just_now_is_not_judged(
 
 
 @given(living, damages)
-def test_a_cell_that_does_not_answer_is_not_judged(view: View, damage: tuple[str, Damage]) -> None:
+def test_a_cell_that_does_not_answer_is_not_judged(view: InstanceView, damage: tuple[str, Damage]) -> None:
     harmed = structs.replace(damage[1](view), in_cells=())
 
     assert [*faults_of(harmed, structs.replace(SIGHT, cells=frozenset()), PLACES)] == []
@@ -322,7 +322,7 @@ def test_a_host_without_the_instance_that_it_should_have_is_found_only_if_it_cou
 
 
 def test_what_no_row_knows_on_a_host_is_left_there() -> None:
-    stray = View(id=ID, on_hosts=(OnHost("c1", HostEntry(ID, HOSTS[0], 1)),))
+    stray = InstanceView(id=ID, on_hosts=(OnHost("c1", HostEntry(ID, HOSTS[0], 1)),))
     (fault,) = faults(stray)
     (known,) = faults(
         structs.replace(stray, in_cells=a_view("deleted").in_cells, at_api=a_view("deleted").at_api)

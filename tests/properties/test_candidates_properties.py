@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from bus.messages.placement import ProviderState
-from placement_worker.core.candidates.found import Candidate, Candidates
+from placement_worker.core.candidates.found import FoundCandidate, FoundCandidates
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Preferred
 from placement_worker.core.candidates.search import find_candidates
@@ -29,14 +29,14 @@ def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
     return index
 
 
-def telling(candidate: Candidate) -> Told:
+def telling(candidate: FoundCandidate) -> Told:
     return (
         frozenset((each.provider, each.resource, each.amount) for each in candidate.amounts),
         frozenset((suffix, frozenset(providers)) for suffix, providers in candidate.mappings.items()),
     )
 
 
-def told_of(index: ProviderIndex, found: Candidates) -> list[Told]:
+def told_of(index: ProviderIndex, found: FoundCandidates) -> list[Told]:
     return [telling(candidate) for candidate in found.written_out(index)]
 
 

@@ -13,7 +13,7 @@ from bus.message import ProviderId
 from bus.messages.build import NoValidHost
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderState, Share
-from placement_worker.core.candidates.found import Candidate
+from placement_worker.core.candidates.found import FoundCandidate
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
@@ -112,7 +112,7 @@ def query_of(spec: InstanceSpec) -> CandidatesQuery:
     )
 
 
-def homes(index: ProviderIndex, candidate: Candidate) -> set[ProviderId]:
+def homes(index: ProviderIndex, candidate: FoundCandidate) -> set[ProviderId]:
     """Roots of trees that can be the host of this candidate: they give a part of it, and the rest is shared with them."""
     rows = [index.row_of(each.provider) for each in candidate.amounts]
     roots = {int(index.root[row]) for row in rows if row is not None}

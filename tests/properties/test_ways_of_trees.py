@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.budget import SharedBudget
-from placement_worker.core.candidates.fitting import Scope
+from placement_worker.core.candidates.fitting import SearchScope
 from placement_worker.core.candidates.found import CandidatePattern
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Preferred
@@ -36,7 +36,7 @@ def ways_of_all(
     """By the row of the root."""
     found: dict[int, list[WayInWords]] = {}
     shared = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
-    for trees in ways_of_trees(index, query, Scope(barred=barred, taken=taken), shared, ways=ways):
+    for trees in ways_of_trees(index, query, SearchScope(barred=barred, taken=taken), shared, ways=ways):
         assert isinstance(trees, InTrees)
         block = trees.block
         for root, line in zip(trees.roots.tolist(), block.rows.tolist(), strict=True):

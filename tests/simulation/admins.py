@@ -34,8 +34,8 @@ from bus.messages.candidates import (
 )
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.workers.station import Station
-from placement_worker.replica import Replica
-from placement_worker.view import View
+from placement_worker.replica import ProviderReplica
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 from tests.simulation.admin_ops import Admin, BooksApi
@@ -65,7 +65,7 @@ class Admins:
         self._books = books
         self._observer = observer
         # The view of the HTTP server's latest incarnation; compared with the books at the end.
-        self.view: View | None = None
+        self.view: ProviderView | None = None
 
     async def run(self, process: SimProcess, broker: Broker) -> None:
         if process.name.startswith("http"):
@@ -80,7 +80,7 @@ class Admins:
 
     async def _serve(self, process: SimProcess) -> None:
         store = FaultyPlacementStore(self._books, process, self._observer)
-        view = self.view = View(store, PAGE)
+        view = self.view = ProviderView(store, PAGE)
         batcher = WriteBatcher(store, STANDARD, process.clock)
         await self._work(process, HttpServerApi(batcher, view, store, self._books, self._findings))
 
@@ -161,7 +161,7 @@ class HttpServerApi:
     def __init__(
         self,
         batcher: WriteBatcher,
-        view: View,
+        view: ProviderView,
         store: FaultyPlacementStore,
         books: InspectableStore,
         findings: Findings,
@@ -189,7 +189,7 @@ class HttpServerApi:
         """Compare the candidates found in the view with those found in the books."""
         compare_candidates(await self._caught_up(), self._books, self._findings)
 
-    async def _caught_up(self) -> Replica:
+    async def _caught_up(self) -> ProviderReplica:
         return await _until_available(lambda: caught_up_replica(self._view, self._books, self._findings))
 
 

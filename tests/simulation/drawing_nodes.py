@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.ironic import IronicScript, Node, available_nodes
+from compute_sim.ironic import IronicScript, SimulatedNode, available_nodes
 from compute_sim.ironic.core.node import NO_NETWORK
 from compute_sim.ironic.core.script import Delays, Doubles, Loses, NodeLocked, WorkFails
 from compute_sim.simulated.faults import FaultScript
@@ -152,14 +152,14 @@ def has_vanishing_nodes(seed: int) -> bool:
     return seed % VANISHING_EVERY == VANISHING_AT
 
 
-def _vanishing(chance: random.Random, nodes: tuple[Node, ...]) -> Iterator[Flip]:
+def _vanishing(chance: random.Random, nodes: tuple[SimulatedNode, ...]) -> Iterator[Flip]:
     """Deletes of nodes with instances. Those that have none then stay."""
     for node in chance.sample(nodes, VANISHING):
         yield Flip(chance.uniform(*VANISHING_S), str(node.name), "vanish", 0)
 
 
-def _nodes(chance: random.Random) -> tuple[Node, ...]:
-    nodes: list[Node] = []
+def _nodes(chance: random.Random) -> tuple[SimulatedNode, ...]:
+    nodes: list[SimulatedNode] = []
     for group in GROUPS_OF_NODES:
         for resource_class in CLASSES:
             nodes += available_nodes(
@@ -172,7 +172,7 @@ def _nodes(chance: random.Random) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _with_networks(chance: random.Random, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def _with_networks(chance: random.Random, nodes: tuple[SimulatedNode, ...]) -> tuple[SimulatedNode, ...]:
     """The nodes, of which some have a network interface that accepts each port and attaches none."""
     return tuple(
         structs.replace(node, network_interface=chance.choice((NO_NETWORK, "flat", "flat"))) for node in nodes
@@ -253,7 +253,7 @@ def _faults_of_rebuilds(chance: random.Random) -> list[Fault]:
     ]
 
 
-def _flips(chance: random.Random, nodes: tuple[Node, ...]) -> tuple[Flip, ...]:
+def _flips(chance: random.Random, nodes: tuple[SimulatedNode, ...]) -> tuple[Flip, ...]:
     """Changes of nodes at Ironic that Moorage did not order. They come in sequences that are drawn independently, so
     several may change one node at the same time.
     """

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from bus.message import ProviderId
-from ironic_sync.core.ring import Member, Move, Owned
+from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.store import IronicStore, IronicTransaction, Need, RingView, Saved
+from ironic_sync.store import IronicStore, IronicTransaction, Need, RingView, SavedRows
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.process import SimProcess
 from tests.simulation.store_faults import after_commit, before_commit, fail_if_armed, reach_database
@@ -78,7 +78,7 @@ class FaultyIronicStore:
         await reach_database(self._process)
         return await self._store.owners(names)
 
-    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
         await reach_database(self._process)
         await self._process.point("before_commit")
         fail_if_armed(self._process, "serialisation_failure", "lost_before_commit")
@@ -104,7 +104,7 @@ class _NodesTransaction:
         self.loaded |= rows
         return rows
 
-    async def save(self, rows: Sequence[NodeRow]) -> Saved:
+    async def save(self, rows: Sequence[NodeRow]) -> SavedRows:
         saved = await self._inner.save(rows)
         self.saved += saved.rows
         return saved

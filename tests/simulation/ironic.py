@@ -19,13 +19,13 @@ from bus.errors import Locked, TookTooLong, Unavailable
 from bus.memory import MemoryBroker
 from bus.message import ProviderId
 from compute_sim.ironic import (
-    Delays,
     IronicScript,
     IronicSimSettings,
-    Node,
     NotificationSender,
     RequestRefused,
     SimulatedIronic,
+    SimulatedNode,
+    WorkDurations,
 )
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.orders import ProvisionOrder
@@ -45,7 +45,7 @@ from tests.simulation.replacing import replaced
 T = TypeVar("T")
 
 SETTINGS = IronicSimSettings(
-    delays=Delays(
+    delays=WorkDurations(
         verify_s=0.1,
         clean_s=0.4,
         deploy_s=0.8,
@@ -131,13 +131,13 @@ class IronicWorld:
 
     # Changes of a node; each undoes itself the second time
 
-    def _maintain(self, node: Node, seed: int) -> Node:
+    def _maintain(self, node: SimulatedNode, seed: int) -> SimulatedNode:
         is_on = not node.maintenance
         if seed % 4 == 0:
             return self._patched(node, "replace", "maintenance", is_on)
         return self.ironic.set_maintenance(node.uuid, is_on=is_on, reason="maintenance" if is_on else None)
 
-    def _provision(self, node: Node, _lot: int) -> Node | None:
+    def _provision(self, node: SimulatedNode, _lot: int) -> SimulatedNode | None:
         if node.instance_uuid:
             return None
         target = {
@@ -148,7 +148,7 @@ class IronicWorld:
         }
         return self.ironic.provision(node.uuid, target.get(node.provision_state, "abort"))
 
-    def _heal(self, node: Node, seed: int) -> Node | None:
+    def _heal(self, node: SimulatedNode, seed: int) -> SimulatedNode | None:
         """Take one step towards a node that may be claimed."""
         if node.instance_uuid == foreign_instance(node.uuid):
             return self._occupy(node, seed)
@@ -160,40 +160,40 @@ class IronicWorld:
             return self._class(node, 0)
         return None if node.provision_state == "available" else self._provision(node, seed)
 
-    def _retire(self, node: Node, _lot: int) -> Node:
+    def _retire(self, node: SimulatedNode, _lot: int) -> SimulatedNode:
         return self._patched(node, "replace", "retired", not node.retired)
 
-    def _power(self, node: Node, seed: int) -> Node:
+    def _power(self, node: SimulatedNode, seed: int) -> SimulatedNode:
         return self.ironic.set_power(node.uuid, "power on" if seed % 2 else "power off")
 
-    def _bmc(self, node: Node, seed: int) -> None:
+    def _bmc(self, node: SimulatedNode, seed: int) -> None:
         script, silence = self.ironic.script, BmcSilent(nodes=(node.uuid,))
         others = tuple(each for each in script.faults if each != silence)
         faults = others if seed % 2 else (*others, silence)
         self.ironic.script = structs.replace(script, faults=faults)
 
-    def _traits(self, node: Node, seed: int) -> Node:
+    def _traits(self, node: SimulatedNode, seed: int) -> SimulatedNode:
         names = [
             name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if seed >> bit & 1
         ]
         return self.ironic.set_traits(node.uuid, names)
 
-    def _class(self, node: Node, seed: int) -> Node:
+    def _class(self, node: SimulatedNode, seed: int) -> SimulatedNode:
         value = (*CLASSES, *CLASSES, None)[seed % 5]
         return self._patched(node, "replace", "resource_class", value)
 
-    def _move(self, node: Node, _lot: int) -> Node:
+    def _move(self, node: SimulatedNode, _lot: int) -> SimulatedNode:
         """Move the node to the conductor group of another cell."""
         return self._patched(node, "replace", "conductor_group", _OTHER_GROUPS[node.conductor_group])
 
-    def _occupy(self, node: Node, _lot: int) -> Node | None:
+    def _occupy(self, node: SimulatedNode, _lot: int) -> SimulatedNode | None:
         """Another program deploys on the node, or leaves it."""
         foreign = foreign_instance(node.uuid)
         if node.instance_uuid == foreign:
             return self._patched(node, "remove", "instance_uuid", None)
         return self._patched(node, "add", "instance_uuid", foreign) if node.instance_uuid is None else None
 
-    def _allocate(self, node: Node, seed: int) -> None:
+    def _allocate(self, node: SimulatedNode, seed: int) -> None:
         uuid = str(uuid5(NAMESPACE_OID, f"allocation {node.uuid}"))
         if uuid in self.ironic.allocations:
             self.ironic.deallocate(uuid)
@@ -203,10 +203,10 @@ class IronicWorld:
             Allocation(uuid=uuid, resource_class=node.resource_class or CLASSES[0], candidate_nodes=wanted)
         )
 
-    def _delete(self, node: Node, _lot: int) -> Node | None:
+    def _delete(self, node: SimulatedNode, _lot: int) -> SimulatedNode | None:
         return None if node.instance_uuid else self.ironic.delete(node.uuid)
 
-    def _vanish(self, node: Node, _lot: int) -> Node:
+    def _vanish(self, node: SimulatedNode, _lot: int) -> SimulatedNode:
         """An operator deletes the node although an instance of this cloud is active on it."""
         if node.provision_state != "active" or node.instance_uuid not in self._plan.instance_ids:
             raise RequestRefused(CONFLICT, f"node {node.uuid} has no active instance of this cloud")
@@ -216,7 +216,7 @@ class IronicWorld:
         self._vanished.add(str(node.name))
         return gone
 
-    def _enrol(self, name: str) -> Node:
+    def _enrol(self, name: str) -> SimulatedNode:
         first = next(node for node in self._plan.nodes if node.name == name)
         fields = {
             "uuid": first.uuid,
@@ -228,7 +228,7 @@ class IronicWorld:
         self.ironic.create(fields)
         return self.ironic.provision(first.uuid, "manage")
 
-    def _patched(self, node: Node, op: str, field: str, value: object) -> Node:
+    def _patched(self, node: SimulatedNode, op: str, field: str, value: object) -> SimulatedNode:
         operation = {"op": op, "path": f"/{field}"} | ({} if op == "remove" else {"value": value})
         return self.ironic.patch(node.uuid, [operation])
 
@@ -246,7 +246,7 @@ class FaultyIronicApi:
         self._asked = 0
         self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
 
-    async def pages(self) -> AsyncGenerator[rest.Page, None]:
+    async def pages(self) -> AsyncGenerator[rest.NodesRead, None]:
         after = 0
         while True:
             asked_s = await self._reach_api()
@@ -256,7 +256,7 @@ class FaultyIronicApi:
             self._nodes.api_answered(self._process, read, asked_s)
             await self._return_answer()
             if read:
-                yield rest.Page(tuple(read))
+                yield rest.NodesRead(tuple(read))
             if len(read) < PAGE:
                 return
             after += PAGE
@@ -331,7 +331,7 @@ class FaultyIronicApi:
         return await self._ordered(node, "detach", lambda uuid: self._ironic.detach_vif(uuid, vif))
 
     async def _ordered(
-        self, node: ProviderId, what: str, order: Callable[[str], Node]
+        self, node: ProviderId, what: str, order: Callable[[str], SimulatedNode]
     ) -> rest.IronicRefused | None:
         """Give Ironic an order about a node. While the node is locked, try again a few times, as HttpIronicApi does it."""
         locked = ""
@@ -394,7 +394,7 @@ class _IronicBroker:
         return self._memory.connect(self.user)
 
 
-def as_api_answer(node: Node) -> known.Node:
+def as_api_answer(node: SimulatedNode) -> known.Node:
     return node_of(msgspec.convert({field: getattr(node, field) for field in FIELDS}, NodeData))
 
 
@@ -403,7 +403,7 @@ def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
     """Report each change of a node at Ironic to the checker."""
 
     def reporting(real: Callable[..., None]) -> Callable[..., None]:
-        def change(table: NodeTable, node: Node, *others: Node | Allocation) -> None:
+        def change(table: NodeTable, node: SimulatedNode, *others: SimulatedNode | Allocation) -> None:
             """Report the change under the node's own id, also where an allocation is among the arguments."""
             real(table, node, *others)
             nodes.changed(id_of(node), table.nodes.get(node.uuid))

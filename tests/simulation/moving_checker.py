@@ -11,7 +11,7 @@ from bus.messages.build import InstanceId, Move, RequestId
 from bus.messages.cell import ReceiveInstance, SpawnInstance
 from bus.messages.placement import ResourceAmount
 from cell_conductor.core.instance import Instance, Moving
-from compute_sim.core.attempts import State
+from compute_sim.core.attempts import AttemptState
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
@@ -19,7 +19,7 @@ from tests.simulation.moves_checker import MOVE
 from tests.simulation.process import EPOCH
 from tests.simulation.real_instances import RealInstances
 
-RUNS = (State.BUILDING, State.BUILT, State.STARTING)
+RUNS = (AttemptState.BUILDING, AttemptState.BUILT, AttemptState.STARTING)
 # The source is stopped when the destination receives the instance, and starts again only after its return.
 COLD = ("migrate", "resize")
 # A host that is up again says so by its next heartbeat; a scheduler may hear that late, or just start.
@@ -48,7 +48,11 @@ class MovesInCells:
     def _check_received(self, row: Instance, order: ReceiveInstance) -> None:
         state = self._real_instances.state_of(row.id, order.source, order.source_attempt)
         self._findings.count(MOVE, "received live" if order.live else "received")
-        if state is None or state is State.STOPPED or (order.live and state in (State.BUILT, State.STOPPED)):
+        if (
+            state is None
+            or state is AttemptState.STOPPED
+            or (order.live and state in (AttemptState.BUILT, AttemptState.STOPPED))
+        ):
             return
         self._findings.breaks(
             "a host receives what another has",

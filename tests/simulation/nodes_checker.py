@@ -17,10 +17,10 @@ from msgspec import Struct
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import InventoryState, SwapClaim
-from compute_sim.ironic import Node
+from compute_sim.ironic import SimulatedNode
 from ironic_sync.core import node as known
 from ironic_sync.core.reports import offer_number, trial_number
-from ironic_sync.core.ring import Member, Move, Owned
+from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership  # noqa: TC001 - like every other import
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeBook, TreeChanges
@@ -51,7 +51,7 @@ MARGIN = "a daemon stops acting before its lease is over"
 class RealNode(Struct):
     """A node's real state at Ironic, and when it became unavailable."""
 
-    node: Node | None
+    node: SimulatedNode | None
     is_free: bool = False
     left_s: list[float] = []
     # The image that the current deploy writes, and the last image that was written.
@@ -96,11 +96,11 @@ class NodesChecker:
 
     # Changes at Ironic
 
-    def created(self, nodes: Iterable[Node]) -> None:
+    def created(self, nodes: Iterable[SimulatedNode]) -> None:
         for node in nodes:
             self.real_nodes[id_of(node)] = RealNode(node, is_free(node))
 
-    def changed(self, node: ProviderId, after: Node | None) -> None:
+    def changed(self, node: ProviderId, after: SimulatedNode | None) -> None:
         now_s = self._findings.now_s
         real_node = self.real_nodes.setdefault(node, RealNode(None))
         before, real_node.node = real_node.node, after
@@ -122,7 +122,7 @@ class NodesChecker:
         if after.instance_uuid and after.provision_state == "active":
             self._built.add((InstanceId(UUID(after.instance_uuid)), node))
 
-    def _check_ports(self, before: Node | None, after: Node | None) -> None:
+    def _check_ports(self, before: SimulatedNode | None, after: SimulatedNode | None) -> None:
         """When a deploy begins, the ports of its instance must be attached."""
         if before is None or after is None or not after.instance_uuid:
             return
@@ -255,7 +255,11 @@ class NodesChecker:
             )
 
     def owners_changed(
-        self, process: SimProcess, moves: Sequence[Move], moved: Sequence[Owned], members: Sequence[Member]
+        self,
+        process: SimProcess,
+        moves: Sequence[NodeHandover],
+        moved: Sequence[Owned],
+        members: Sequence[Member],
     ) -> None:
         alive = {each.name for each in members if each.is_alive}
         stays = {each.name for each in members if each.is_alive and not each.is_draining}
@@ -363,7 +367,7 @@ class NodesChecker:
             )
 
 
-def _note_image(real_node: RealNode, before: Node | None, after: Node | None) -> None:
+def _note_image(real_node: RealNode, before: SimulatedNode | None, after: SimulatedNode | None) -> None:
     """Note the image that a deploy writes: Ironic reads it at the beginning, and has written it when the node is active."""
     was, now = before and before.provision_state, after and after.provision_state
     if after is not None and now == "deploying" and was not in ("wait call-back", now):
@@ -372,7 +376,7 @@ def _note_image(real_node: RealNode, before: Node | None, after: Node | None) ->
         real_node.image = real_node.writes
 
 
-def is_free(node: Node | None) -> bool:
+def is_free(node: SimulatedNode | None) -> bool:
     """True if, by Ironic's own fields, the node is available to any consumer."""
     return (
         node is not None
@@ -391,7 +395,7 @@ def name_of(node_class: str) -> str:
     return f"CUSTOM_{node_class.replace('-', '_').upper()}"
 
 
-def id_of(node: Node) -> ProviderId:
+def id_of(node: SimulatedNode) -> ProviderId:
     return ProviderId(UUID(node.uuid))
 
 
@@ -399,7 +403,7 @@ def _is_offered(stock: InventoryState) -> bool:
     return stock.total > stock.reserved
 
 
-def _shown(node: Node) -> str:
+def _shown(node: SimulatedNode) -> str:
     more = (
         ("maintenance", node.maintenance),
         ("retired", node.retired),

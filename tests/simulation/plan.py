@@ -12,7 +12,7 @@ from bus.message import AggregateId, GroupId
 from bus.messages.build import MoveEnd, MoveKind, RequestId
 from bus.messages.hosts import HostMode
 from bus.messages.placement import ServerGroup
-from compute_sim.ironic import IronicScript, Node
+from compute_sim.ironic import IronicScript, SimulatedNode
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost
 from scheduler_worker.requests.instance_ids import instance_id_of
@@ -218,7 +218,7 @@ class Plan(Struct, frozen=True):
     admin_ops: tuple[AdminOp, ...] = ()
     # Bare metal: Ironic's nodes at the beginning, changes of them, faults of Ironic, and the daemons with the times of
     # their first start. Without nodes there is no Ironic.
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[SimulatedNode, ...] = ()
     flips: tuple[Flip, ...] = ()
     ironic: IronicScript = IronicScript()
     daemons: dict[str, float] = {}

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import ReceiveInstance
-from compute_sim.core.attempts import AttemptKey, AttemptRecord, BuildOrder, State
+from compute_sim.core.attempts import AttemptKey, AttemptRecord, AttemptState, BuildOrder
 from tests.simulation.findings import Findings
 from tests.simulation.nodes_checker import NodesChecker
 
 # Longer than any build without a slow fault.
 SLOW_S = 1.5
 HostAttempt = tuple[ProviderId, int]
-EXISTS = (State.BUILT, State.STOPPING, State.STOPPED, State.STARTING)
+EXISTS = (AttemptState.BUILT, AttemptState.STOPPING, AttemptState.STOPPED, AttemptState.STARTING)
 
 
 class RealInstances:
@@ -22,7 +22,7 @@ class RealInstances:
         self._findings = findings
         self._builds_at_once_max = builds_at_once_max
         self._nodes = nodes
-        self.running: dict[InstanceId, dict[HostAttempt, State]] = {}
+        self.running: dict[InstanceId, dict[HostAttempt, AttemptState]] = {}
         # Attempts that hosts lost with their power.
         self._lost: set[tuple[InstanceId, ProviderId, int]] = set()
         # Attempts that have ended. If a late order builds one of them again, it will be destroyed again.
@@ -37,7 +37,7 @@ class RealInstances:
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
         for each in attempts:
             place = (each.host, each.attempt)
-            if each.state is State.STOPPED and each.image and not each.failure:
+            if each.state is AttemptState.STOPPED and each.image and not each.failure:
                 self.saved.add(each.image)
             there = self.running.setdefault(each.instance, {})
             before = there.get(place)
@@ -80,17 +80,17 @@ class RealInstances:
         """Count the faults of hosts that the state of this attempt shows."""
         now_s = self._findings.now_s
         match attempt.state:
-            case State.WAITING:
+            case AttemptState.WAITING:
                 self._findings.count("host", "waits for its turn")
-            case State.BUILDING:
+            case AttemptState.BUILDING:
                 self._begun_s[attempt.key] = now_s
-            case State.FAILED if attempt.key in self._begun_s:
+            case AttemptState.FAILED if attempt.key in self._begun_s:
                 self._findings.count("host", "fails_to_build")
-            case State.BUILT | State.BROKEN if attempt.rebuild:
+            case AttemptState.BUILT | AttemptState.BROKEN if attempt.rebuild:
                 self._findings.count(
-                    "host", "rebuilds" if attempt.state is State.BUILT else "fails to rebuild"
+                    "host", "rebuilds" if attempt.state is AttemptState.BUILT else "fails to rebuild"
                 )
-            case State.BUILT if now_s - self._begun_s.pop(attempt.key, now_s) > SLOW_S:
+            case AttemptState.BUILT if now_s - self._begun_s.pop(attempt.key, now_s) > SLOW_S:
                 self._findings.count("host", "builds_slowly")
             case _:
                 pass
@@ -115,7 +115,7 @@ class RealInstances:
         is_there = self.running.get(instance, {}).get((host, attempt)) in EXISTS
         return is_there or (instance, host, attempt) in self._ended
 
-    def state_of(self, instance: InstanceId, host: ProviderId, attempt: int) -> State | None:
+    def state_of(self, instance: InstanceId, host: ProviderId, attempt: int) -> AttemptState | None:
         """The state of an attempt on a host; None if the host does not have it, or has lost it before."""
         if (instance, host, attempt) in self._ended:
             return None

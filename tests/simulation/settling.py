@@ -9,7 +9,7 @@ from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from cell_conductor.core.instance import Instance
-from compute_sim.core.attempts import State
+from compute_sim.core.attempts import AttemptState
 from ironic_sync.core.ring import names_alive
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.requests.instance_ids import instance_id_of
@@ -152,11 +152,13 @@ def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
             is_wanted = (
                 own is not None
                 and own.state in (*EXISTS, "broken")
-                and (state is State.STOPPED) is (own.state == "shelved")
+                and (state is AttemptState.STOPPED) is (own.state == "shelved")
                 and (
-                    (state is State.BROKEN) is (own.state == "broken")
+                    (state is AttemptState.BROKEN) is (own.state == "broken")
                     # A late copy of the first order built it again on a host that had forgotten it.
-                    or (state is State.BUILT and cloud.real_instances.was_lost(instance, host, attempt))
+                    or (
+                        state is AttemptState.BUILT and cloud.real_instances.was_lost(instance, host, attempt)
+                    )
                 )
                 and own.host_attempt == attempt
                 and own.host is not None

@@ -23,7 +23,7 @@ from bus.messages.placement import (
 )
 from compute_sim.simulated.faults import FaultScript
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 from scheduler_worker.core.picture.picture import Picture
@@ -161,7 +161,7 @@ def test_a_read_need_not_show_uncommitted_writes() -> None:
                     await asyncio.Event().wait()
 
         dying = asyncio.create_task(write_and_die())
-        seen = await caught_up_replica(View(books), books, findings)
+        seen = await caught_up_replica(ProviderView(books), books, findings)
         assert [state.name for state in seen] == ["host"]
         await asyncio.wait((dying,))
 

@@ -9,8 +9,8 @@ from msgspec import structs
 from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.replica import Replica
-from placement_worker.view import View
+from placement_worker.replica import ProviderReplica
+from placement_worker.view import ProviderView
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import AGGREGATES, TRAITS
 from tests.simulation.write_oracle import InspectableStore
@@ -29,7 +29,9 @@ QUERIES = (
 )
 
 
-async def caught_up_replica(view: View, books: InspectableStore, findings: Findings) -> Replica:
+async def caught_up_replica(
+    view: ProviderView, books: InspectableStore, findings: Findings
+) -> ProviderReplica:
     """The view after it has caught up. If no transaction has committed meanwhile, it equals the books exactly."""
     async with books.committed() as rows:
         known = {state.internal: state.revision for state in rows.states_of(rows.providers)}
@@ -49,7 +51,7 @@ async def caught_up_replica(view: View, books: InspectableStore, findings: Findi
     return replica
 
 
-def differences(replica: Replica, books: InspectableStore) -> Iterator[str]:
+def differences(replica: ProviderReplica, books: InspectableStore) -> Iterator[str]:
     states = {state.id: _comparable(state) for state in books.rows.states_of(books.rows.providers)}
     seen = {state.id: _comparable(state) for state in replica}
     for provider in sorted(states.keys() | seen.keys()):
@@ -64,11 +66,11 @@ def _comparable(state: ProviderState) -> ProviderState:
     return state if state.parent is None else structs.replace(state, shape=0)
 
 
-def compare_candidates(replica: Replica, books: InspectableStore, findings: Findings) -> None:
+def compare_candidates(replica: ProviderReplica, books: InspectableStore, findings: Findings) -> None:
     """The view finds the same candidates as a replica that is built from all pages at once."""
     if any(differences(replica, books)):
         return  # other transactions have written since
-    anew = Replica()
+    anew = ProviderReplica()
     anew.tell(books.rows.states_of(books.rows.providers))
     for query in QUERIES:
         here, there = _found(replica, query), _found(anew, query)
@@ -77,7 +79,7 @@ def compare_candidates(replica: Replica, books: InspectableStore, findings: Find
         findings.count("candidates", "found" if here else "none")
 
 
-def _found(replica: Replica, query: CandidatesQuery) -> set[object]:
+def _found(replica: ProviderReplica, query: CandidatesQuery) -> set[object]:
     index = replica.index
     return {
         (frozenset(each.amounts), frozenset(each.mappings.items()))

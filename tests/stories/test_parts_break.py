@@ -30,7 +30,7 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from bus.operating.health import About, Health
-from bus.parts import State, Status, statuses
+from bus.parts import PartState, Status, statuses
 from bus.process import Part, run_until
 from bus.topology import EVENTS, objects_of
 from bus.workers.handling import Said
@@ -402,7 +402,7 @@ def test_a_failing_server_is_counted_and_survived_and_the_part_works_again(case:
             runs = sum(each.runs for each in mended) if case.mended_by else -1
             await until(
                 lambda: (
-                    all(each.state is State.WELL for each in mended)
+                    all(each.state is PartState.WELL for each in mended)
                     and sum(each.runs for each in mended) > runs
                 ),
                 running,
@@ -466,7 +466,7 @@ def test_an_item_that_cannot_be_dead_lettered_yet_blocks_nothing_and_is_dead_let
             worker_setup.faults.mend()
 
             (burying,) = worker_setup.statuses("placement.work: bury")
-            await until(lambda: burying.state is State.WELL, running, lambda: "it is buried")
+            await until(lambda: burying.state is PartState.WELL, running, lambda: "it is buried")
             assert await connection.depth("dead") == 1
             assert worker.intake.in_hand == 0
             await connection.close()

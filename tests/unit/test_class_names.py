@@ -17,43 +17,6 @@ ROOMS = (
 )
 # Names that two classes may share, and why.
 SHARED = {
-    **dict.fromkeys(
-        (
-            "About",
-            "Announcer",
-            "Candidate",
-            "Candidates",
-            "Connection",
-            "Decision",
-            "Delays",
-            "Deploy",
-            "Done",
-            "HostWatch",
-            "Listener",
-            "Metrics",
-            "Move",
-            "NameTaken",
-            "NamesInUse",
-            "Node",
-            "Outbox",
-            "Page",
-            "Reading",
-            "Refusal",
-            "Replica",
-            "Route",
-            "Rules",
-            "Saved",
-            "Scope",
-            "SentReport",
-            "State",
-            "Timers",
-            "Unreadable",
-            "View",
-            "Wait",
-            "Wire",
-        ),
-        "from before this check; rename one, and take it out here",
-    ),
     "Change": "an order of an instance's history on the bus; and what plugins of other packages import from `plugins.py`",
 }
 

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from compute_sim.ironic.core.changes import FIELD_MINORS, check_minors, is_uuid
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.refusals import BAD_REQUEST, RequestRefused, no_such_node
 
 PAGE_MAX = 1000
@@ -34,21 +34,23 @@ _REMEMBERED = ("associated", "maintenance", "retired", "detail", "fields")
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-class Page(Struct, frozen=True):
+class NodePage(Struct, frozen=True):
     """A page of nodes, and the query of the next one; empty on the last one."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[SimulatedNode, ...]
     next_query: str
     is_detailed: bool
 
 
-def page_of(nodes: Mapping[str, Node], asked: Mapping[str, str], minor: int, conductor: str) -> Page:
+def page_of(
+    nodes: Mapping[str, SimulatedNode], asked: Mapping[str, str], minor: int, conductor: str
+) -> NodePage:
     """The nodes that pass the filters of this query, after its marker."""
     _check_names(asked, minor)
     switches = {name: _switch(name, asked[name]) for name in _SWITCHES if name in asked}
     passes = _test_of(asked, switches, conductor)
     limit, marker = _limit(asked.get("limit")), asked.get("marker")
-    rest: Iterable[Node] = nodes.values()
+    rest: Iterable[SimulatedNode] = nodes.values()
     key, is_descending = asked.get("sort_key", "id"), asked.get("sort_dir", "asc") == "desc"
     if key == "updated_at":
         # Nodes that were never changed count as the oldest.
@@ -67,11 +69,11 @@ def page_of(nodes: Mapping[str, Node], asked: Mapping[str, str], minor: int, con
         place = [("limit", str(limit)), ("marker", page[-1].uuid)]
         order = [("sort_key", key), ("sort_dir", "desc" if is_descending else "asc")]
         next_query = urlencode([*order, *remembered, *place], safe=",")
-    return Page(page, next_query, switches.get("detail", False))
+    return NodePage(page, next_query, switches.get("detail", False))
 
 
 def _check_names(asked: Mapping[str, str], minor: int) -> None:
-    """Raise Refused for a query that is invalid in this version."""
+    """Raise RequestRefused for a query that is invalid in this version."""
     for name in asked:
         if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
             raise RequestRefused(BAD_REQUEST, f"Unexpected argument: {name}")
@@ -104,14 +106,14 @@ def _limit(text: str | None) -> int:
 
 def _test_of(
     asked: Mapping[str, str], switches: Mapping[str, bool], conductor: str
-) -> Callable[[Node], bool]:
+) -> Callable[[SimulatedNode], bool]:
     equal: dict[str, str | bool] = {name: asked[name] for name in _EQUAL if name in asked}
     equal |= {name: switches[name] for name in ("maintenance", "retired") if name in switches}
     if "conductor_group" in asked:
         equal["conductor_group"] = asked["conductor_group"].lower()
     shards = {each.strip() for each in asked.get("shard", "").split(",")}
 
-    def passes(node: Node) -> bool:
+    def passes(node: SimulatedNode) -> bool:
         is_associated, is_sharded = node.instance_uuid is not None, node.shard is not None
         return (
             all(getattr(node, name) == value for name, value in equal.items())

@@ -8,7 +8,7 @@ import msgspec
 from compute_sim.ironic.api.answers import ACCEPTED, CREATED, NO_CONTENT, OK, ApiAnswer, ApiRequest
 from compute_sim.ironic.api.listing import page_of
 from compute_sim.ironic.api.rendering import SHORT_FIELDS, asked_fields, node_shown, states_shown
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, RequestRefused
 from compute_sim.ironic.simulated import SimulatedIronic
@@ -167,10 +167,10 @@ class NodesApi:
 
     # Inside
 
-    def _node(self, asked: ApiRequest) -> Node:
+    def _node(self, asked: ApiRequest) -> SimulatedNode:
         return self._ironic.known(asked.path["node"])
 
-    def _shown(self, node: Node, asked: ApiRequest, fields: Sequence[str] | None) -> dict[str, Any]:
+    def _shown(self, node: SimulatedNode, asked: ApiRequest, fields: Sequence[str] | None) -> dict[str, Any]:
         return node_shown(node, asked.minor, fields, asked.base, self._ironic.settings.host)
 
 
@@ -182,7 +182,7 @@ def _object(asked: ApiRequest, wrong: str) -> Mapping[str, Any]:
 
 
 def _text(asked: ApiRequest, field: str, wrong: str) -> str:
-    """A field of the request's body; raise Refused if it is not a text, or empty."""
+    """A field of the request's body; raise RequestRefused if it is not a text, or empty."""
     text = _object(asked, wrong).get(field)
     if not isinstance(text, str) or not text:
         raise RequestRefused(BAD_REQUEST, wrong)

@@ -6,7 +6,7 @@ from typing import Any
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.changes import FIELD_MINORS, check_minors
-from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node import SimulatedNode
 from compute_sim.ironic.core.payloads import masked
 from compute_sim.ironic.core.refusals import BAD_REQUEST, RequestRefused
 
@@ -103,7 +103,7 @@ def asked_fields(text: str, minor: int) -> tuple[str, ...]:
 
 
 def node_shown(
-    node: Node, minor: int, fields: Sequence[str] | None, base: str, conductor: str
+    node: SimulatedNode, minor: int, fields: Sequence[str] | None, base: str, conductor: str
 ) -> dict[str, Any]:
     """A node as the API shows it: these fields, or all if None."""
     shown = {
@@ -118,7 +118,7 @@ def node_shown(
     return shown
 
 
-def _value(node: Node, field: str, minor: int, conductor: str) -> Any:
+def _value(node: SimulatedNode, field: str, minor: int, conductor: str) -> Any:
     if field == "conductor":
         return conductor
     if field == "health":
@@ -136,7 +136,7 @@ def _value(node: Node, field: str, minor: int, conductor: str) -> Any:
 _AVAILABLE_MINOR = 2
 
 
-def states_shown(node: Node, minor: int, conductor: str) -> dict[str, Any]:
+def states_shown(node: SimulatedNode, minor: int, conductor: str) -> dict[str, Any]:
     fields = [
         "console_enabled",
         "inspection_finished_at",

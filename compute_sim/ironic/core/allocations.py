@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.node import Json, Node, second
+from compute_sim.ironic.core.node import Json, SimulatedNode, second
 from compute_sim.ironic.core.refusals import CONFLICT, RequestRefused
 
 ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
@@ -42,7 +42,7 @@ class AllocationWritten(Struct, frozen=True):
     status: str
 
 
-def fits(allocation: Allocation, node: Node) -> bool:
+def fits(allocation: Allocation, node: SimulatedNode) -> bool:
     return (
         node.resource_class == allocation.resource_class
         and node.provision_state == states.AVAILABLE
@@ -56,7 +56,9 @@ def fits(allocation: Allocation, node: Node) -> bool:
     )
 
 
-def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tuple[Allocation, Node | None]:
+def allocate(
+    allocation: Allocation, nodes: Iterable[SimulatedNode], at_s: float
+) -> tuple[Allocation, SimulatedNode | None]:
     """The allocation and the first suitable node; or the allocation with an error, and None."""
     allocation = structs.replace(
         allocation,
@@ -76,8 +78,8 @@ def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tupl
     return structs.replace(allocation, state=ACTIVE, node_uuid=node.uuid), node
 
 
-def check_deletable(allocation: Allocation, node: Node) -> None:
-    """Raise Refused if the allocation's node changes its state or is active, and is not in maintenance."""
+def check_deletable(allocation: Allocation, node: SimulatedNode) -> None:
+    """Raise RequestRefused if the allocation's node changes its state or is active, and is not in maintenance."""
     state = node.provision_state
     in_transition = node.target_provision_state and state not in states.UPDATE_ALLOWED
     if not node.maintenance and (in_transition or state == states.ACTIVE):

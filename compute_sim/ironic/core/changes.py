@@ -16,7 +16,7 @@ from compute_sim.ironic.core.node import (
     DEFAULT_INTERFACES,
     INTERFACES,
     NO_NETWORK,
-    Node,
+    SimulatedNode,
     check_unlocked,
     refusal_of_lock,
     second,
@@ -129,12 +129,12 @@ class ChangedNode(Struct, frozen=True):
     says why the conductor refused the change, if it did.
     """
 
-    start: Node
-    after: Node
+    start: SimulatedNode
+    after: SimulatedNode
     refused: RequestRefused | None = None
 
 
-class NamesInUse(Struct, frozen=True):
+class ValuesInUse(Struct, frozen=True):
     """Values in use by other nodes: uuids, names and instances; and the existing conductor groups."""
 
     uuids: Collection[str]
@@ -144,7 +144,7 @@ class NamesInUse(Struct, frozen=True):
 
 
 def check_minors(names: Iterable[str], minor: int, minors: Mapping[str, int] = FIELD_MINORS) -> None:
-    """Raise Refused if the microversion does not have one of these fields yet."""
+    """Raise RequestRefused if the microversion does not have one of these fields yet."""
     for name in names:
         if minors.get(name, 1) > minor:
             raise RequestRefused(NOT_ACCEPTABLE, f"{name} needs API version 1.{minors[name]}.")
@@ -155,7 +155,7 @@ def is_uuid(text: str) -> bool:
 
 
 def create(
-    fields: Mapping[str, Any], names_in_use: NamesInUse, at_s: float, minor: int, *, uuid: str
+    fields: Mapping[str, Any], names_in_use: ValuesInUse, at_s: float, minor: int, *, uuid: str
 ) -> ChangedNode:
     """A new node in state `enroll`; `uuid` is used if the fields have none."""
     for field in fields:
@@ -171,7 +171,9 @@ def create(
     uuid = values.pop("uuid", None) or uuid
     # Microversions before this one have no state `enroll`.
     state = states.ENROLL if minor >= _ENROLL_MINOR else states.AVAILABLE
-    start = Node(uuid=uuid, provision_state=state, **{**_UNSAID, **dict.fromkeys(INTERFACES), **values})
+    start = SimulatedNode(
+        uuid=uuid, provision_state=state, **{**_UNSAID, **dict.fromkeys(INTERFACES), **values}
+    )
     after = structs.replace(
         start,
         created_at=second(at_s),
@@ -188,7 +190,9 @@ def create(
 _ENROLL_MINOR = 11
 
 
-def patch(node: Node, document: object, names_in_use: NamesInUse, at_s: float, minor: int) -> ChangedNode:
+def patch(
+    node: SimulatedNode, document: object, names_in_use: ValuesInUse, at_s: float, minor: int
+) -> ChangedNode:
     operations = operations_of(document)
     fields = _patched_fields(node, operations)
     _check_transition(node, operations, minor)
@@ -200,7 +204,7 @@ def patch(node: Node, document: object, names_in_use: NamesInUse, at_s: float, m
     return ChangedNode(start, start if refused else _settled(start, changed, at_s), refused)
 
 
-def _patched_fields(node: Node, operations: Sequence[Operation]) -> dict[str, Any]:
+def _patched_fields(node: SimulatedNode, operations: Sequence[Operation]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for operation in operations:
         field, *inside = operation.keys
@@ -216,7 +220,7 @@ def _patched_fields(node: Node, operations: Sequence[Operation]) -> dict[str, An
     return fields
 
 
-def _check_transition(node: Node, operations: Sequence[Operation], minor: int) -> None:
+def _check_transition(node: SimulatedNode, operations: Sequence[Operation], minor: int) -> None:
     """A node that changes its state cannot be patched. In maintenance its instance may still be removed."""
     if node.maintenance and operations == (Operation("remove", "/instance_uuid"),):
         return
@@ -270,14 +274,14 @@ def _wrong(field: str, value: Any, needed: str) -> NoReturn:
     raise RequestRefused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
 
 
-def _check_conductor(driver: str, group: str, names_in_use: NamesInUse) -> None:
+def _check_conductor(driver: str, group: str, names_in_use: ValuesInUse) -> None:
     if driver not in DEFAULT_INTERFACES or group not in names_in_use.groups:
         text = f'No conductor serves driver {driver} for conductor group "{group}".'
         raise RequestRefused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
 
 
 def _conductor_refuses(
-    node: Node, start: Node, changed: Mapping[str, Any], names_in_use: NamesInUse
+    node: SimulatedNode, start: SimulatedNode, changed: Mapping[str, Any], names_in_use: ValuesInUse
 ) -> RequestRefused | None:
     state, name, is_associated = node.provision_state, changed.get("name"), changed.get("instance_uuid")
     is_class_fixed = state not in states.CLASS_CHANGE_ALLOWED
@@ -336,7 +340,7 @@ def _conductor_refuses(
     return refusal_of_lock(node) or first_refusal(rules)
 
 
-def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
+def _settled(start: SimulatedNode, changed: Mapping[str, Any], at_s: float) -> SimulatedNode:
     """The node with the fields that follow from an accepted change: without maintenance, for example, no reason."""
     more: dict[str, Any] = {"updated_at": second(at_s)}
     if changed.get("maintenance") is False:
@@ -353,7 +357,7 @@ def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
     return structs.replace(start, **more)
 
 
-def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) -> ChangedNode:  # noqa: FBT001 - the value set
+def set_maintenance(node: SimulatedNode, is_on: bool, reason: str | None, at_s: float) -> ChangedNode:  # noqa: FBT001 - the value set
     """Sets or ends maintenance. A repeated call is notified again."""
     start = structs.replace(node, maintenance=is_on, maintenance_reason=reason if is_on else None)
     if refused := refusal_of_lock(node):
@@ -365,7 +369,7 @@ def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) ->
 
 
 def set_traits(
-    node: Node, names: Collection[str], standard: Collection[str], *, replaces: bool
+    node: SimulatedNode, names: Collection[str], standard: Collection[str], *, replaces: bool
 ) -> ChangedNode:
     for name in sorted(names):
         if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
@@ -378,7 +382,7 @@ def set_traits(
     return _with_traits(node, wanted, None)
 
 
-def remove_traits(node: Node, name: str | None) -> ChangedNode:
+def remove_traits(node: SimulatedNode, name: str | None) -> ChangedNode:
     """Removes one trait, or all if no name is given."""
     if name is None:
         return _with_traits(node, (), None)
@@ -388,13 +392,13 @@ def remove_traits(node: Node, name: str | None) -> ChangedNode:
     return _with_traits(node, {*node.traits} - {name}, missing)
 
 
-def _with_traits(node: Node, traits: Collection[str], refused: RequestRefused | None) -> ChangedNode:
+def _with_traits(node: SimulatedNode, traits: Collection[str], refused: RequestRefused | None) -> ChangedNode:
     start = structs.replace(node, traits=tuple(sorted(traits)))
     refused = refusal_of_lock(node) or refused
     return ChangedNode(start, start if refused is None else node, refused)
 
 
-def delete(node: Node) -> ChangedNode:
+def delete(node: SimulatedNode) -> ChangedNode:
     state, allowed = node.provision_state, ", ".join(states.DELETE_ALLOWED)
     rules: list[Rule] = [
         (
@@ -416,7 +420,7 @@ def delete(node: Node) -> ChangedNode:
     return ChangedNode(node, node, refusal_of_lock(node) or first_refusal(rules))
 
 
-def set_console(node: Node, *, is_on: bool) -> Node:
+def set_console(node: SimulatedNode, *, is_on: bool) -> SimulatedNode:
     check_unlocked(node)
     if node.console_interface == "no-console":
         raise RequestRefused(
@@ -425,7 +429,7 @@ def set_console(node: Node, *, is_on: bool) -> Node:
     return structs.replace(node, console_enabled=is_on)
 
 
-def attach_vif(node: Node, vif: str, ports_count: int) -> Node:
+def attach_vif(node: SimulatedNode, vif: str, ports_count: int) -> SimulatedNode:
     """The node with this port. A node whose network interface is `noop` accepts each port and attaches none, as Ironic's
     does.
     """
@@ -441,7 +445,7 @@ def attach_vif(node: Node, vif: str, ports_count: int) -> Node:
     return structs.replace(node, vifs=(*node.vifs, vif))
 
 
-def detach_vif(node: Node, vif: str) -> Node:
+def detach_vif(node: SimulatedNode, vif: str) -> SimulatedNode:
     check_unlocked(node)
     if node.network_interface == NO_NETWORK:
         return node

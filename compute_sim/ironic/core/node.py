@@ -50,7 +50,7 @@ NO_NETWORK = "noop"
 INTERFACES = tuple(DEFAULT_INTERFACES["fake-hardware"])
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class SimulatedNode(Struct, frozen=True, kw_only=True):
     """A node. The fields up to `uuid` are in every notification of a node, in this order; the others only in some.
 
     Times are texts, as in notifications. `bmc_power` is the power that the hardware would report, None for a driver
@@ -131,8 +131,8 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 # The number of fields in every notification of a node.
-COMMON_COUNT = Node.__struct_fields__.index("uuid") + 1
-COMMON_FIELDS = Node.__struct_fields__[:COMMON_COUNT]
+COMMON_COUNT = SimulatedNode.__struct_fields__.index("uuid") + 1
+COMMON_FIELDS = SimulatedNode.__struct_fields__[:COMMON_COUNT]
 
 
 def second(at_s: float) -> str:
@@ -150,7 +150,7 @@ def microsecond(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"
 
 
-def refusal_of_lock(node: Node) -> RequestRefused | None:
+def refusal_of_lock(node: SimulatedNode) -> RequestRefused | None:
     """The refusal while a conductor holds the node's lock; None if none does."""
     if not node.reservation:
         return None
@@ -158,6 +158,6 @@ def refusal_of_lock(node: Node) -> RequestRefused | None:
     return RequestRefused(CONFLICT, text)
 
 
-def check_unlocked(node: Node) -> None:
+def check_unlocked(node: SimulatedNode) -> None:
     if refused := refusal_of_lock(node):
         raise refused

@@ -5,13 +5,13 @@ from typing import Any
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.node import Node, second
+from compute_sim.ironic.core.node import SimulatedNode, second
 
 
 class ProvisionSet(Struct, frozen=True):
     """An event has changed the node's provision state."""
 
-    node: Node
+    node: SimulatedNode
     event: str
     status: str
     previous_state: str
@@ -21,7 +21,7 @@ class ProvisionSet(Struct, frozen=True):
 class PowerSet(Struct, frozen=True):
     """The power of a node will change, has changed, or could not be changed."""
 
-    node: Node
+    node: SimulatedNode
     to_power: str
     status: str
 
@@ -29,7 +29,7 @@ class PowerSet(Struct, frozen=True):
 class PowerCorrected(Struct, frozen=True):
     """The conductor found that a node's power differs from its record."""
 
-    node: Node
+    node: SimulatedNode
     from_power: str | None
 
 
@@ -39,7 +39,7 @@ class NodeWritten(Struct, frozen=True):
     `status` says whether it begins (`start`), is done (`end`), or was refused (`error`).
     """
 
-    node: Node
+    node: SimulatedNode
     action: str
     status: str
 
@@ -47,7 +47,9 @@ class NodeWritten(Struct, frozen=True):
 NodeEvent = ProvisionSet | PowerSet | PowerCorrected | NodeWritten
 
 
-def after_event(node: Node, event: str, at_s: float, **changes: Any) -> tuple[Node, ProvisionSet]:
+def after_event(
+    node: SimulatedNode, event: str, at_s: float, **changes: Any
+) -> tuple[SimulatedNode, ProvisionSet]:
     """The node after an event that is allowed in its state, with these other changes; and the notification."""
     state = node.provision_state
     after = states.state_after(state, event)
@@ -72,6 +74,6 @@ def after_event(node: Node, event: str, at_s: float, **changes: Any) -> tuple[No
     return new, ProvisionSet(new, event, status, state, node.target_provision_state)
 
 
-def internal(node: Node, **values: Any) -> dict[str, Any]:
+def internal(node: SimulatedNode, **values: Any) -> dict[str, Any]:
     """A copy of the node's driver_internal_info with these keys set."""
     return {**node.driver_internal_info, **values}

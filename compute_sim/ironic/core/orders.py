@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.node import Json, Node, check_unlocked, microsecond, second
+from compute_sim.ironic.core.node import Json, SimulatedNode, check_unlocked, microsecond, second
 from compute_sim.ironic.core.node_events import PowerSet, after_event, internal
 from compute_sim.ironic.core.refusals import (
     BAD_REQUEST,
@@ -16,7 +16,15 @@ from compute_sim.ironic.core.refusals import (
     RequestRefused,
     check,
 )
-from compute_sim.ironic.core.work import Job, Rules, Step, begin_cleaning, boot_agent, make_step, step_after
+from compute_sim.ironic.core.work import (
+    Job,
+    Step,
+    WorkRules,
+    begin_cleaning,
+    boot_agent,
+    make_step,
+    step_after,
+)
 
 SERVER_ERROR = 500
 # The microversion that introduced a verb.
@@ -47,7 +55,9 @@ class ProvisionOrder(Struct, frozen=True, kw_only=True):
     rescue_password: str | None = None
 
 
-def order_provision(node: Node, order: ProvisionOrder, at_s: float, rules: Rules, minor: int) -> Step:
+def order_provision(
+    node: SimulatedNode, order: ProvisionOrder, at_s: float, rules: WorkRules, minor: int
+) -> Step:
     event = states.VERBS.get(order.target, "")
     _check_possible(node, order, event)
     _check_version(node, order, minor)
@@ -56,7 +66,7 @@ def order_provision(node: Node, order: ProvisionOrder, at_s: float, rules: Rules
     return _begin(node, order, event, at_s, rules)
 
 
-def _check_possible(node: Node, order: ProvisionOrder, event: str) -> None:
+def _check_possible(node: SimulatedNode, order: ProvisionOrder, event: str) -> None:
     target = order.target
     if event in ("deploy", "rebuild") and node.maintenance:
         raise RequestRefused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
@@ -70,7 +80,7 @@ def _check_possible(node: Node, order: ProvisionOrder, event: str) -> None:
         )
 
 
-def _check_version(node: Node, order: ProvisionOrder, minor: int) -> None:
+def _check_version(node: SimulatedNode, order: ProvisionOrder, minor: int) -> None:
     needed = _VERB_MINORS.get(order.target, 1)
     if order.target == "abort" and node.provision_state == states.DEPLOY_WAIT:
         needed = _DEPLOY_WAIT_ABORT_MINOR
@@ -101,7 +111,7 @@ def _check_form(order: ProvisionOrder, event: str) -> None:
         raise RequestRefused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
 
 
-def _check_by_conductor(node: Node, event: str) -> None:
+def _check_by_conductor(node: SimulatedNode, event: str) -> None:
     check_unlocked(node)
     lacks_image = node.has_agent and not node.instance_info.get("image_source")
     check(
@@ -133,7 +143,7 @@ def _check_by_conductor(node: Node, event: str) -> None:
     )
 
 
-def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Rules) -> Step:
+def _begin(node: SimulatedNode, order: ProvisionOrder, event: str, at_s: float, rules: WorkRules) -> Step:
     changes: dict[str, Any] = {"last_error": "Aborted on request." if event == "abort" else None}
     if event == "unhold" or (event == "manage" and node.provision_state != states.ENROLL):
         del changes["last_error"]
@@ -148,7 +158,7 @@ def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Ru
     return step_after(node, event, at_s, rules, **changes)
 
 
-def _with_steps(node: Node, order: ProvisionOrder) -> Node:
+def _with_steps(node: SimulatedNode, order: ProvisionOrder) -> SimulatedNode:
     """The node with the steps of a manual cleaning. Ironic stores them after it has sent its notification."""
     if not order.clean_steps:
         return node
@@ -157,7 +167,7 @@ def _with_steps(node: Node, order: ProvisionOrder) -> Node:
     return structs.replace(node, driver_internal_info=info)
 
 
-def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Step:
+def order_power(node: SimulatedNode, target: str, at_s: float, rules: WorkRules) -> Step:
     power = states.POWER_TARGETS.get(target)
     check(
         (power is None, BAD_REQUEST, f'The requested power state "{target}" is not known.'),
@@ -184,7 +194,7 @@ def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Step:
     return make_step(node, (PowerSet(node, target, "start"),), job, rules.host)
 
 
-def keep_power(node: Node, at_s: float, rules: Rules) -> Step | None:
+def keep_power(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step | None:
     """The power was changed at the node itself: the conductor sets it back to its record."""
     if node.reservation or node.power_state is None:
         return None

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core.allocations import AllocationWritten
-from compute_sim.ironic.core.node import COMMON_COUNT, COMMON_FIELDS, Json, Node
+from compute_sim.ironic.core.node import COMMON_COUNT, COMMON_FIELDS, Json, SimulatedNode
 from compute_sim.ironic.core.node_events import (
     NodeEvent,
     NodeWritten,
@@ -71,7 +71,7 @@ def _payload(
     version: str,
     first: Mapping[str, Any],
     *,
-    node: Node,
+    node: SimulatedNode,
     service: str = "conductor",
 ) -> Payload:
     common = zip(COMMON_FIELDS, structs.astuple(node)[:COMMON_COUNT], strict=True)

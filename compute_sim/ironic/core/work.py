@@ -10,7 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.node import Node, microsecond, second
+from compute_sim.ironic.core.node import SimulatedNode, microsecond, second
 from compute_sim.ironic.core.node_events import NodeEvent, PowerCorrected, PowerSet, after_event, internal
 
 JobName = Literal[
@@ -67,7 +67,7 @@ _AGENT_ERASES = {
 _MANUAL_CLEANING_KEYS = ("cleaning_disable_ramdisk", "declarative_cleaning")
 
 
-class Delays(Struct, frozen=True, kw_only=True):
+class WorkDurations(Struct, frozen=True, kw_only=True):
     """The durations of the conductor's work, in seconds."""
 
     verify_s: float = 1.0
@@ -90,10 +90,10 @@ class Delays(Struct, frozen=True, kw_only=True):
     power_sync_s: float = 60.0
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class WorkRules(Struct, frozen=True, kw_only=True):
     """The settings of this conductor."""
 
-    delays: Delays = Delays()
+    delays: WorkDurations = WorkDurations()
     # Whether a node is cleaned before it is available; a node's automated_clean overrides this.
     cleans: bool = True
     # The host name of the API and the conductor.
@@ -109,12 +109,12 @@ class Job(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """One step of work: the node after it, its notifications, and the next job."""
 
-    node: Node
+    node: SimulatedNode
     said: tuple[NodeEvent, ...]
     job: Job | None = None
 
 
-def make_step(node: Node, said: tuple[NodeEvent, ...], job: Job | None, host: str) -> Step:
+def make_step(node: SimulatedNode, said: tuple[NodeEvent, ...], job: Job | None, host: str) -> Step:
     """One step of the conductor's work: the node, the notifications, and the next job on it.
 
     The node is locked if that job needs the conductor's lock, and unlocked otherwise.
@@ -123,7 +123,7 @@ def make_step(node: Node, said: tuple[NodeEvent, ...], job: Job | None, host: st
     return Step(structs.replace(node, reservation=holder), said, job)
 
 
-def job_in(node: Node, at_s: float, rules: Rules) -> Job | None:
+def job_in(node: SimulatedNode, at_s: float, rules: WorkRules) -> Job | None:
     """The job that begins when the node enters its state; None if there is nothing to do."""
     if node.provision_state not in _WORK_IN:
         return None
@@ -131,13 +131,13 @@ def job_in(node: Node, at_s: float, rules: Rules) -> Job | None:
     return Job(name, at_s + getattr(rules.delays, delay))
 
 
-def step_after(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Step:
+def step_after(node: SimulatedNode, event: str, at_s: float, rules: WorkRules, **changes: Any) -> Step:
     """The step by which this event takes a node to its next state, with the job that begins in that state."""
     node, said = after_event(node, event, at_s, **changes)
     return make_step(node, (said,), job_in(node, at_s, rules), rules.host)
 
 
-def begin_cleaning(node: Node, said: tuple[NodeEvent, ...], at_s: float, rules: Rules) -> Step:
+def begin_cleaning(node: SimulatedNode, said: tuple[NodeEvent, ...], at_s: float, rules: WorkRules) -> Step:
     """Begin to clean a node that has just entered `cleaning`."""
     delays = rules.delays
     is_manual = node.target_provision_state == states.MANAGEABLE
@@ -149,7 +149,7 @@ def begin_cleaning(node: Node, said: tuple[NodeEvent, ...], at_s: float, rules: 
     return make_step(node, said, Job("clean", at_s + delays.clean_s), rules.host)
 
 
-def resumed(node: Node, at_s: float, rules: Rules) -> Step | None:
+def resumed(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step | None:
     """Begin again the work on a node that was under way when the process ended; None if there was none.
 
     Its beginning is not announced again.
@@ -163,7 +163,9 @@ def resumed(node: Node, at_s: float, rules: Rules) -> Step | None:
     return make_step(node, (), job, rules.host)
 
 
-def boot_agent(node: Node, said: tuple[NodeEvent, ...], job: JobName, at_s: float, rules: Rules) -> Step:
+def boot_agent(
+    node: SimulatedNode, said: tuple[NodeEvent, ...], job: JobName, at_s: float, rules: WorkRules
+) -> Step:
     start = PowerSet(node, states.REBOOTING, "start")
     info = internal(node, last_power_state_change=microsecond(at_s))
     node = structs.replace(node, driver_internal_info=info)
@@ -171,7 +173,7 @@ def boot_agent(node: Node, said: tuple[NodeEvent, ...], job: JobName, at_s: floa
 
 
 def finish(  # noqa: PLR0911 - one for each kind of job
-    node: Node, job: Job, fails: Fails, at_s: float, rules: Rules
+    node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: WorkRules
 ) -> Step:
     """The step that ends a due job."""
     match job.name:
@@ -194,7 +196,7 @@ def finish(  # noqa: PLR0911 - one for each kind of job
             return _end_simple(node, job, fails(job.name), at_s, rules)
 
 
-def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Step:
+def _end_simple(node: SimulatedNode, job: Job, failure: str, at_s: float, rules: WorkRules) -> Step:
     if failure:
         return step_after(node, "fail", at_s, rules, last_error=failure)
     changes: dict[str, Any] = {}
@@ -208,7 +210,7 @@ def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -
     return step_after(node, "done", at_s, rules, **changes)
 
 
-def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Step:
+def _end_cleaning(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: WorkRules) -> Step:
     is_skipped = job.name == "clean skipped"
     failure = "" if is_skipped else fails("clean")
     if failure:
@@ -235,7 +237,7 @@ def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules)
     return step_after(node, event, at_s, rules, driver_internal_info=info)
 
 
-def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Step:
+def _end_boot(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: WorkRules) -> Step:
     """End the boot of the agent's ramdisk. Then the conductor waits for the agent's call, which may never come."""
     delays, is_clean = rules.delays, job.name == "clean boot"
     failure = fails("power")
@@ -260,7 +262,7 @@ def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> 
     return make_step(node, (end, said), next_job, rules.host)
 
 
-def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Step:
+def _clean_timed_out(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step:
     """The step that ends a cleaning for which no agent has called in time. Maintenance is not set.
 
     The conductor powers the node off before it announces the failure.
@@ -271,7 +273,7 @@ def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Step:
     return make_step(node, (start, said), job, rules.host)
 
 
-def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Step:
+def _end_power(node: SimulatedNode, job: Job, failure: str, at_s: float, rules: WorkRules) -> Step:
     at = second(at_s)
     if failure:
         node = structs.replace(
@@ -301,7 +303,7 @@ def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) ->
     return make_step(node, (end,), None, rules.host)
 
 
-def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Step:
+def _end_tear_down(node: SimulatedNode, failure: str, at_s: float, rules: WorkRules) -> Step:
     """End a tear-down. The instance is removed before `cleaning` is announced, or after `error` is."""
     cleared: dict[str, Any] = {
         "instance_info": {},
@@ -318,7 +320,7 @@ def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Step:
     return begin_cleaning(node, (said,), at_s, rules)
 
 
-def _powered(node: Node, power: str) -> dict[str, Any]:
+def _powered(node: SimulatedNode, power: str) -> dict[str, Any]:
     """The fields by which a deploy turns a node on, or a removal turns it off; empty if the power does not change.
 
     Ironic's `fake` deploy interface does not change the power, as the messages captured from Ironic show.
@@ -328,7 +330,7 @@ def _powered(node: Node, power: str) -> dict[str, Any]:
     return {"power_state": power, "bmc_power": power}
 
 
-def power_synced(node: Node, is_silent: bool, at_s: float) -> Step | None:  # noqa: FBT001 - what the BMC did
+def power_synced(node: SimulatedNode, is_silent: bool, at_s: float) -> Step | None:  # noqa: FBT001 - what the BMC did
     """The step of the power sync for a BMC that answers or does not; None if nothing changes.
 
     The sync skips nodes that are locked, in maintenance for another reason, or not yet managed.

@@ -19,7 +19,7 @@ from placement_worker.api.grammar.validators import uuid_in
 from placement_worker.api.values.problems import bad_request, not_found
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 
 _BY_PROVIDER: Version = (1, 12)
 _GENERATIONS: Version = (1, 28)
@@ -136,7 +136,7 @@ def _by_provider(listed: list[dict[str, Any]]) -> dict[str, Any]:
     return {one["resource_provider"]["uuid"]: {"resources": one["resources"]} for one in listed}
 
 
-def _of_consumer(consumer: ConsumerState, replica: Replica, version: Version) -> dict[str, object]:
+def _of_consumer(consumer: ConsumerState, replica: ProviderReplica, version: Version) -> dict[str, object]:
     allocations: dict[str, dict[str, Any]] = {}
     for amount in consumer.held:
         row = allocations.setdefault(str(amount.provider), {"resources": {}})

@@ -16,7 +16,7 @@ from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows
-from placement_worker.core.candidates.found import Candidates as Found
+from placement_worker.core.candidates.found import FoundCandidates as Found
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
@@ -27,7 +27,7 @@ from placement_worker.searching import Searcher
 CANDIDATES_MAX = 100_000
 
 
-class Candidates:
+class CandidatesEndpoint:
     """Answers GET /allocation_candidates. The summaries of providers are cached from one answer to the next."""
 
     def __init__(self, searcher: Searcher) -> None:

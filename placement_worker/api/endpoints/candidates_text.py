@@ -13,7 +13,7 @@ from placement_worker.api.grammar.names import standard_first
 from placement_worker.api.values.versions import Version
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows
-from placement_worker.core.candidates.found import CandidatePattern, Candidates
+from placement_worker.core.candidates.found import CandidatePattern, FoundCandidates
 from placement_worker.core.candidates.provider_index import ProviderIndex
 
 _BY_PROVIDER: Version = (1, 12)
@@ -32,7 +32,9 @@ _SUMMARIES_AT_ONCE = 250
 _encode = msgspec.json.encode
 
 
-def requests_text(found: Candidates, index: ProviderIndex, version: Version, budget: Budget) -> Iterator[str]:
+def requests_text(
+    found: FoundCandidates, index: ProviderIndex, version: Version, budget: Budget
+) -> Iterator[str]:
     """The allocation requests of an answer as JSON, in parts which the caller joins with commas.
 
     Before the first part is written, the length of all parts is counted against the limit of the answer's length
@@ -48,7 +50,9 @@ def requests_text(found: Candidates, index: ProviderIndex, version: Version, bud
             yield _block_text(rows[start : start + lines], template, columns, index, budget)
 
 
-def _templates(found: Candidates, version: Version, budget: Budget) -> Iterator[tuple[Rows, str, list[int]]]:
+def _templates(
+    found: FoundCandidates, version: Version, budget: Budget
+) -> Iterator[tuple[Rows, str, list[int]]]:
     known: dict[int, tuple[str, list[int]]] = {}
     for block in found.blocks:
         made = known.get(id(block.pattern))

@@ -16,24 +16,24 @@ from bus.messages.placement import NotAllowed
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
 from placement_worker.api.grammar.names import classes_in_order
-from placement_worker.api.grammar.refusals import NO_SUCH_CLASS, Refusal, Refusals, refusal
+from placement_worker.api.grammar.refusals import NO_SUCH_CLASS, HttpRefusal, Refusals, refusal
 from placement_worker.api.values.problems import not_found
 from placement_worker.api.values.request import Reply, Request
 
 _CREATE_REFUSED: Final[Refusals] = {
-    AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")
+    AlreadyThere: HttpRefusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")
 }
 _RENAME_REFUSED: Final[Refusals] = {
-    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
-    AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Resource class already exists: {name}"),
-    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot update standard resource class {name}"),
+    UnknownClass: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+    AlreadyThere: HttpRefusal(HTTPStatus.CONFLICT, "Resource class already exists: {name}"),
+    NotAllowed: HttpRefusal(HTTPStatus.BAD_REQUEST, "Cannot update standard resource class {name}"),
 }
 _DELETE_REFUSED: Final[Refusals] = {
-    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
-    NameInUse: Refusal(
+    UnknownClass: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+    NameInUse: HttpRefusal(
         HTTPStatus.CONFLICT, "{doing}: Class is in use in inventory. One that has it is {provider}."
     ),
-    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: Cannot delete standard resource class {name}."),
+    NotAllowed: HttpRefusal(HTTPStatus.BAD_REQUEST, "{doing}: Cannot delete standard resource class {name}."),
 }
 
 

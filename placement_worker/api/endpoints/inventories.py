@@ -22,7 +22,7 @@ from bus.messages.placement import (
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.names import classes_in_order
-from placement_worker.api.grammar.refusals import IN_USE, NO_SUCH_CLASS, Refusal, Refusals, refusal
+from placement_worker.api.grammar.refusals import IN_USE, NO_SUCH_CLASS, HttpRefusal, Refusals, refusal
 from placement_worker.api.values.problems import (
     CONCURRENT_UPDATE,
     INVENTORY_IN_USE,
@@ -37,25 +37,27 @@ _RESERVED_MAY_BE_ALL: Version = (1, 26)
 _WHOLE = frozenset({"total", "reserved", "min_unit", "max_unit", "step_size"})
 
 _ALL_REFUSED: Final[Refusals] = {
-    UnknownClass: Refusal(
+    UnknownClass: HttpRefusal(
         HTTPStatus.BAD_REQUEST, f"Unknown resource class in inventory of {{provider}}: {NO_SUCH_CLASS}"
     )
 }
 _ONE_REFUSED: Final[Refusals] = {
-    InventoryAbsent: Refusal(
+    InventoryAbsent: HttpRefusal(
         HTTPStatus.BAD_REQUEST,
         "No inventory record with resource class {resource}: {provider} has none to be changed",
     ),
     # The path names the class, not the body, so it is a 404.
-    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+    UnknownClass: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
 }
 _DELETE_REFUSED: Final[Refusals] = {
-    InventoryAbsent: Refusal(
+    InventoryAbsent: HttpRefusal(
         HTTPStatus.NOT_FOUND, "No inventory of class {resource} found for delete, of {provider}"
     ),
-    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, f"{{doing}}: {NO_SUCH_CLASS}"),
+    UnknownClass: HttpRefusal(HTTPStatus.NOT_FOUND, f"{{doing}}: {NO_SUCH_CLASS}"),
     # Other writes use the code inventory.inuse; for this one clients expect the other code.
-    InventoryInUse: Refusal(HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} is held", CONCURRENT_UPDATE),
+    InventoryInUse: HttpRefusal(
+        HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} is held", CONCURRENT_UPDATE
+    ),
 }
 
 

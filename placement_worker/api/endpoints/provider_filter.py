@@ -9,10 +9,10 @@ from placement_worker.api.grammar.queries import ProviderQuery
 from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import Group
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 
 
-def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderState]:
+def providers_that(replica: ProviderReplica, query: ProviderQuery) -> Iterator[ProviderState]:
     having = _having(replica.index, query.group)
     for state in _found(replica, query):
         row = replica.index.row_of(state.id)
@@ -20,7 +20,7 @@ def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderS
             yield state
 
 
-def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
+def _found(replica: ProviderReplica, query: ProviderQuery) -> Iterable[ProviderState]:
     """The providers with the requested id, name and tree. Few are left to which the other conditions must be applied."""
     in_tree = query.group.in_tree
     found: Iterable[ProviderState | None] = replica if in_tree is None else replica.tree_of(in_tree)

@@ -19,7 +19,7 @@ from placement_worker.api.endpoints.provider_filter import providers_that
 from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.queries import provider_query, traits_named
-from placement_worker.api.grammar.refusals import Refusal, Refusals
+from placement_worker.api.grammar.refusals import HttpRefusal, Refusals
 from placement_worker.api.values.pieces import rows_in_turns
 from placement_worker.api.values.problems import PROVIDER_IN_USE, bad_request
 from placement_worker.api.values.request import Reply, Request
@@ -36,10 +36,10 @@ _LINKS: tuple[tuple[Version, str], ...] = (
     ((1, 11), "allocations"),
 )
 _DELETE_REFUSED: Final[Refusals] = {
-    UnknownProvider: Refusal(
+    UnknownProvider: HttpRefusal(
         HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found for delete"
     ),
-    InventoryInUse: Refusal(
+    InventoryInUse: HttpRefusal(
         HTTPStatus.CONFLICT,
         "Unable to delete resource provider {provider}: Resource provider has allocations.",
         PROVIDER_IN_USE,

@@ -17,12 +17,12 @@ from bus.messages.placement import NotAllowed
 from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.names import standard_first
-from placement_worker.api.grammar.refusals import NO_SUCH_TRAIT, Refusal, Refusals, refusal
+from placement_worker.api.grammar.refusals import NO_SUCH_TRAIT, HttpRefusal, Refusals, refusal
 from placement_worker.api.values.problems import CONCURRENT_UPDATE, bad_request, not_found
 from placement_worker.api.values.request import Reply, Request
 
 MOVED_MEANWHILE: Final[Refusals] = {
-    GenerationMoved: Refusal(
+    GenerationMoved: HttpRefusal(
         HTTPStatus.CONFLICT,
         "{provider} is at generation {current}, given: {seen}. Resource provider's generation already changed. "
         "Please update the generation and try again.",
@@ -30,12 +30,12 @@ MOVED_MEANWHILE: Final[Refusals] = {
     )
 }
 _DELETE_REFUSED: Final[Refusals] = {
-    UnknownTrait: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_TRAIT),
-    NameInUse: Refusal(
+    UnknownTrait: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_TRAIT),
+    NameInUse: HttpRefusal(
         HTTPStatus.CONFLICT,
         "The trait {name} is in use by a resource provider. One of them is {provider}.",
     ),
-    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot delete standard trait {name}."),
+    NotAllowed: HttpRefusal(HTTPStatus.BAD_REQUEST, "Cannot delete standard trait {name}."),
 }
 
 

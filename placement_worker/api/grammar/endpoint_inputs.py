@@ -20,9 +20,9 @@ from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
 from placement_worker.api.values.problems import ApiError, bad_request
 from placement_worker.api.values.request import Request
 from placement_worker.known_names import KnownNames
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 from placement_worker.store import Records
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.write_batcher import WriteBatcher
 
 # How many rows are read from the store at once.
@@ -37,7 +37,7 @@ class Backend(Struct, frozen=True):
     """
 
     writer: WriteBatcher
-    view: View
+    view: ProviderView
     records: Records
     names: KnownNames
 
@@ -58,7 +58,9 @@ class Backend(Struct, frozen=True):
         assert isinstance(verdict, ProviderWritten), f"{order!r} leaves a provider"
         return verdict
 
-    async def check_names(self, replica: Replica, classes: Iterable[str], traits: Iterable[str]) -> None:
+    async def check_names(
+        self, replica: ProviderReplica, classes: Iterable[str], traits: Iterable[str]
+    ) -> None:
         """Refuse a request that asks for a resource class or a trait that does not exist."""
         if unknown := await self.names.unknown("classes", classes, replica):
             names = NO_SUCH_CLASS.format(names=", ".join(unknown))

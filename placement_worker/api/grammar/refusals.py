@@ -49,7 +49,7 @@ NO_SUCH_TRAIT: Final = "No such trait(s): {names}."
 IN_USE: Final = "Inventory for '{resource}' on resource provider '{provider}' in use"
 
 
-class Refusal(Struct, frozen=True):
+class HttpRefusal(Struct, frozen=True):
     """The HTTP error for one kind of verdict.
 
     In `text`, names in braces stand for the verdict's fields; `{doing}` is the beginning of the sentence, which says what
@@ -61,64 +61,64 @@ class Refusal(Struct, frozen=True):
     code: str = UNDEFINED
 
 
-Refusals = Mapping[type[WriteVerdict], Refusal]
+Refusals = Mapping[type[WriteVerdict], HttpRefusal]
 
 # For endpoints without special cases.
 AS_USUAL: Final[Refusals] = {}
 
 _USUAL: Final[Refusals] = {
-    UnknownProvider: Refusal(HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found"),
-    UnknownClass: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_CLASS}"),
-    UnknownTrait: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_TRAIT}"),
-    UnknownConsumer: Refusal(HTTPStatus.NOT_FOUND, "No allocations for consumer '{consumer}'"),
-    GenerationMoved: Refusal(
+    UnknownProvider: HttpRefusal(HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found"),
+    UnknownClass: HttpRefusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_CLASS}"),
+    UnknownTrait: HttpRefusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_TRAIT}"),
+    UnknownConsumer: HttpRefusal(HTTPStatus.NOT_FOUND, "No allocations for consumer '{consumer}'"),
+    GenerationMoved: HttpRefusal(
         HTTPStatus.CONFLICT,
         "{doing}: resource provider generation conflict: {provider} has moved, actual: {current}, given: {seen}",
         CONCURRENT_UPDATE,
     ),
-    ConsumerMoved: Refusal(
+    ConsumerMoved: HttpRefusal(
         HTTPStatus.CONFLICT,
         "{doing}: {consumer}: consumer generation conflict - expected {current} but got {seen}",
         CONCURRENT_UPDATE,
     ),
-    NameTaken: Refusal(
+    NameTaken: HttpRefusal(
         HTTPStatus.CONFLICT,
         "Conflicting resource provider name: {name} already exists.",
         DUPLICATE_NAME,
     ),
-    IdTaken: Refusal(
+    IdTaken: HttpRefusal(
         HTTPStatus.CONFLICT,
         "Conflicting resource provider uuid: {provider} already exists.",
         DUPLICATE_NAME,
     ),
-    HasChildren: Refusal(
+    HasChildren: HttpRefusal(
         HTTPStatus.CONFLICT,
         "Unable to delete parent resource provider {provider}: It has child resource providers. "
         "One of them is {child}.",
         CANNOT_DELETE_PARENT,
     ),
-    InventoryPresent: Refusal(
+    InventoryPresent: HttpRefusal(
         HTTPStatus.CONFLICT,
         "Update conflict: {provider} has an inventory of {resource} already",
         CONCURRENT_UPDATE,
     ),
-    InventoryAbsent: Refusal(HTTPStatus.NOT_FOUND, "No inventory of class {resource} for {provider}"),
-    InventoryInUse: Refusal(
+    InventoryAbsent: HttpRefusal(HTTPStatus.NOT_FOUND, "No inventory of class {resource} for {provider}"),
+    InventoryInUse: HttpRefusal(
         HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} of {{resource}} is held", INVENTORY_IN_USE
     ),
-    NameInUse: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} is in use by provider {provider}"),
-    AlreadyThere: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} exists already"),
-    DoesNotFit: Refusal(HTTPStatus.CONFLICT, "{doing}: {shortfalls}"),
-    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: {field}: {reason}"),
+    NameInUse: HttpRefusal(HTTPStatus.CONFLICT, "{doing}: {name} is in use by provider {provider}"),
+    AlreadyThere: HttpRefusal(HTTPStatus.CONFLICT, "{doing}: {name} exists already"),
+    DoesNotFit: HttpRefusal(HTTPStatus.CONFLICT, "{doing}: {shortfalls}"),
+    NotAllowed: HttpRefusal(HTTPStatus.BAD_REQUEST, "{doing}: {field}: {reason}"),
 }
 # A provider that a body names is no 404; by the field that names it.
-_UNKNOWN_IN_BODY: Final[Mapping[str, Refusal]] = {
-    "parent": Refusal(HTTPStatus.BAD_REQUEST, "{doing}: parent provider UUID does not exist: {provider}"),
-    "allocations": Refusal(
+_UNKNOWN_IN_BODY: Final[Mapping[str, HttpRefusal]] = {
+    "parent": HttpRefusal(HTTPStatus.BAD_REQUEST, "{doing}: parent provider UUID does not exist: {provider}"),
+    "allocations": HttpRefusal(
         HTTPStatus.BAD_REQUEST,
         "{doing}: Allocation for resource provider '{provider}' that does not exist",
     ),
-    "inventories": Refusal(
+    "inventories": HttpRefusal(
         HTTPStatus.BAD_REQUEST,
         "{doing}: resource provider {provider} does not exist",
         PROVIDER_NOT_FOUND,

@@ -21,7 +21,7 @@ Handler = Callable[[Request], Awaitable[Reply]]
 _NAME = re.compile(r"\\\{(\w+)\\\}")
 
 
-class Route(Struct, frozen=True):
+class HttpRoute(Struct, frozen=True):
     """One line of the route table.
 
     `routes_of(...)` in routes.py makes them with bound handlers. In `path`, for instance "/resource_providers/{uuid}/traits",
@@ -42,7 +42,7 @@ class Route(Struct, frozen=True):
 
 
 class Match(Struct, frozen=True):
-    route: Route
+    route: HttpRoute
     params: Mapping[str, str]
 
 
@@ -51,8 +51,8 @@ class Router:
     changes.
     """
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        of_path: dict[str, list[Route]] = {}
+    def __init__(self, routes: Iterable[HttpRoute]) -> None:
+        of_path: dict[str, list[HttpRoute]] = {}
         for route in routes:
             of_path.setdefault(route.path, []).append(route)
         # A name matches only a segment that is not empty: `/traits/` is not a trait without a name.

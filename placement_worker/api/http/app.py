@@ -23,7 +23,7 @@ from placement_worker.api import openapi_document
 from placement_worker.api.auth import Authentication
 from placement_worker.api.endpoints.root import version_document
 from placement_worker.api.grammar.rendering import RenderedAnswer, answer_to, refusal_of
-from placement_worker.api.grammar.routing import Match, Route, Router
+from placement_worker.api.grammar.routing import HttpRoute, Match, Router
 from placement_worker.api.http import access_log, metrics
 from placement_worker.api.http.connections import Connections
 from placement_worker.api.http.cors import Cors
@@ -39,7 +39,7 @@ from placement_worker.api.values.versions import HEADER, version_asked
 log = logging.getLogger(__name__)
 
 # The version document needs no policy: clients read it to learn what they may ask.
-_ROOT = Route("GET", "/", version_document, rule="", tells_json=False)
+_ROOT = HttpRoute("GET", "/", version_document, rule="", tells_json=False)
 _FOR_EVERYBODY: Final = (_ROOT.path, openapi_document.PATH)
 
 
@@ -59,7 +59,7 @@ _FAILED: Final = ApiError(
 class PlacementApp:
     def __init__(
         self,
-        routes: Iterable[Route],
+        routes: Iterable[HttpRoute],
         auth: Authentication,
         policy: Policy,
         settings: ApiSettings,
@@ -67,13 +67,13 @@ class PlacementApp:
     ) -> None:
         self._described = (_ROOT, *routes)
         # It tells nothing that the manual does not, and the author of a client has no token yet.
-        document = Route("GET", openapi_document.PATH, self._document, rule="")
+        document = HttpRoute("GET", openapi_document.PATH, self._document, rule="")
         self._router = Router((*self._described, document))
         self._auth = auth
         self._policy = policy
         self._settings = settings
         self._cors = Cors(settings.cors_origins)
-        self._metrics = metrics.Metrics(connections)
+        self._metrics = metrics.HttpMetrics(connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", f"the server offers {scope['type']}, and is set up for HTTP alone"
@@ -147,7 +147,7 @@ def _check_type_is_said(headers: Headers) -> None:
         )
 
 
-def _check_media(route: Route, headers: Headers) -> None:
+def _check_media(route: HttpRoute, headers: Headers) -> None:
     if route.method == "GET" and route.tells_json and not accepts(headers.get("accept", ""), JSON):
         raise ApiError(HTTPStatus.NOT_ACCEPTABLE, f"Only {JSON} is provided")
     if route.body is None:

@@ -30,7 +30,7 @@ class Closed(StrEnum):
     ANSWER_NOT_READ = "answer_not_read"
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     address: str
 
     def close(self) -> None: ...
@@ -39,14 +39,14 @@ class Connection(Protocol):
 class Connections:
     def __init__(self, settings: ApiSettings) -> None:
         self._settings = settings
-        self._idle: dict[Connection, None] = {}
+        self._idle: dict[ClientConnection, None] = {}
         self._of_address: Counter[str] = Counter()
         self.open = 0
         self.closed: Counter[Closed] = Counter()
         self._logged_at = float("-inf")
         self._unlogged = 0
 
-    def opened(self, connection: Connection, now: float) -> bool:
+    def opened(self, connection: ClientConnection, now: float) -> bool:
         """Add a new connection. Returns whether it may stay; if too many are open, the one that is idle longest is closed
         for it.
         """
@@ -66,22 +66,22 @@ class Connections:
             self.note_closed(connection, Closed.REFUSED, now)
         return may_stay
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ClientConnection) -> None:
         self._idle.pop(connection, None)
         self.open -= 1
         self._of_address[connection.address] -= 1
         if not self._of_address[connection.address]:
             del self._of_address[connection.address]
 
-    def is_busy(self, connection: Connection) -> None:
+    def is_busy(self, connection: ClientConnection) -> None:
         """Take the connection from the list of idle ones: a complete head of a request has arrived."""
         self._idle.pop(connection, None)
 
-    def is_idle(self, connection: Connection) -> None:
+    def is_idle(self, connection: ClientConnection) -> None:
         """Add the connection to the list of idle ones: all its requests are answered."""
         self._idle[connection] = None
 
-    def note_closed(self, connection: Connection, why: Closed, now: float) -> None:
+    def note_closed(self, connection: ClientConnection, why: Closed, now: float) -> None:
         """Count a connection that the server closed. Only now and then this is logged, since an attacker must not fill
         the log.
         """
@@ -96,7 +96,9 @@ class Connections:
         )
         self._logged_at, self._unlogged = now, 0
 
-    def _close_oldest(self, new: Connection, why: Closed, now: float, address: str | None = None) -> bool:
+    def _close_oldest(
+        self, new: ClientConnection, why: Closed, now: float, address: str | None = None
+    ) -> bool:
         for oldest in self._idle:
             if oldest is not new and (address is None or oldest.address == address):
                 del self._idle[oldest]

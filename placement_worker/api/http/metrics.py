@@ -15,7 +15,7 @@ PATH: Final = "/metrics"
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class HttpMetrics:
     def __init__(self, connections: Connections | None = None) -> None:
         self._registry = CollectorRegistry()
         if connections is not None:

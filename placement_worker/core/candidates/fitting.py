@@ -90,7 +90,7 @@ class FittingProviders(Struct, frozen=True):
     pools: Mapping[int, Rows]
 
 
-class Scope(Struct, frozen=True):
+class SearchScope(Struct, frozen=True):
     """Which part of the index is searched: the trees of these `roots` (None: all), without the pools in `barred`. `taken`
     has what is reserved beside the usage in the index, by resource class and row.
     """
@@ -100,11 +100,11 @@ class Scope(Struct, frozen=True):
     taken: Taken = {}
 
 
-EVERYTHING = Scope()
+EVERYTHING = SearchScope()
 
 
 def fit(
-    index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budget
+    index: ProviderIndex, query: CandidatesQuery, scope: SearchScope, budget: Budget
 ) -> FittingProviders | None:
     """The providers that fit each slot (part of the query), and the roots of trees with one for every slot; None if no tree
     has.

@@ -35,7 +35,7 @@ class Block(Struct, frozen=True):
     preference: float = 0.0
 
 
-class Candidate(Struct, frozen=True):
+class FoundCandidate(Struct, frozen=True):
     """One candidate as an answer shows it: amounts, and the providers of each request group."""
 
     amounts: tuple[ResourceAmount, ...]
@@ -43,7 +43,7 @@ class Candidate(Struct, frozen=True):
     preference: float = 0.0
 
 
-class Candidates:
+class FoundCandidates:
     """Candidates, in the order in which they were found."""
 
     def __init__(self, blocks: tuple[Block, ...]) -> None:
@@ -63,11 +63,11 @@ class Candidates:
         ]
         return np.unique(np.concatenate(columns)) if columns else np.zeros(0, dtype=np.intp)
 
-    def written_out(self, index: ProviderIndex) -> Iterator[Candidate]:
+    def written_out(self, index: ProviderIndex) -> Iterator[FoundCandidate]:
         for block in self.blocks:
             for rows in block.rows.tolist():
                 ids = [index.state(row).id for row in rows]
-                yield Candidate(
+                yield FoundCandidate(
                     amounts=tuple(
                         ResourceAmount(provider=provider, resource=resource, amount=amount)
                         for provider, amounts in zip(ids, block.pattern.amounts, strict=True)

@@ -21,8 +21,8 @@ import numpy as np
 
 from placement_worker.core.candidates.blocks import BlockMaker
 from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.fitting import EVERYTHING, FittingProviders, Scope, fit
-from placement_worker.core.candidates.found import Block, Candidates
+from placement_worker.core.candidates.fitting import EVERYTHING, FittingProviders, SearchScope, fit
+from placement_worker.core.candidates.found import Block, FoundCandidates
 from placement_worker.core.candidates.packings import packings_of
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
@@ -34,7 +34,9 @@ from placement_worker.core.candidates.tree_classes import tree_classes
 _Waiting = tuple[ClassProblem, Iterator[tuple[int, ...]]]
 
 
-def find_candidates(index: ProviderIndex, query: CandidatesQuery, budget: Budget | None = None) -> Candidates:
+def find_candidates(
+    index: ProviderIndex, query: CandidatesQuery, budget: Budget | None = None
+) -> FoundCandidates:
     """The candidates of a query, up to its limit. Their order is the same as long as the index is the same.
 
     Raises CutError when the budget is spent. Without `budget` the default limits apply.
@@ -52,7 +54,7 @@ def find_candidates(index: ProviderIndex, query: CandidatesQuery, budget: Budget
             break
     if _prefers(query):
         blocks.sort(key=_best_first)
-    return Candidates(_joined(blocks))
+    return FoundCandidates(_joined(blocks))
 
 
 def _prefers(query: CandidatesQuery) -> bool:
@@ -99,7 +101,7 @@ class Problems(NamedTuple):
 
 
 def problems_of(
-    index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budget
+    index: ProviderIndex, query: CandidatesQuery, scope: SearchScope, budget: Budget
 ) -> Problems | None:
     """For each class of equal trees, the problem that `slot_solver` solves, built when it is needed. None if there is certainly
     no candidate.

@@ -19,7 +19,7 @@ from msgspec import structs
 from placement_worker.core.candidates.blocks import BlockMaker, Patterns
 from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
 from placement_worker.core.candidates.columns import Flags, Rows, Stock
-from placement_worker.core.candidates.fitting import Scope, Slot
+from placement_worker.core.candidates.fitting import SearchScope, Slot
 from placement_worker.core.candidates.found import Block, CandidatePattern
 from placement_worker.core.candidates.layouts import TreeLayout
 from placement_worker.core.candidates.packings import RowPacking, packed_amounts
@@ -54,7 +54,7 @@ class CutInTrees(NamedTuple):
 
 
 def ways_of_trees(
-    index: ProviderIndex, query: CandidatesQuery, scope: Scope, shared: SharedBudget, *, ways: int = 1
+    index: ProviderIndex, query: CandidatesQuery, scope: SearchScope, shared: SharedBudget, *, ways: int = 1
 ) -> Iterator[InTrees | CutInTrees]:
     """Search all trees in the scope for up to `ways` ways each. Trees whose search was cut before it found any come as
     `CutInTrees`.

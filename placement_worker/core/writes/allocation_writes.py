@@ -32,7 +32,7 @@ from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
 from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
 from placement_worker.core.drafts.usage_draft import UsageDraft, shortfalls_of
-from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger
+from placement_worker.core.ledger import BatchDecision, ClaimChanges, Consumer, Ledger
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
@@ -71,7 +71,7 @@ def new_consumer(allocations: ConsumerAllocations, cell: str) -> Consumer:
 
 def decide_allocations(
     ledger: Ledger, writes: Sequence[AllocationWrite], vocabulary: Vocabulary, now: datetime
-) -> Decision[WriteVerdict, ClaimChanges]:
+) -> BatchDecision[WriteVerdict, ClaimChanges]:
     """Judge each write on the ledger as the earlier writes of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts: list[WriteVerdict] = []
@@ -82,7 +82,7 @@ def decide_allocations(
                 verdicts.append(allocate(draft, write.consumers, unknown, now))
             case DeleteAllocations():
                 verdicts.append(_delete(draft, write, now))
-    return Decision(tuple(verdicts), draft.changes())
+    return BatchDecision(tuple(verdicts), draft.changes())
 
 
 def _unknown(

@@ -18,7 +18,14 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NotAllowed
-from placement_worker.core.ledger import Decision, NameChange, NameChanges, NameKeys, NamesInUse, StoredNames
+from placement_worker.core.ledger import (
+    BatchDecision,
+    NameChange,
+    NameChanges,
+    NameKeys,
+    NamesInUse,
+    StoredNames,
+)
 from placement_worker.core.vocabulary import Vocabulary
 
 
@@ -31,14 +38,14 @@ def keys_of_name_writes(writes: Iterable[NameWrite]) -> NameKeys:
 
 def decide_names(
     names: StoredNames, writes: Sequence[NameWrite], vocabulary: Vocabulary
-) -> Decision[WriteVerdict, NameChanges]:
+) -> BatchDecision[WriteVerdict, NameChanges]:
     """Judge each write on the names as the earlier writes of the batch left them."""
     drafts: dict[KindOfNames, _NamesDraft] = {
         "classes": _NamesDraft(names["classes"], vocabulary.classes),
         "traits": _NamesDraft(names["traits"], vocabulary.traits),
     }
     verdicts = tuple([_judge(drafts[_kind_of(write)], write) for write in writes])
-    return Decision(verdicts, {kind: draft.change() for kind, draft in drafts.items()})
+    return BatchDecision(verdicts, {kind: draft.change() for kind, draft in drafts.items()})
 
 
 def _kind_of(write: NameWrite) -> KindOfNames:

@@ -30,7 +30,7 @@ from bus.messages.administration import (
 from bus.messages.placement import NotAllowed
 from placement_worker.core.apply_report import depths_under, lost_inventory
 from placement_worker.core.drafts.forest_draft import ForestDraft
-from placement_worker.core.ledger import Decision, Forest, ForestKeys, ProviderBook, TreeChanges
+from placement_worker.core.ledger import BatchDecision, Forest, ForestKeys, ProviderBook, TreeChanges
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.core.writes.provider_contents import (
     write_contents,
@@ -78,11 +78,11 @@ def keys_of_provider_writes(writes: Iterable[ProviderWrite]) -> ForestKeys:
 
 def decide_provider_writes(
     forest: Forest, writes: Sequence[ProviderWrite], vocabulary: Vocabulary
-) -> Decision[WriteVerdict, TreeChanges]:
+) -> BatchDecision[WriteVerdict, TreeChanges]:
     """Judge each write on the forest as the earlier writes of the batch left it."""
     draft = ForestDraft(forest)
     verdicts = tuple([_judge(draft, vocabulary, write) for write in writes])
-    return Decision(verdicts, draft.changes())
+    return BatchDecision(verdicts, draft.changes())
 
 
 def _judge(draft: ForestDraft, standard: Vocabulary, write: ProviderWrite) -> WriteVerdict:

@@ -12,7 +12,7 @@ from placement_worker.core.drafts import forest_draft
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.core.writes import allocation_writes, provider_contents, provider_writes, reshapes
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 from tests.simulation.replacing import replaced
 
 
@@ -142,7 +142,7 @@ def traits_do_not_change_the_shape() -> AbstractContextManager[None]:
 
 def view_keeps_deleted_providers() -> AbstractContextManager[None]:
     """The view is told that a provider was deleted, and continues to find it."""
-    return replaced(Replica, "remove", lambda _real: lambda _self, _gone: None)
+    return replaced(ProviderReplica, "remove", lambda _real: lambda _self, _gone: None)
 
 
 def name_not_checked() -> AbstractContextManager[None]:

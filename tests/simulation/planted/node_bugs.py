@@ -104,7 +104,7 @@ def claim_released_early() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         def undeploying(deploy: Any, seen_: Any) -> Any:
             step = real(deploy, seen_)
-            return deploying.Gone() if isinstance(step, deploying.Wait) else step
+            return deploying.Gone() if isinstance(step, deploying.WaitForNode) else step
 
         return undeploying
 

@@ -20,7 +20,7 @@ from bus.messages.hosts import (
     HostState,
     SetHost,
 )
-from bus.parts import Periodic, State, Supervised, every_part
+from bus.parts import PartState, Periodic, Supervised, every_part
 from bus.topology import EVENTS, Grant
 from bus.workers.link import Link
 from bus.workers.listening import listen
@@ -70,7 +70,7 @@ async def until_looked(watching: Periodic) -> None:
     """Wait until the conductor has looked once more, from beginning to end."""
     # One run may have begun before.
     enough = watching.status.runs + 2
-    while watching.status.runs < enough or watching.status.state is not State.WELL:
+    while watching.status.runs < enough or watching.status.state is not PartState.WELL:
         watching.wake()
         await asyncio.sleep(0.002)
 
@@ -85,7 +85,7 @@ async def conducting(setup: CellSetup, clock_s: HeldSeconds) -> AsyncIterator[Pe
     async with running(*parts, station):
         # Silence counts from then on; a clock that has moved before would have to move further.
         beats = found["hear the heartbeats of hosts"]
-        await until(lambda: beats.status.state is State.WELL, "the conductor listens")
+        await until(lambda: beats.status.state is PartState.WELL, "the conductor listens")
         watching = found["watch the hosts"]
         assert isinstance(watching, Periodic)
         yield watching

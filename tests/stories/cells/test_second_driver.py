@@ -24,7 +24,7 @@ from bus.messages.cell import (
 from bus.messages.placement import ReportedInventory
 from bus.process import run_until
 from bus.workers.station import Station
-from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, State, Work
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.wiring import compute_parts
@@ -114,9 +114,13 @@ class DomainDriver:
         if domain in self._hypervisor.starting | self._hypervisor.stopping | self._hypervisor.removing:
             return BUSY
         runs = domain in self._hypervisor.running
-        if attempt.state in (State.BUILDING, State.RECEIVING, State.STARTING, State.REBUILDING) and not runs:
+        if (
+            attempt.state
+            in (AttemptState.BUILDING, AttemptState.RECEIVING, AttemptState.STARTING, AttemptState.REBUILDING)
+            and not runs
+        ):
             return Work(failure="the domain did not start")
-        if attempt.state is State.STOPPING and runs:
+        if attempt.state is AttemptState.STOPPING and runs:
             return Work(failure="the domain did not stop")
         return Work()
 

@@ -21,15 +21,15 @@ from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.ironic import (
-    Delays,
     IronicScript,
     IronicSimSettings,
     IronicSimulation,
     IronicTransport,
+    SimulatedNode,
+    WorkDurations,
     available_nodes,
     simulated_ironic,
 )
-from compute_sim.ironic import Node as SimulatedNode
 from compute_sim.ironic import RequestRefused as RefusedByIronic
 from compute_sim.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.cells import CellMap
@@ -74,7 +74,7 @@ QUICK = IronicSettings(
 )
 CONDUCTING = ConductorSettings(poll_ms=5, look_s=1)
 # A deploy takes some tenths of a second.
-SHORT = Delays(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
+SHORT = WorkDurations(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
 LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))
 REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.02, rest_retry_delay_s_max=0.05)
 

@@ -8,10 +8,9 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceId
-from bus.parts import State, Status, statuses
+from bus.parts import PartState, Status, statuses
 from bus.process import Part
-from compute_sim.ironic import IronicSimSettings, available_nodes
-from compute_sim.ironic import Node as SimulatedNode
+from compute_sim.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from ironic_sync.core.cells import CellMap
 from ironic_sync.wiring import now_us
 from tests.contracts.stage import until
@@ -131,7 +130,7 @@ async def test_of_two_daemons_with_one_name_the_second_refuses_and_takes_over_wh
             async with there.daemon("d1"):
                 first, second = there.daemons
                 lease = status_of("ring lease", second)
-                await until(lambda: lease.state is State.FAILING, "the second fails")
+                await until(lambda: lease.state is PartState.FAILING, "the second fails")
                 assert (
                     "daemon name 'd1' is taken: incarnation d1-0 has a lease for another " in lease.last_error
                 )
@@ -143,7 +142,7 @@ async def test_of_two_daemons_with_one_name_the_second_refuses_and_takes_over_wh
                 # Each was ordered once, by the first.
                 assert orders_of(first) == {"deployed": 4}
                 assert orders_of(second) == {}
-                assert lease.state is State.FAILING
+                assert lease.state is PartState.FAILING
                 owners = {row.owner for row in [await there.row(node) for node in nodes]}
                 assert owners == {"d1"}
                 more = await there.boot(9)

@@ -23,7 +23,7 @@ from compute_sim.ironic import IronicSimulation, IronicTransport, available_node
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.membership import Membership
-from ironic_sync.rest import Page
+from ironic_sync.rest import NodesRead
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
@@ -69,9 +69,9 @@ class HidesNodes(HttpIronicApi):
         self._hidden = hidden
         self.sweeps = 0
 
-    async def pages(self) -> AsyncGenerator[Page, None]:
+    async def pages(self) -> AsyncGenerator[NodesRead, None]:
         async for page in super().pages():
-            yield Page(tuple(each for each in page.nodes if each.id not in self._hidden))
+            yield NodesRead(tuple(each for each in page.nodes if each.id not in self._hidden))
         self.sweeps += 1
 
     async def node(self, node: ProviderId) -> Node | None:

@@ -18,9 +18,9 @@ from msgspec import structs
 
 from bus.errors import Unavailable
 from bus.message import ProviderId
-from bus.parts import State, statuses
+from bus.parts import PartState, statuses
 from ironic_sync.core.node import Node
-from ironic_sync.core.ring import Member, Move, Owned, Ring
+from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
@@ -87,7 +87,7 @@ class DatabaseWire:
         await self.open_for_owners.wait()
         return await self._done(lambda: self._store.owners(names))
 
-    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
         return await self._done(lambda: self._store.give(moves))
 
 
@@ -186,7 +186,7 @@ def test_daemons_share_all_nodes_as_the_ring_says() -> None:
         await check_all_agree(store, *daemons)
         ring = Ring(await store.members())
         assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
-        assert all(each.state is State.WELL for d in daemons for each in statuses([d.membership]))
+        assert all(each.state is PartState.WELL for d in daemons for each in statuses([d.membership]))
         for daemon in daemons:
             await daemon.stop()
 
@@ -352,7 +352,7 @@ def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() ->
         await check_all_agree(store, d2)
 
         d1.wire.open.set()
-        stale = [Move(id_, "d1", epoch, "d1") for id_, epoch in mine.items()]
+        stale = [NodeHandover(id_, "d1", epoch, "d1") for id_, epoch in mine.items()]
         assert await store.give(stale) == ()
         async with store.transaction() as tx:
             assert {*(await tx.save([*read.values()])).lost} == mine.keys()
@@ -373,7 +373,7 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_
         second = Daemon(store, "d1", start=2)
         await until_s(25)
         status = statuses([second.membership])[0]
-        assert status.state is State.FAILING
+        assert status.state is PartState.FAILING
         assert "daemon name 'd1' is taken: incarnation d1-1 has a lease" in status.last_error
         assert not second.membership.may_act()
         await check_all_agree(store, first, d2)
@@ -449,7 +449,7 @@ def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -
         d1.wire.is_away = True
         await until_s(8)
         assert d1.membership.may_act()
-        assert statuses([d1.membership])[0].state is State.FAILING
+        assert statuses([d1.membership])[0].state is PartState.FAILING
         d1.wire.is_away = False
         await until_s(10)
         assert d1.nodes == before, "its lease had not ended, so it lost nothing"

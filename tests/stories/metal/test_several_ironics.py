@@ -9,9 +9,9 @@ from msgspec import Struct, structs
 
 from bus.message import ProviderId
 from compute_sim.ironic import (
-    Delays,
     IronicSimSettings,
     IronicSimulation,
+    WorkDurations,
     available_nodes,
     simulated_ironic,
 )
@@ -89,7 +89,7 @@ async def two_ironics(bus: str, books: str) -> AsyncIterator[tuple[Region, Regio
 
 
 def region_of(setup: NodesSetup, name: str, cell: str, settings: IronicSettings) -> Region:
-    delays = Delays(deploy_s=0.05)
+    delays = WorkDurations(deploy_s=0.05)
     simulation = simulated_ironic(
         setup.cloud.brokers.at_api("operator"),
         available_nodes(3, name=name),

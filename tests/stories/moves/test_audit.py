@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.auditing.views import Fault, View
+from bus.auditing.views import Fault, InstanceView
 from bus.message import ConsumerId, ProviderId
 from bus.workers.station import Station
 from moor.books.auditing import FOUND, MENDED, NOT_MENDED, AuditResult, Finding
@@ -116,7 +116,7 @@ class LooksAgainLater(BooksReader):
 
     async def views_of(
         self, ids: Sequence[ConsumerId], hosts: Collection[ProviderId]
-    ) -> tuple[dict[ConsumerId, View], frozenset[ProviderId]]:
+    ) -> tuple[dict[ConsumerId, InstanceView], frozenset[ProviderId]]:
         await self._arrived()
         return await super().views_of(ids, hosts)
 

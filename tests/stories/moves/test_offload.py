@@ -12,7 +12,7 @@ import pytest
 from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, RequestId
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import SetHost
-from compute_sim.core.attempts import AttemptRecord, HostOrder, State, Work
+from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
 from compute_sim.simulated.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
 from tests.contracts.stage import until
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
@@ -158,7 +158,7 @@ class SilentOnceSaved(HeldDriver):
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
         work = super().look_at(attempt, at_s)
-        if attempt.state is State.STOPPING and not work.left_ms:
+        if attempt.state is AttemptState.STOPPING and not work.left_ms:
             self.clock.move(10)
         return work
 

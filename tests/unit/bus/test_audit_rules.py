@@ -9,7 +9,7 @@ from bus.auditing import claims, judging
 from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
 from bus.auditing.hosts import NAME, name_clashes
 from bus.auditing.judging import faults_of, faults_of_way_back, way_back_of
-from bus.auditing.views import Fault, View
+from bus.auditing.views import Fault, InstanceView
 from bus.message import ConsumerId, ProviderId
 from bus.messages.books import BookEntry, ExpectedClaim, MendConsumer, MendInstance
 from bus.messages.hosts import HostState
@@ -29,15 +29,15 @@ def migration(**changes: object) -> BookEntry:
     return structs.replace(structs.replace(beside, host=share_on(1).host), **changes)
 
 
-def alone(**changes: object) -> View:
-    return View(id=MIGRATION, consumer=migration(**changes))
+def alone(**changes: object) -> InstanceView:
+    return InstanceView(id=MIGRATION, consumer=migration(**changes))
 
 
-def with_entry(view: View, **changes: object) -> View:
+def with_entry(view: InstanceView, **changes: object) -> InstanceView:
     return structs.replace(view, in_cells=(structs.replace(view.in_cells[0], **changes),))
 
 
-def moved() -> View:
+def moved() -> InstanceView:
     """An instance that waits for its move to be confirmed."""
     view = a_view("moved")
     return with_entry(view, claims=(*view.in_cells[0].claims, WAY_BACK))
@@ -115,7 +115,7 @@ def test_a_claim_that_a_doubtful_row_may_have_named_has_not_leaked() -> None:
         pytest.param(alone(cell="c3"), id="silent cell"),
     ],
 )
-def test_no_leak_is_told_of_a_claim_that_cannot_be_judged(view: View) -> None:
+def test_no_leak_is_told_of_a_claim_that_cannot_be_judged(view: InstanceView) -> None:
     sight = structs.replace(SIGHT, known=SIGHT.known | {"c3"})
 
     assert faults_alone(view, sight, PLACES) == []
@@ -133,13 +133,13 @@ def test_a_leak_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
     [
         (structs.replace(a_view(), at_api=None, in_cells=()), True),
         (alone(attempt=0), True),
-        (View(id=MIGRATION, consumer=migration(type="VOLUME", attempt=0)), False),
+        (InstanceView(id=MIGRATION, consumer=migration(type="VOLUME", attempt=0)), False),
         (alone(held=()), False),
-        (View(id=MIGRATION), False),
+        (InstanceView(id=MIGRATION), False),
         (a_view(), False),
     ],
 )
-def test_a_claim_is_alone_if_no_row_has_its_id(view: View, *, is_alone: bool) -> None:
+def test_a_claim_is_alone_if_no_row_has_its_id(view: InstanceView, *, is_alone: bool) -> None:
     assert is_claim_alone(view) is is_alone
 
 

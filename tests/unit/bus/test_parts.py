@@ -11,9 +11,9 @@ from bus.errors import AccessRefused, ConnectionLost, NotFound, Operational, Ref
 from bus.parts import (
     Once,
     PartGroup,
+    PartState,
     Periodic,
     SingleFlight,
-    State,
     Status,
     Supervised,
     every_part,
@@ -94,7 +94,7 @@ def test_a_bug_ends_the_part_with_its_traceback(caplog: pytest.LogCaptureFixture
         run_simulated(part.run())
 
     assert part.status.last_error == "TypeError: planted"
-    assert part.status.state is State.ENDED
+    assert part.status.state is PartState.ENDED
     (record,) = [each for each in caplog.records if each.levelname == "CRITICAL"]
     assert record.exc_info is not None
 
@@ -219,7 +219,7 @@ def test_work_that_must_succeed_once_is_retried_until_it_does() -> None:
         assert once.status.awaits == "not yet"
         await once.run()
         assert once.status.awaits == ""
-        assert once.status.state is State.WELL
+        assert once.status.state is PartState.WELL
 
     run_simulated(scenario())
 

@@ -12,7 +12,7 @@ import pytest
 
 from bus.errors import Unavailable
 from bus.operating.running import about, release, run_worker
-from bus.parts import Once, State, Status, Supervised
+from bus.parts import Once, PartState, Status, Supervised
 from bus.process import Part
 from tests.contracts.stage import until
 
@@ -122,7 +122,7 @@ async def test_a_worker_that_still_waits_for_its_preconditions_stops_when_told()
     )
     await until(lambda: tables.tries > 0)
     await stopped(running)
-    assert part.status.state is State.STARTING
+    assert part.status.state is PartState.STARTING
 
 
 class BuggyReport:
@@ -139,4 +139,4 @@ async def test_a_bug_in_the_health_check_ends_the_worker() -> None:
     with pytest.raises(TypeError, match="planted"):
         async with asyncio.timeout(30):
             await run_worker(about("placement"), (part,), 5, stations=(BuggyReport(),))
-    assert part.status.state is State.ENDED
+    assert part.status.state is PartState.ENDED

@@ -11,7 +11,7 @@ from bus.messages.build import FunnelStep, NoValidHost
 from bus.messages.placement import InventoryState, ProviderState, ResourceAmount, Share
 from placement_worker.core.candidates import ways as ways_module
 from placement_worker.core.candidates.budget import Budget, SharedBudget
-from placement_worker.core.candidates.fitting import Scope
+from placement_worker.core.candidates.fitting import SearchScope
 from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
 from placement_worker.core.candidates.ways import CutInTrees, InTrees, ways_of_trees
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
@@ -594,7 +594,7 @@ def test_all_searches_of_a_batch_together_have_a_budget() -> None:
     spent = questions = 0
     for number in range(40):
         spec = a_hard_spec(1 + number)
-        for cut in ways_of_trees(index, query_of(needs_of(spec)), Scope(), shared):
+        for cut in ways_of_trees(index, query_of(needs_of(spec)), SearchScope(), shared):
             assert isinstance(cut, CutInTrees)
             spent += cut.steps
             questions += 1
@@ -607,7 +607,7 @@ def test_trees_where_nothing_is_hard_are_found_when_all_is_spent_that_is_shared(
     shared = SharedBudget(STEPS_PER_TREE, 0, BYTES_PER_TREE)
     index = a_cloud(*[state for number in range(50) for state in a_nested_host_of_its_own(number)]).index
 
-    found = list(ways_of_trees(index, query_of(needs_of(a_spec(3))), Scope(), shared))
+    found = list(ways_of_trees(index, query_of(needs_of(a_spec(3))), SearchScope(), shared))
 
     assert sum(len(trees.roots) for trees in found if isinstance(trees, InTrees)) == 50
 
@@ -622,7 +622,7 @@ def test_trees_that_differ_in_their_pools_alone_are_one_problem_and_each_takes_f
     index = a_cloud(*states).index
     query = query_of(needs_of(InstanceSpec(amounts=(("DISK_GB", 5), ("VCPU", 1)))))
 
-    (found,) = ways_of_trees(index, query, Scope(), shared)
+    (found,) = ways_of_trees(index, query, SearchScope(), shared)
 
     assert isinstance(found, InTrees)
     lines = [[NAMES[index.state(row).id] for row in line] for line in found.block.rows.tolist()]
@@ -647,7 +647,7 @@ def test_trees_in_reach_of_other_pools_are_of_other_classes() -> None:
 
     found = [
         {NAMES[index.state(row).id] for row in line}
-        for trees in ways_of_trees(index, query, Scope(), shared, ways=2)
+        for trees in ways_of_trees(index, query, SearchScope(), shared, ways=2)
         if isinstance(trees, InTrees)
         for line in trees.block.rows.tolist()
     ]

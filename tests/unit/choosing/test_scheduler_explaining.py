@@ -33,7 +33,7 @@ from bus.messages.planning import (
     Explanation,
     ExplanationsFound,
 )
-from bus.workers.handling import Answer, Reading
+from bus.workers.handling import Answer, ReadOnly
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.refusals.verdicts import OtherHost, after_verdict
@@ -95,7 +95,7 @@ async def a_store(rows: Sequence[InstanceRow]) -> MemorySchedulerStore:
 async def asked(question: Message, kind: type[M], picture: Picture, *rows: InstanceRow) -> M:
     explainer = Explainer(await a_store(rows), picture, PLUGINS)
     handler = explainer.question_handlers()[type(question)]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
     (answer,) = await handler.handle([an_ask(question)])
     assert isinstance(answer, Answer)
     assert isinstance(answer.message, kind), answer.message
@@ -207,7 +207,7 @@ async def test_explanations_come_in_pages() -> None:
     async with store.transaction() as transaction:
         await transaction.accept([NewRequest(rows[0].told.request_id, b"", rows)])
     handler = Explainer(store, three(), PLUGINS).question_handlers()[AskExplanation]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
 
     pages = []
     question = AskExplanation(request_id=build.request_id, limit=2)

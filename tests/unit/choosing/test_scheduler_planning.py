@@ -25,7 +25,7 @@ from bus.messages.planning import (
     PlannedCell,
     Relaxation,
 )
-from bus.workers.handling import Answer, Reading
+from bus.workers.handling import Answer, ReadOnly
 from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import SHARES
 from scheduler_worker.core.choosing.choosing import Chosen, choose
@@ -341,7 +341,7 @@ async def asked(question: Message, kind: type[M], picture: Picture | None = None
     reader = RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
     planner = Planner(picture or mixed(), PLUGINS, reader, MemorySchedulerStore())
     handler = planner.question_handlers()[type(question)]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
     (answer,) = await handler.handle([an_ask(question)])
     assert isinstance(answer, Answer)
     assert isinstance(answer.message, kind), answer.message

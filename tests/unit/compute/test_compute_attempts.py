@@ -26,11 +26,11 @@ from compute_sim.core import attempts
 from compute_sim.core.attempts import (
     WELL,
     AttemptRecord,
+    AttemptState,
     Condition,
     Dead,
     HostOrder,
     Silent,
-    State,
     Step,
     Work,
     answer_of,
@@ -124,19 +124,19 @@ def ended(order: HostOrder, failure: str = "") -> AttemptRecord:
 
 
 # An attempt in each state.
-KNOWN: dict[State | None, AttemptRecord | None] = {
+KNOWN: dict[AttemptState | None, AttemptRecord | None] = {
     None: None,
-    State.WAITING: waiting(SPAWN),
-    State.BUILDING: begun(SPAWN, Work(50), 10.0),
-    State.RECEIVING: begun(RECEIVE, Work(50), 10.0),
-    State.BUILT: ended(SPAWN),
-    State.STOPPING: begun(stop(), Work(50), 10.0),
-    State.STOPPED: ended(stop()),
-    State.STARTING: begun(start(), Work(50), 10.0),
-    State.REBUILDING: begun(respawn(5), Work(50), 10.0),
-    State.BROKEN: ended(respawn(5), "no image"),
-    State.FAILED: ended(SPAWN, "no image"),
-    State.DESTROYED: ended(DESTROY),
+    AttemptState.WAITING: waiting(SPAWN),
+    AttemptState.BUILDING: begun(SPAWN, Work(50), 10.0),
+    AttemptState.RECEIVING: begun(RECEIVE, Work(50), 10.0),
+    AttemptState.BUILT: ended(SPAWN),
+    AttemptState.STOPPING: begun(stop(), Work(50), 10.0),
+    AttemptState.STOPPED: ended(stop()),
+    AttemptState.STARTING: begun(start(), Work(50), 10.0),
+    AttemptState.REBUILDING: begun(respawn(5), Work(50), 10.0),
+    AttemptState.BROKEN: ended(respawn(5), "no image"),
+    AttemptState.FAILED: ended(SPAWN, "no image"),
+    AttemptState.DESTROYED: ended(DESTROY),
 }
 
 
@@ -158,8 +158,8 @@ def test_each_order_in_each_state_is_decided_as_the_table_says() -> None:
 
     assert header[1:] == [*orders]
     assert set("".join(ruler)) == {"-"}
-    assert [row[0] for row in drawn] == ["unknown", *(state.value for state in State)]
-    assert [known.state if known else None for known in KNOWN.values()] == [*KNOWN] == [None, *State]
+    assert [row[0] for row in drawn] == ["unknown", *(state.value for state in AttemptState)]
+    assert [known.state if known else None for known in KNOWN.values()] == [*KNOWN] == [None, *AttemptState]
     for (_, *steps), known in zip(drawn, KNOWN.values(), strict=True):
         for step, of_column in zip(steps, orders.values(), strict=True):
             assert {next_step(known, order) for order in of_column} == {step}
@@ -178,7 +178,7 @@ def test_a_build_is_due_when_it_is_over_and_the_same_order_changes_nothing_until
     assert (building.state.takes_slot, building.due_s) == (True, 10.05)
     assert answered_later(building, order) is building
     built, answer = over(building)
-    assert (built.state, built.due_s, answer) == (State.BUILT, None, SPAWNED)
+    assert (built.state, built.due_s, answer) == (AttemptState.BUILT, None, SPAWNED)
     assert over(answered_again(built, order, 11.0)) == (built, SPAWNED)
 
 
@@ -197,7 +197,7 @@ def test_a_failed_build_gives_its_reason_each_time_it_is_asked(
 ) -> None:
     failed, answer = over(begun(order, Work(1), 0.0), failure="no image")
 
-    assert (failed.state, answer) == (State.FAILED, spawn_failed("no image"))
+    assert (failed.state, answer) == (AttemptState.FAILED, spawn_failed("no image"))
     assert over(answered_again(failed, order, 5.0))[1] == answer
     assert over(answered_again(failed, start(), 5.0))[1] == spawn_failed("no image", 5)
     assert refusal_of(failed, stop()) == not_stopped("the host does not have it: no image")
@@ -220,9 +220,9 @@ def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_no
     kept, nothing_yet = over(building, Silent(until_s=7.0))
     lost, nothing_ever = over(building, Dead())
 
-    assert (unheard.state, unheard.due_s, nothing) == (State.BUILT, None, None)
-    assert (kept.state, kept.due_s, nothing_yet) == (State.BUILT, 7.0, None)
-    assert (lost.state, lost.due_s, nothing_ever) == (State.DESTROYED, None, None)
+    assert (unheard.state, unheard.due_s, nothing) == (AttemptState.BUILT, None, None)
+    assert (kept.state, kept.due_s, nothing_yet) == (AttemptState.BUILT, 7.0, None)
+    assert (lost.state, lost.due_s, nothing_ever) == (AttemptState.DESTROYED, None, None)
     assert over(kept)[1] == SPAWNED
 
 
@@ -232,19 +232,19 @@ def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_no
 def test_an_instance_is_stopped_and_started_again_and_answers_each_order_as_often_as_it_comes() -> None:
     stopped, answer = over(begun(stop(), Work(50), 1.0))
 
-    assert (stopped.state, answer) == (State.STOPPED, STOPPED)
+    assert (stopped.state, answer) == (AttemptState.STOPPED, STOPPED)
     for order in (stop(), SPAWN, RECEIVE):
         assert over(answered_again(stopped, order, 2.0))[1] == STOPPED
 
     runs, answer = over(begun(start(), Work(50), 3.0))
-    assert (runs.state, answer) == (State.BUILT, STARTED)
+    assert (runs.state, answer) == (AttemptState.BUILT, STARTED)
     assert over(answered_again(runs, start(), 4.0))[1] == STARTED
 
 
 def test_an_instance_that_cannot_be_stopped_runs_on_and_may_be_ordered_to_stop_again() -> None:
     runs, answer = over(begun(stop(), Work(), 1.0), failure="busy")
 
-    assert (runs.state, answer) == (State.BUILT, not_stopped("busy"))
+    assert (runs.state, answer) == (AttemptState.BUILT, not_stopped("busy"))
     # Its answer may be due for long.
     assert over(runs)[1] == answer
     assert next_step(runs, stop()) == "begins"
@@ -254,7 +254,7 @@ def test_an_instance_that_cannot_be_stopped_runs_on_and_may_be_ordered_to_stop_a
 def test_an_instance_that_cannot_be_started_stays_stopped_and_may_be_ordered_to_start_again() -> None:
     stopped, answer = over(begun(start(), Work(), 1.0), failure="no memory")
 
-    assert (stopped.state, answer) == (State.STOPPED, spawn_failed("no memory", 5))
+    assert (stopped.state, answer) == (AttemptState.STOPPED, spawn_failed("no memory", 5))
     assert over(stopped)[1] == answer
     assert next_step(stopped, start()) == "begins"
     assert over(answered_again(stopped, stop(6), 2.0))[1] == structs.replace(STOPPED, number=6)
@@ -264,12 +264,14 @@ def test_an_instance_that_cannot_be_started_stays_stopped_and_may_be_ordered_to_
     ("state", "reason"),
     [
         (None, "the host has no attempt 1 of it"),
-        (State.WAITING, "it does not run yet"),
-        (State.BUILDING, "it does not run yet"),
-        (State.RECEIVING, "it does not run yet"),
+        (AttemptState.WAITING, "it does not run yet"),
+        (AttemptState.BUILDING, "it does not run yet"),
+        (AttemptState.RECEIVING, "it does not run yet"),
     ],
 )
-def test_what_does_not_run_is_not_stopped_and_the_answer_says_why(state: State | None, reason: str) -> None:
+def test_what_does_not_run_is_not_stopped_and_the_answer_says_why(
+    state: AttemptState | None, reason: str
+) -> None:
     assert refusal_of(KNOWN[state], stop()) == not_stopped(reason)
 
 
@@ -286,7 +288,7 @@ def test_what_runs_is_stopping_or_stopped_is_saved_once(known: AttemptRecord) ->
     saving = begun(save(), Work(50), 1.0)
     assert next_step(saving, save()) == "later"
     saved, answer = over(saving)
-    assert (saved.state, answer) == (State.STOPPED, structs.replace(STOPPED, saved="saved"))
+    assert (saved.state, answer) == (AttemptState.STOPPED, structs.replace(STOPPED, saved="saved"))
     assert next_step(saved, save()) == "again"
     assert over(answered_again(saved, save(), 2.0))[1] == answer
 
@@ -311,7 +313,7 @@ def test_what_runs_again_is_not_saved_any_more() -> None:
 def test_what_could_not_be_saved_is_stopped_and_may_be_ordered_to_be_saved_again() -> None:
     stopped, answer = over(begun(save(), Work(), 1.0), failure="no room for the image")
 
-    assert (stopped.state, answer) == (State.STOPPED, not_stopped("no room for the image"))
+    assert (stopped.state, answer) == (AttemptState.STOPPED, not_stopped("no room for the image"))
     assert over(stopped)[1] == answer
     assert next_step(stopped, save()) == "begins"
     assert next_step(stopped, start()) == "begins"
@@ -348,21 +350,31 @@ def test_an_order_to_start_what_is_still_being_built_counts_against_the_order_to
 
     built, answer = over(building)
 
-    assert (built.state, answer) == (State.BUILT, STARTED)
+    assert (built.state, answer) == (AttemptState.BUILT, STARTED)
     assert next_step(built, stop()) == "again"
     assert next_step(built, stop(6)) == "begins"
 
 
 @pytest.mark.parametrize(
     ("state", "order"),
-    [(State.STOPPING, start()), (State.STARTING, stop(6)), *[(state, DESTROY) for state in State]],
+    [
+        (AttemptState.STOPPING, start()),
+        (AttemptState.STARTING, stop(6)),
+        *[(state, DESTROY) for state in AttemptState],
+    ],
 )
-def test_the_last_order_counts_whatever_goes_on(state: State, order: HostOrder) -> None:
+def test_the_last_order_counts_whatever_goes_on(state: AttemptState, order: HostOrder) -> None:
     assert next_step(KNOWN[state], order) == "begins"
 
 
 def test_an_attempt_without_an_answer_yet_has_none() -> None:
-    for state in (State.WAITING, State.BUILDING, State.RECEIVING, State.STOPPING, State.STARTING):
+    for state in (
+        AttemptState.WAITING,
+        AttemptState.BUILDING,
+        AttemptState.RECEIVING,
+        AttemptState.STOPPING,
+        AttemptState.STARTING,
+    ):
         known = KNOWN[state]
         assert known is not None
         with pytest.raises(ValueError, match=re.escape(f"is {state.value} and has no answer yet")):
@@ -378,7 +390,7 @@ def test_an_instance_is_rebuilt_and_answers_for_its_rebuild_as_often_as_it_is_as
     assert (rebuilding.state.takes_slot, rebuilding.due_s) == (True, 10.05)
     assert next_step(rebuilding, respawn()) == "later"
     built, answer = over(rebuilding)
-    assert (built.state, answer) == (State.BUILT, rebuilt())
+    assert (built.state, answer) == (AttemptState.BUILT, rebuilt())
     for order in (respawn(), SPAWN, stop(5), start(5), respawn(4)):
         assert next_step(built, order) == "again"
         assert over(answered_again(built, order, 20.0)) == (built, rebuilt())
@@ -387,7 +399,11 @@ def test_an_instance_is_rebuilt_and_answers_for_its_rebuild_as_often_as_it_is_as
 def test_an_instance_that_could_not_be_rebuilt_is_broken_until_a_later_rebuild_succeeds() -> None:
     broken, answer = over(begun(respawn(), Work(), 0.0), failure="no image")
 
-    assert (broken.state, broken.state.is_over, answer) == (State.BROKEN, False, rebuilt(6, "no image"))
+    assert (broken.state, broken.state.is_over, answer) == (
+        AttemptState.BROKEN,
+        False,
+        rebuilt(6, "no image"),
+    )
     for order in (respawn(), SPAWN, start(5)):
         assert next_step(broken, order) == "again"
         assert over(answered_again(broken, order, 5.0))[1] == answer
@@ -421,9 +437,9 @@ def test_a_later_move_is_answered_by_what_it_asks_for_and_not_by_the_rebuild_bef
     ("known", "why"),
     [
         (None, "the host has no attempt 1 of it"),
-        (KNOWN[State.BUILDING], "it does not run yet"),
-        (KNOWN[State.FAILED], "the host does not have it: no image"),
-        (KNOWN[State.DESTROYED], "it was destroyed"),
+        (KNOWN[AttemptState.BUILDING], "it does not run yet"),
+        (KNOWN[AttemptState.FAILED], "the host does not have it: no image"),
+        (KNOWN[AttemptState.DESTROYED], "it was destroyed"),
     ],
 )
 def test_what_the_host_does_not_have_is_not_rebuilt(known: AttemptRecord | None, why: str) -> None:

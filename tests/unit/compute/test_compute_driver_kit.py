@@ -14,7 +14,7 @@ from bus.messages.cell import (
 from bus.messages.placement import (
     ReportedInventory,
 )
-from compute_sim.core.attempts import AttemptRecord, HostOrder, State, Work
+from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
 from compute_sim.core.pools import Pool
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
@@ -134,7 +134,7 @@ def test_the_kit_finds_each_kind_of_bad_driver(
 
 class NeverStops(SimulatedDriver):
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
-        return Work(5.0) if attempt.state is State.STOPPING else super().look_at(attempt, at_s)
+        return Work(5.0) if attempt.state is AttemptState.STOPPING else super().look_at(attempt, at_s)
 
 
 class KnowsOnlyItsOwnWork(SimulatedDriver):
@@ -149,7 +149,7 @@ class KnowsOnlyItsOwnWork(SimulatedDriver):
         return super().begin(order, at_s)
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
-        if attempt.state is State.BUILDING and attempt.instance not in self._begun:
+        if attempt.state is AttemptState.BUILDING and attempt.instance not in self._begun:
             return Work(failure="unknown")
         return super().look_at(attempt, at_s)
 
@@ -170,16 +170,16 @@ class StartsOnlyWhatHasStopped(SimulatedDriver):
         return super().begin(order, at_s)
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
-        if attempt.state is State.STOPPING:
+        if attempt.state is AttemptState.STOPPING:
             self._stopping.discard(attempt.instance)
-        if attempt.state is State.STARTING and attempt.instance in self._refused:
+        if attempt.state is AttemptState.STARTING and attempt.instance in self._refused:
             return Work(failure="it is being stopped")
         return super().look_at(attempt, at_s)
 
 
 class ReceivesOnlyFromOthers(SimulatedDriver):
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
-        if attempt.state is State.RECEIVING:
+        if attempt.state is AttemptState.RECEIVING:
             return Work(failure="it is here already")
         return super().look_at(attempt, at_s)
 

@@ -16,7 +16,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from compute_sim.core.attempts import WELL, Dead, Silent, State, Work, begun
+from compute_sim.core.attempts import WELL, AttemptState, Dead, Silent, Work, begun
 from compute_sim.core.hosts import FailedBuilds
 from compute_sim.simulated.driver import SimulatedDriver, root_of
 from compute_sim.simulated.faults import (
@@ -280,24 +280,27 @@ def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
     counted = FailedBuilds()
     building = begun(a_spawn(), Work(), 0.0)
 
-    def end(state: State) -> int:
+    def end(state: AttemptState) -> int:
         counted.count(building, structs.replace(building, state=state))
         return counted.of(building.host)
 
-    assert [end(state) for state in (State.FAILED, State.BUILDING, State.FAILED, State.DESTROYED)] == [
+    assert [
+        end(state)
+        for state in (AttemptState.FAILED, AttemptState.BUILDING, AttemptState.FAILED, AttemptState.DESTROYED)
+    ] == [
         1,
         1,
         2,
         2,
     ]
-    failed = structs.replace(building, state=State.FAILED)
+    failed = structs.replace(building, state=AttemptState.FAILED)
     counted.count(failed, structs.replace(failed, due_s=None))
     assert counted.of(building.host) == 2
     receiving = begun(a_receive(), Work(), 0.0)
-    counted.count(receiving, structs.replace(receiving, state=State.FAILED))
-    counted.count(receiving, structs.replace(receiving, state=State.BUILT))
+    counted.count(receiving, structs.replace(receiving, state=AttemptState.FAILED))
+    counted.count(receiving, structs.replace(receiving, state=AttemptState.BUILT))
     assert counted.of(building.host) == 2
-    assert [end(State.BUILT), end(State.FAILED)] == [0, 1]
+    assert [end(AttemptState.BUILT), end(AttemptState.FAILED)] == [0, 1]
 
 
 def test_a_change_of_metrics_counts_while_it_lasts() -> None:

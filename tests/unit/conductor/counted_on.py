@@ -6,14 +6,14 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.instance import Instance, Rules
+from cell_conductor.core.instance import ConductorRules, Instance
 from placement_worker.store import PlacementStore
 
 
 async def check_claims(
     rows: Mapping[InstanceId, Instance],
     books: PlacementStore,
-    rules: Rules,
+    rules: ConductorRules,
     *,
     under_way: Iterable[object],
     unplaced: Collection[ConsumerId],
@@ -34,7 +34,7 @@ async def check_claims(
 
 def check_hosts(
     rows: Mapping[InstanceId, Instance],
-    rules: Rules,
+    rules: ConductorRules,
     attempts: Mapping[ProviderId, Collection[tuple[InstanceId, int]]],
 ) -> None:
     """When everything has settled: a host has exactly what the cell says that it has."""

@@ -19,12 +19,12 @@ from bus.messages.cell import (
 )
 from bus.process import run_until
 from compute_sim.ironic import (
-    Delays,
     IronicScript,
     IronicSimSettings,
     IronicTransport,
-    Node,
     SimulatedIronic,
+    SimulatedNode,
+    WorkDurations,
     available_nodes,
 )
 from ironic_sync.applying import NodeWriter
@@ -44,7 +44,7 @@ TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can
 QUICK = IronicSettings(
     due_s=0.005, deploy_read_s=0.02, deploy_retry_s_first=0.005, deploy_retry_s_max=0.02, progress_s=0.05
 )
-DELAYS = Delays(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
+DELAYS = WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
 REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002)
 Said = Answer | DeployProgressed
 # What happens at a request, given the way to make it.
@@ -112,7 +112,7 @@ class Stand:
     def __init__(
         self,
         *,
-        node: Node | None = None,
+        node: SimulatedNode | None = None,
         hears: bool = True,
         elsewhere: bool = False,
         settings: IronicSimSettings | None = None,
@@ -147,7 +147,7 @@ class Stand:
         self.states: list[str] = []
 
     @property
-    def node(self) -> Node:
+    def node(self) -> SimulatedNode:
         node = self.ironic.node(self._node.uuid)
         assert node is not None
         return node

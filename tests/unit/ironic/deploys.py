@@ -7,7 +7,7 @@ from bus.message import ConsumerId
 from bus.messages.build import Flavor, Image, InstanceId
 from bus.messages.cell import DeployInstance, RedeployInstance, UndeployInstance
 from bus.messages.placement import ResourceAmount, Share
-from ironic_sync.core.rows import Deploy
+from ironic_sync.core.rows import NodeDeploy
 from tests.unit.ironic.captured import NODE_ID
 
 OURS = InstanceId(ConsumerId(UUID(int=0xA)))
@@ -39,12 +39,12 @@ def a_redeploy(number: int = 102, instance: InstanceId = OURS, **fields: Any) ->
     return RedeployInstance(instance=instance, number=number, **values)
 
 
-def a_rebuild(**fields: Any) -> Deploy:
+def a_rebuild(**fields: Any) -> NodeDeploy:
     values: dict[str, Any] = {"cell": "c1", "instance": OURS, "attempt": 1, "order": a_redeploy(), **fields}
-    return Deploy(kind="rebuild", **values)
+    return NodeDeploy(kind="rebuild", **values)
 
 
-def a_deploy(**fields: Any) -> Deploy:
+def a_deploy(**fields: Any) -> NodeDeploy:
     order = fields.pop("order", None) or an_order()
     values: dict[str, Any] = {"kind": "deploy", "cell": "c1", "instance": OURS, "attempt": 1, **fields}
-    return Deploy(order=order if values["kind"] == "deploy" else None, **values)
+    return NodeDeploy(order=order if values["kind"] == "deploy" else None, **values)

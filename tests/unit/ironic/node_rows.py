@@ -4,13 +4,13 @@ import functools
 
 from ironic_sync.core.notifications import Notification
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.ordering import Rules, after_notification
+from ironic_sync.core.ordering import OrderingRules, after_notification
 from ironic_sync.core.rows import NodeRow
 from tests.unit.ironic.captured import API, NODE_ID, a_node
 
 SKEW_US = 2_000_000
-WITH_REST = Rules(skew_us=SKEW_US, can_read=True)
-WITHOUT_REST = Rules(skew_us=SKEW_US, can_read=False)
+WITH_REST = OrderingRules(skew_us=SKEW_US, can_read=True)
+WITHOUT_REST = OrderingRules(skew_us=SKEW_US, can_read=False)
 T0 = 1_795_159_882_000_000
 SECOND = 1_000_000
 UNKNOWN = NodeRow(id=NODE_ID)
@@ -25,7 +25,7 @@ KNOWN = NodeRow(
 )
 
 
-def after(row: NodeRow, *words: Notification, rules: Rules = WITH_REST) -> NodeRow:
+def after(row: NodeRow, *words: Notification, rules: OrderingRules = WITH_REST) -> NodeRow:
     return functools.reduce(lambda before, word: after_notification(before, word, rules), words, row)
 
 

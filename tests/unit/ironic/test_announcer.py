@@ -13,7 +13,7 @@ from bus.messages.hosts import HostFacts, HostsAlive, HostsReported
 from bus.parts import PartGroup
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.station import Station
-from ironic_sync.announcing import Announcer
+from ironic_sync.announcing import NodeAnnouncer
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
@@ -62,7 +62,7 @@ async def test_a_node_that_is_deleted_while_it_is_reported_gets_no_heartbeats() 
         await transaction.save(rows)
     membership = Membership(store, "d1", "1", QUICK)
     publisher = HeldPublisher(Station(MemoryBroker().as_user(), "a-test"))
-    announcer = Announcer(store, membership, publisher, QUICK)
+    announcer = NodeAnnouncer(store, membership, publisher, QUICK)
     parts = PartGroup(membership, announcer)
     running = asyncio.create_task(parts.run())
     try:
@@ -84,7 +84,7 @@ async def test_a_deleted_node_is_reported_as_gone() -> None:
     store = MemoryIronicStore()
     membership = Membership(store, "d1", "1", QUICK)
     publisher = HeldPublisher(Station(MemoryBroker().as_user(), "a-test"))
-    announcer = Announcer(store, membership, publisher, QUICK)
+    announcer = NodeAnnouncer(store, membership, publisher, QUICK)
     running = asyncio.create_task(announcer.run())
     try:
         announcer.touch([(row, structs.replace(row, is_deleted=True, version=5))])

@@ -9,11 +9,11 @@ from ironic_sync.core.notifications import (
     NodeDoubted,
     NodeNotified,
     Notification,
-    Unreadable,
+    UnreadableNotification,
     read,
 )
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.ordering import Rules, after_notification
+from ironic_sync.core.ordering import OrderingRules, after_notification
 from ironic_sync.core.rows import NodeRow
 from tests.unit.ironic.captured import SCENARIOS, bodies_of
 from tests.unit.ironic.node_rows import WITH_REST, WITHOUT_REST, is_offered
@@ -25,18 +25,18 @@ def node_in(said: Notification | Ignored) -> ProviderId | None:
             return said.node.id
         case NodeDoubted():
             return said.id
-        case AllocationNotified() | Unreadable():
+        case AllocationNotified() | UnreadableNotification():
             return said.node
         case Ignored():
             return None
 
 
-def rows_after(scenario: str, rules: Rules) -> dict[str, list[NodeRow]]:
+def rows_after(scenario: str, rules: OrderingRules) -> dict[str, list[NodeRow]]:
     """The rows of every node of a scenario, one after each message of it."""
     rows: dict[str, list[NodeRow]] = {}
     for body in bodies_of(scenario):
         said = read(body)
-        assert not isinstance(said, Unreadable)
+        assert not isinstance(said, UnreadableNotification)
         node = node_in(said)
         if node is None or isinstance(said, Ignored):
             continue
@@ -117,7 +117,9 @@ def test_twenty_nodes_whose_ends_were_lost_are_all_deleted_at_the_end() -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("rules", [WITH_REST, WITHOUT_REST], ids=["with REST", "without"])
-def test_a_captured_message_that_comes_twice_gives_the_very_same_row(scenario: str, rules: Rules) -> None:
+def test_a_captured_message_that_comes_twice_gives_the_very_same_row(
+    scenario: str, rules: OrderingRules
+) -> None:
     for steps in rows_after(scenario, rules).values():
         row = steps[0]
         for body in bodies_of(scenario):

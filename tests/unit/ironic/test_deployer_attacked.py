@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
-from compute_sim.ironic import IronicSimSettings, Node, available_nodes
+from compute_sim.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from ironic_sync.core.deploying import NO_EFFECT_MAX, REFUSALS_MAX
 from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow
@@ -162,7 +162,7 @@ async def test_an_order_that_ironic_took_and_has_not_begun_is_not_given_again_in
 # Ironic takes an order, and nothing follows
 
 
-def a_node_without_network() -> Node:
+def a_node_without_network() -> SimulatedNode:
     (node,) = available_nodes(1, network_interface="noop")
     return node
 

@@ -14,13 +14,19 @@ from msgspec import structs
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DeployProgressed, InstanceDestroyed
-from bus.parts import State, statuses
+from bus.parts import PartState, statuses
 from bus.process import run_until
-from compute_sim.ironic import Delays, IronicSimSettings, IronicTransport, SimulatedIronic, available_nodes
+from compute_sim.ironic import (
+    IronicSimSettings,
+    IronicTransport,
+    SimulatedIronic,
+    WorkDurations,
+    available_nodes,
+)
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.orders import AT_ONCE
-from ironic_sync.core.rows import Answer, Deploy, NodeRow
+from ironic_sync.core.rows import Answer, NodeDeploy, NodeRow
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer, Say
 from ironic_sync.rest_http import HttpIronicApi
@@ -58,7 +64,7 @@ class Gate(httpx.AsyncBaseTransport):
 class Hall:
     """Many nodes of one daemon."""
 
-    def __init__(self, count: int, delays: Delays = DELAYS) -> None:
+    def __init__(self, count: int, delays: WorkDurations = DELAYS) -> None:
         nodes = available_nodes(count)
         self.ids = [ProviderId(UUID(each.uuid)) for each in nodes]
         self.ironic = SimulatedIronic(nodes, time.time, lambda *_: None, IronicSimSettings(delays=delays))
@@ -112,7 +118,9 @@ def deploying(node: ProviderId) -> NodeRow:
     order = an_order(instance, host=node)
     return a_row(
         node,
-        deploy=Deploy(kind="deploy", cell="c1", instance=instance, attempt=1, order=order, due_at=AT_ONCE),
+        deploy=NodeDeploy(
+            kind="deploy", cell="c1", instance=instance, attempt=1, order=order, due_at=AT_ONCE
+        ),
     )
 
 
@@ -164,7 +172,9 @@ async def test_health_shows_the_steps_that_fail() -> None:
     async with hall.running(deploying(hall.ids[0])):
         await until(lambda: hall.deployer.deployed == 1)
 
-        assert State.WELL in [each.state for each in statuses([hall.deployer]) if each.name == "deploy steps"]
+        assert PartState.WELL in [
+            each.state for each in statuses([hall.deployer]) if each.name == "deploy steps"
+        ]
 
 
 async def test_a_bug_in_what_progress_says_ends_the_deployer() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import InstanceDestroyed, InstanceRedeployed
-from compute_sim.ironic import IronicScript, IronicSimSettings, Node, available_nodes
+from compute_sim.ironic import IronicScript, IronicSimSettings, SimulatedNode, available_nodes
 from compute_sim.ironic.core.script import NodeLocked, WorkFails
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Stand, lose_answer, lose_request
@@ -24,7 +24,7 @@ LONG_AGO = "2026-03-04T11:00:00+00:00"
 REQUESTS = 14
 
 
-def an_active_node(state: str = "active", **fields: Any) -> Node:
+def an_active_node(state: str = "active", **fields: Any) -> SimulatedNode:
     values: dict[str, Any] = {
         "provision_state": state,
         "provision_updated_at": LONG_AGO,

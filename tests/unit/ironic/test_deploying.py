@@ -27,7 +27,7 @@ from ironic_sync.core.deploying import (
     SetState,
     Step,
     Validate,
-    Wait,
+    WaitForNode,
     after_failure,
     after_no_effect,
     after_refusal,
@@ -67,7 +67,7 @@ def test_a_deploy_goes_on_by_the_state_of_its_node(state: str | None) -> None:
 
     expected = {
         "begin": SetInstance,
-        "wait": Wait,
+        "wait": WaitForNode,
         "done": Finish,
         "failed": Fail,
         "lost": Fail,
@@ -83,7 +83,7 @@ def test_an_undeploy_and_the_cleaning_up_after_a_failure_go_on_by_the_state_of_t
         "delete": SetState("deleted"),
         "abort": SetState("abort"),
         "clear": ReadVifs(),
-        "wait": Wait(f"provision state is {state!r}"),
+        "wait": WaitForNode(f"provision state is {state!r}"),
     }
     for work in (UNDEPLOY, FAILED):
         assert next_step(work, seen(state)) == expected[OF_UNDEPLOYS[state]]
@@ -113,7 +113,7 @@ def test_a_node_that_is_neither_ours_nor_free_is_left_alone_with_the_reason(stat
 
 def test_a_state_that_nobody_knows_is_waited_for() -> None:
     for work in (DEPLOY, UNDEPLOY):
-        assert isinstance(next_step(work, seen("levitating")), Wait)
+        assert isinstance(next_step(work, seen("levitating")), WaitForNode)
 
 
 def test_a_node_that_ironic_does_not_know_has_failed_and_has_nothing() -> None:
@@ -153,7 +153,7 @@ def test_the_steps_of_a_deploy_come_in_their_order() -> None:
     while not isinstance(taken and taken[-1], SetState):
         step = next_step(work, now)
         taken.append(step)
-        assert not isinstance(step, Fail | Wait | Again | Note | Finish | Gone)
+        assert not isinstance(step, Fail | WaitForNode | Again | Note | Finish | Gone)
         attached = ("p1", "p2") if AttachVif("p2") in taken else ("p1",)
         now = seen(vifs=attached, has_info=True) if isinstance(step, ReadVifs) else after_step(now, step)
 
@@ -328,7 +328,7 @@ def test_no_step_is_taken_without_reading_the_node_after_it_changed() -> None:
     before = seen(has_info=True, is_valid=True)
 
     assert after_step(before, SetState("active")) is before
-    assert deploying.next_step(DEPLOY, seen("deploying")) == Wait("provision state is 'deploying'")
+    assert deploying.next_step(DEPLOY, seen("deploying")) == WaitForNode("provision state is 'deploying'")
 
 
 PORTS = ("port-1", "port-2")

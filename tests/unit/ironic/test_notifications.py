@@ -16,7 +16,7 @@ from ironic_sync.core.notifications import (
     NodeDoubted,
     NodeNotified,
     Notification,
-    Unreadable,
+    UnreadableNotification,
     read,
 )
 from tests.properties.bounds import BOUNDED
@@ -187,7 +187,7 @@ def test_a_field_of_a_wrong_type_is_named_if_it_is_used_and_skipped_if_not(field
         elif field == "properties" and wrong == "object":
             assert isinstance(said, NodeNotified)
         else:
-            assert isinstance(said, Unreadable)
+            assert isinstance(said, UnreadableNotification)
             assert said.reason.startswith(f"{field} is ")
             assert said.at_us > 0
             assert str(said.node) == ("None" if field == "uuid" else node_id)
@@ -224,7 +224,7 @@ def test_a_value_that_a_field_may_not_have_is_named(field: str, value: object) -
 
     said = read(body_of(notification))
 
-    assert isinstance(said, Unreadable)
+    assert isinstance(said, UnreadableNotification)
     assert said.reason.startswith(f"{field} is ")
     assert repr(value)[:40] in said.reason or field == "traits"
 
@@ -236,7 +236,7 @@ def test_half_a_node_is_refused_by_the_name_of_what_it_lacks(field: str) -> None
 
     said = read(body_of(notification))
 
-    assert isinstance(said, Unreadable)
+    assert isinstance(said, UnreadableNotification)
     assert said.reason == f"{field} is missing"
 
 
@@ -273,8 +273,8 @@ def test_a_payload_of_another_major_version_is_refused_and_names_its_node(
 
         said = read(body_of(notification))
 
-        assert isinstance(said, Unreadable) is not is_read
-        if isinstance(said, Unreadable):
+        assert isinstance(said, UnreadableNotification) is not is_read
+        if isinstance(said, UnreadableNotification):
             assert said.reason.startswith(f"payload.ironic_object.version is {version!r}")
             assert (said.node is None) == event_type.startswith("allocation")
 
@@ -286,7 +286,7 @@ def test_a_later_major_version_is_named_before_its_fields() -> None:
 
     said = read(body_of(notification))
 
-    assert isinstance(said, Unreadable)
+    assert isinstance(said, UnreadableNotification)
     assert said.reason.startswith("payload.ironic_object.version is ")
 
 
@@ -354,7 +354,7 @@ def test_a_timestamp_without_a_zone_is_utc(timestamp: str, at_us: int) -> None:
 def test_what_is_wrong_outside_the_node_is_named(field: str, value: object) -> None:
     said = read(body_of(captured("baremetal.node.update.end") | {field: value}))
 
-    assert isinstance(said, Unreadable)
+    assert isinstance(said, UnreadableNotification)
     assert field in said.reason.partition(" is ")[0] or field == "payload"
 
 
@@ -380,7 +380,7 @@ def test_what_is_wrong_outside_the_node_is_named(field: str, value: object) -> N
 def test_a_body_that_is_no_notification_is_unreadable_with_a_reason(body: bytes, part: str) -> None:
     said = read(body)
 
-    assert isinstance(said, Unreadable)
+    assert isinstance(said, UnreadableNotification)
     assert part in said.reason
 
 
@@ -391,7 +391,7 @@ def test_what_is_nested_too_deep_is_unreadable_also_inside_the_envelope() -> Non
 
     for body in (deep, json.dumps({"oslo.version": "2.0", "oslo.message": deep.decode()}).encode()):
         said = read(body)
-        assert isinstance(said, Unreadable)
+        assert isinstance(said, UnreadableNotification)
         assert said.reason == "nested too deep to be read"
 
 
@@ -450,7 +450,7 @@ def _as_plain(body: bytes) -> bytes:
 @BOUNDED
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_into_a_value(body: bytes) -> None:
-    assert isinstance(read(body), Unreadable | Ignored)
+    assert isinstance(read(body), UnreadableNotification | Ignored)
 
 
 @BOUNDED

@@ -14,7 +14,7 @@ from ironic_sync.core.offers import (
     reasons_against,
     without_kept_class,
 )
-from ironic_sync.core.rows import Deploy, NodeRow, Offer
+from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
 from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
 
 STANDARD = frozenset(os_traits.get_traits())
@@ -82,7 +82,7 @@ def test_a_state_that_nobody_knows_reserves_the_node(state: str) -> None:
         ({"is_deleted": True}, "the node is deleted in Ironic"),
         ({"is_doubted": True, "doubts": ("a", "b")}, "the node is read again: a; b"),
         (
-            {"deploy": Deploy(kind="undeploy", cell="c1", instance=ConsumerId(INSTANCE), attempt=1)},
+            {"deploy": NodeDeploy(kind="undeploy", cell="c1", instance=ConsumerId(INSTANCE), attempt=1)},
             f"undeploy of instance {INSTANCE} is under way",
         ),
     ],

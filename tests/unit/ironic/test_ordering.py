@@ -9,7 +9,7 @@ from bus.message import ConsumerId
 from ironic_sync.core.notifications import (
     AllocationNotified,
     NodeDoubted,
-    Unreadable,
+    UnreadableNotification,
 )
 from ironic_sync.core.ordering import (
     AHEAD,
@@ -22,7 +22,7 @@ from ironic_sync.core.ordering import (
     OLDER_THAN_READ,
     TRAITS_CHANGED,
     UNREADABLE,
-    Rules,
+    OrderingRules,
     held_missing,
     not_listed,
     read_again,
@@ -50,7 +50,7 @@ from tests.unit.ironic.node_rows import (
 
 
 @pytest.mark.parametrize("rules", [WITH_REST, WITHOUT_REST], ids=["with REST", "without"])
-def test_the_newest_word_wins_and_an_older_or_equal_one_is_dropped(rules: Rules) -> None:
+def test_the_newest_word_wins_and_an_older_or_equal_one_is_dropped(rules: OrderingRules) -> None:
     row = after(KNOWN, a_word(T0, maintenance=True), rules=rules)
 
     assert row.node == a_node(maintenance=True)
@@ -178,7 +178,7 @@ def test_an_allocation_that_is_deleted_has_its_node_read() -> None:
 
 
 def test_a_notification_that_cannot_be_read_holds_its_node_unless_it_is_old() -> None:
-    broken = Unreadable(reason="maintenance is 7", node=NODE_ID, at_us=T0)
+    broken = UnreadableNotification(reason="maintenance is 7", node=NODE_ID, at_us=T0)
 
     row = after(KNOWN, broken)
 

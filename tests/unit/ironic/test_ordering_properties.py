@@ -11,7 +11,7 @@ from ironic_sync.core.notifications import (
     NodeNotified,
 )
 from ironic_sync.core.ordering import (
-    Rules,
+    OrderingRules,
     read_again,
 )
 from tests.properties.bounds import BOUNDED, THOROUGH
@@ -77,7 +77,7 @@ def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_with_rest
 @THOROUGH
 @given(words(), st.lists(st.integers(0, 6), max_size=10), st.sampled_from([WITH_REST, WITHOUT_REST]))
 def test_duplicates_of_one_publishers_words_change_nothing(
-    said: list[NodeNotified], again: list[int], rules: Rules
+    said: list[NodeNotified], again: list[int], rules: OrderingRules
 ) -> None:
     row = after(KNOWN, *said, rules=rules)
 
@@ -118,7 +118,7 @@ UNAVAILABLE = st.sampled_from(
     st.sampled_from([WITH_REST, WITHOUT_REST]),
 )
 def test_a_node_whose_newest_word_says_unavailable_is_never_offered(
-    said: list[NodeNotified], fields: dict[str, Any], place: int, chance: Any, rules: Rules
+    said: list[NodeNotified], fields: dict[str, Any], place: int, chance: Any, rules: OrderingRules
 ) -> None:
     newest = a_word(T0 + 4 * SKEW_US, said[0].publisher, **fields)
     chance.shuffle(said)

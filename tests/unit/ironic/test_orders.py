@@ -20,7 +20,7 @@ from ironic_sync.core.orders import (
     with_leftover,
     with_lost_instance,
 )
-from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow
+from ironic_sync.core.rows import Answer, Deployed, Ended, NodeDeploy, NodeRow
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, an_order, an_undeploy
 
@@ -138,7 +138,7 @@ def test_what_is_on_the_node_is_undeployed(deployed: Deployed | None) -> None:
     row, answer = after(a_row(deployed=deployed, node=a_node(instance_uuid=OURS)), an_undeploy())
 
     assert answer is None
-    assert row.deploy == Deploy(
+    assert row.deploy == NodeDeploy(
         kind="undeploy", cell="c1", instance=OURS, attempt=1, started_at=NOON, due_at=AT_ONCE
     )
 
@@ -193,7 +193,7 @@ def test_an_instance_that_came_to_the_node_after_its_attempt_was_over_is_taken_o
 
     taken = with_leftover(over)
 
-    assert taken.deploy == Deploy(
+    assert taken.deploy == NodeDeploy(
         kind="undeploy", cell="c1", instance=OURS, attempt=4, is_leftover=True, due_at=AT_ONCE
     )
     waited_for, answer = after(taken, an_undeploy(attempt=4))

@@ -16,7 +16,7 @@ from ironic_sync.core.deploying import (
     SetInstance,
     SetState,
     Validate,
-    Wait,
+    WaitForNode,
     after_refusal,
     after_step,
     ended,
@@ -87,8 +87,8 @@ def test_a_failure_counts_only_if_it_is_of_this_rebuild() -> None:
 @pytest.mark.parametrize("state", ["deploy", "deploying", "wait call-back", "deploy hold", "rebuild"])
 def test_what_ironic_works_on_is_waited_for_whoever_ordered_it(state: str) -> None:
     for work in (NEW, BEGUN):
-        assert next_step(work, seen(state)) == Wait(f"provision state is {state!r}")
-        assert isinstance(next_step(work, seen(state, maintenance=True)), Wait)
+        assert next_step(work, seen(state)) == WaitForNode(f"provision state is {state!r}")
+        assert isinstance(next_step(work, seen(state, maintenance=True)), WaitForNode)
 
 
 @pytest.mark.parametrize("state", ["rescue", "service", "deleting", "available", "no such state"])

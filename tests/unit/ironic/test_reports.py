@@ -22,7 +22,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.reports import (
     EPOCH_RAISES_MAX,
     Foreign,
-    SentReport,
+    ReportUnderWay,
     after_verdict,
     offer_number,
     trial_number,
@@ -43,7 +43,7 @@ def a_row(node: Node = FREE, **fields: object) -> NodeRow:
     return settled(structs.replace(row, **fields), TERMS)
 
 
-def report_of(row: NodeRow, *, foreign: Foreign = "leave", may_try: bool = True) -> SentReport | None:
+def report_of(row: NodeRow, *, foreign: Foreign = "leave", may_try: bool = True) -> ReportUnderWay | None:
     return reports.report_of(row, TERMS.standard_traits, foreign=foreign, may_try=may_try)
 
 

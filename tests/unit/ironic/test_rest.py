@@ -21,7 +21,7 @@ from ironic_sync.rest import (
     CredentialsRefused,
     IronicApi,
     IronicRefused,
-    Page,
+    NodesRead,
     PatchOperation,
     VersionNotOffered,
 )
@@ -133,7 +133,7 @@ def fault(text: str) -> dict[str, str]:
     return {"error_message": json.dumps({"faultcode": "Client", "faultstring": text, "debuginfo": None})}
 
 
-async def pages_of(api: IronicApi) -> list[Page]:
+async def pages_of(api: IronicApi) -> list[NodesRead]:
     return [page async for page in api.pages()]
 
 

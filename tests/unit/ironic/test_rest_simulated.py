@@ -8,7 +8,7 @@ import pytest
 from bus.errors import Locked, Unavailable
 from bus.message import ProviderId
 from compute_sim.ironic.api.transport import IronicTransport
-from compute_sim.ironic.core.node import Node as Simulated
+from compute_sim.ironic.core.node import SimulatedNode as Simulated
 from compute_sim.ironic.core.script import IronicScript, NodeLocked
 from compute_sim.ironic.settings import IronicSimSettings
 from compute_sim.ironic.simulated import SimulatedIronic

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from bus.message import ProviderId
-from ironic_sync.core.ring import Member, Move, Owned, Ring, gives, takes, takes_anew, why
+from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring, gives, takes, takes_anew, why
 from tests.properties.bounds import BOUNDED, THOROUGH
 
 Nodes = dict[ProviderId, Owned]
@@ -27,7 +27,7 @@ def members_of(*names: str) -> tuple[Member, ...]:
     return tuple(map(a_member, names))
 
 
-def applied(nodes: Nodes, moves: Iterable[Move]) -> Nodes:
+def applied(nodes: Nodes, moves: Iterable[NodeHandover]) -> Nodes:
     """As a store does it: by compare-and-set on owner and epoch."""
     after = dict(nodes)
     for move in moves:

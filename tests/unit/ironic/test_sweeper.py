@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
-from bus.parts import State, statuses
+from bus.parts import PartState, statuses
 from compute_sim.ironic import IronicTransport, SimulatedIronic, available_nodes
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
@@ -348,7 +348,7 @@ async def test_without_rest_nodes_are_adopted_only_when_their_owner_knows_that_t
             await transaction.save(rows)
         running = asyncio.create_task(adopter.run())
         try:
-            await until(lambda: adopter.status.runs == 1 and adopter.status.state is State.WELL, "a look")
+            await until(lambda: adopter.status.runs == 1 and adopter.status.state is PartState.WELL, "a look")
             found = (await stand.store.read(stand.ids)).values()
             assert {row.seen_epoch for row in found} == {1}
 
@@ -465,7 +465,7 @@ async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() 
         gone = [id_ for id_ in stand.ids if stand.rows[id_].is_deleted]
         held = [id_ for id_ in stand.ids if stand.rows[id_].missing_since_us]
         assert (gone, held) == (stand.ids[:4], stand.ids[4:8])
-        assert statuses([stand.sweeper])[-1].state is not State.ENDED
+        assert statuses([stand.sweeper])[-1].state is not PartState.ENDED
 
         # An hour later those that went are forgotten, and those that were held are believed.
         stand.at_us += HOUR_US

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compute_sim.ironic import Delays, IronicScript, IronicSimSettings, Node
+from compute_sim.ironic import IronicScript, IronicSimSettings, SimulatedNode, WorkDurations
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import COMMON_FIELDS
 from compute_sim.ironic.core.orders import ProvisionOrder
@@ -28,7 +28,7 @@ def created(world: World, uuid: str, resource_class: str | None = "baremetal", *
     node = {"driver": "fake-hardware", "uuid": uuid, **fields}
     if resource_class is not None:
         node["resource_class"] = resource_class
-    assert isinstance(world.ironic.create(node), Node)
+    assert isinstance(world.ironic.create(node), SimulatedNode)
 
 
 def world_with(uuid: str, state: str, resource_class: str = "baremetal", **fields: Any) -> World:
@@ -288,7 +288,7 @@ def unreachable_bmc(said: list[Notification]) -> World:
     info = {"redfish_address": "http://127.0.0.1:8998", "redfish_system_id": "/redfish/v1/Systems/x"}
     created(world, uuid, driver_info=info, **REDFISH)
     world.ironic.script = IronicScript(faults=(BmcSilent(nodes=(uuid,)),))
-    assert isinstance(world.ironic.provision(uuid, "manage"), Node)
+    assert isinstance(world.ironic.provision(uuid, "manage"), SimulatedNode)
     world.pass_s(30)
     return world
 
@@ -296,7 +296,7 @@ def unreachable_bmc(said: list[Notification]) -> World:
 def silent_bmc(said: list[Notification]) -> World:
     uuid = uuid_of(said)
     fields = {field: said[0].data[field] for field in COMMON_FIELDS}
-    world = World([Node(**{**fields, "traits": ()})])
+    world = World([SimulatedNode(**{**fields, "traits": ()})])
     world.ironic.change_power_out_of_band(uuid, "power on")
     world.settle()
     world.ironic.script = IronicScript(faults=(BmcSilent(nodes=(uuid,)),))
@@ -362,7 +362,9 @@ def test_twenty_nodes_whose_ends_of_verifying_are_lost_are_published_as_the_real
     """As in the capture, one node's traits are first refused because the node is locked."""
     expected = captured("90")
     uuids = list(dict.fromkeys(str(each.data["uuid"]) for each in expected))
-    world = World(settings=IronicSimSettings(delays=Delays(verify_s=0, clean_s=0, deploy_s=0, tear_down_s=0)))
+    world = World(
+        settings=IronicSimSettings(delays=WorkDurations(verify_s=0, clean_s=0, deploy_s=0, tear_down_s=0))
+    )
     ironic = world.ironic
     for uuid in uuids:
         theirs = of_node(expected, uuid)

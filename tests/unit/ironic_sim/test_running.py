@@ -15,8 +15,8 @@ from bus.topology import IRONIC, Binding, Exchange, Objects, Queue, QueueKind
 from compute_sim.ironic import (
     IronicServer,
     IronicSimSettings,
-    Node,
     SimulatedIronic,
+    SimulatedNode,
     available_nodes,
     simulated_ironic,
 )
@@ -54,9 +54,9 @@ def test_it_does_its_work_when_it_is_due() -> None:
         ironic = SimulatedIronic(available_nodes(2), loop_clock_s, lambda *_: None)
         async with await running(ironic):
             began_s = loop_clock_s()
-            assert isinstance(ironic.provision("node-00000", "active"), Node)
+            assert isinstance(ironic.provision("node-00000", "active"), SimulatedNode)
             await asyncio.sleep(1)
-            assert isinstance(ironic.provision("node-00001", "active"), Node)
+            assert isinstance(ironic.provision("node-00001", "active"), SimulatedNode)
             seen = []
             for pause_s in (0.5, 1.0, 1.0):
                 await asyncio.sleep(pause_s)

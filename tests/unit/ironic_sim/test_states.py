@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from compute_sim.ironic import Delays, IronicScript, IronicSimSettings, Node, RequestRefused, available_nodes
+from compute_sim.ironic import (
+    IronicScript,
+    IronicSimSettings,
+    RequestRefused,
+    SimulatedNode,
+    WorkDurations,
+    available_nodes,
+)
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node_events import after_event
@@ -76,7 +83,7 @@ def test_an_event_leads_to_a_state_with_a_target_and_is_announced_by_its_status(
     state: str, event: str, after: str, target: str | None, status: str
 ) -> None:
     before = None if state in states.STABLE else "available"
-    node = Node(uuid="u", provision_state=state, target_provision_state=before)
+    node = SimulatedNode(uuid="u", provision_state=state, target_provision_state=before)
 
     new, said = after_event(node, event, 0.0)
 
@@ -85,7 +92,7 @@ def test_an_event_leads_to_a_state_with_a_target_and_is_announced_by_its_status(
 
 
 def test_manual_cleaning_keeps_manageable_as_its_target_until_it_is_over() -> None:
-    node = Node(uuid="u", provision_state="cleaning", target_provision_state="manageable")
+    node = SimulatedNode(uuid="u", provision_state="cleaning", target_provision_state="manageable")
 
     waits, _ = after_event(node, "wait", 0.0)
     failed, _ = after_event(waits, "fail", 0.0)
@@ -154,7 +161,7 @@ def test_a_clean_step_that_fails_sets_maintenance_and_a_timeout_does_not() -> No
 
 def test_a_node_with_an_agent_waits_for_its_call_without_a_lock() -> None:
     world = a_world(**AGENT)
-    assert isinstance(world.ironic.provision("node-00000", "active"), Node)
+    assert isinstance(world.ironic.provision("node-00000", "active"), SimulatedNode)
     assert world.node("node-00000").reservation == "ironic-sim-1"
     world.pass_s(1.5)
     assert (world.state("node-00000"), world.node("node-00000").reservation) == ("wait call-back", None)
@@ -181,7 +188,7 @@ def test_an_agent_that_never_calls_fails_the_deploy() -> None:
 
 def test_cleaning_is_aborted_only_while_it_waits() -> None:
     world = a_world(provision_state="manageable", **AGENT)
-    assert isinstance(world.ironic.provision("node-00000", "provide"), Node)
+    assert isinstance(world.ironic.provision("node-00000", "provide"), SimulatedNode)
     refused(lambda: world.ironic.provision("node-00000", "abort"), 409)
     world.pass_s(1.5)
     world.do(world.ironic.provision("node-00000", "abort"))
@@ -216,7 +223,7 @@ def test_a_node_in_maintenance_is_not_deployed_but_torn_down() -> None:
 
 def test_a_locked_node_refuses_changes_and_says_so_on_the_bus() -> None:
     world = a_world()
-    assert isinstance(world.ironic.provision("node-00000", "active"), Node)
+    assert isinstance(world.ironic.provision("node-00000", "active"), SimulatedNode)
     world.said.clear()
 
     asks: list[Callable[[], object]] = [
@@ -271,11 +278,11 @@ def test_adopting_inspecting_rescuing_and_servicing_end_where_they_should() -> N
 
 def test_power_is_not_changed_while_a_node_is_cleaned_and_a_silent_bmc_fails_it() -> None:
     world = a_world(provision_state="manageable")
-    assert isinstance(world.ironic.provision("node-00000", "provide"), Node)
+    assert isinstance(world.ironic.provision("node-00000", "provide"), SimulatedNode)
     refused(lambda: world.ironic.set_power("node-00000", "power on"), 400)
     world.settle()
     world.ironic.script = IronicScript(faults=(BmcSilent(),))
-    assert isinstance(world.ironic.set_power("node-00000", "power on"), Node)
+    assert isinstance(world.ironic.set_power("node-00000", "power on"), SimulatedNode)
     world.pass_s(1.5)
 
     assert world.node("node-00000").power_state == "error"
@@ -334,7 +341,7 @@ def test_notifications_may_come_twice_and_late_with_the_time_at_which_they_were_
     world = a_world(
         IronicScript(faults=(Doubles(for_s=5, after_s=0), LateNotifications(late_s=7.0))), count=1
     )
-    assert isinstance(world.ironic.set_maintenance("node-00000", is_on=True), Node)
+    assert isinstance(world.ironic.set_maintenance("node-00000", is_on=True), SimulatedNode)
     world.pass_s(6.5)
     assert world.said == []
     world.settle()
@@ -350,7 +357,7 @@ def test_notifications_may_come_twice_and_late_with_the_time_at_which_they_were_
 def test_no_two_notifications_have_the_same_time() -> None:
     world = a_world(count=50)
     for node in [*world.ironic.nodes.values()]:
-        assert isinstance(world.ironic.set_maintenance(node.uuid, is_on=True), Node)
+        assert isinstance(world.ironic.set_maintenance(node.uuid, is_on=True), SimulatedNode)
 
     times = [each.message["timestamp"] for each in world.said]
     assert times == sorted(set(times))
@@ -366,9 +373,9 @@ def test_a_scripted_lock_ends() -> None:
 
 
 def test_work_that_a_newer_order_replaced_does_not_end() -> None:
-    delays = Delays(agent_call_s=100.0)
+    delays = WorkDurations(agent_call_s=100.0)
     world = World(available_nodes(1, **AGENT), IronicSimSettings(delays=delays))
-    assert isinstance(world.ironic.provision("node-00000", "active"), Node)
+    assert isinstance(world.ironic.provision("node-00000", "active"), SimulatedNode)
     world.pass_s(1.5)
     world.do(world.ironic.provision("node-00000", "deleted"))
 

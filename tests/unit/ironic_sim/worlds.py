@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from compute_sim.ironic import IronicScript, IronicSimSettings, Node, RequestRefused, SimulatedIronic
+from compute_sim.ironic import IronicScript, IronicSimSettings, RequestRefused, SimulatedIronic, SimulatedNode
 
 CAPTURES = Path(__file__).parents[2] / "data" / "ironic_captures"
 STARTED_S = 1_790_000_000.0
@@ -52,7 +52,7 @@ class World:
 
     def __init__(
         self,
-        nodes: Iterable[Node] = (),
+        nodes: Iterable[SimulatedNode] = (),
         settings: IronicSimSettings | None = None,
         script: IronicScript | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class World:
             self.at_s = max(self.at_s, due_s)
             self.ironic.advance()
 
-    def do(self, *_: Node) -> None:
+    def do(self, *_: SimulatedNode) -> None:
         """Let the orders end."""
         self.settle()
 
@@ -97,7 +97,7 @@ class World:
     def state(self, ident: str) -> str:
         return self.node(ident).provision_state
 
-    def node(self, ident: str) -> Node:
+    def node(self, ident: str) -> SimulatedNode:
         node = self.ironic.node(ident)
         assert node is not None
         return node

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.auditing import claims, hosts, judging
-from bus.auditing.views import View
+from bus.auditing.views import InstanceView
 from bus.message import Message, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
@@ -41,7 +41,7 @@ from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, 
 pytestmark = pytest.mark.asyncio
 
 
-def a_consumer(**changes: object) -> View:
+def a_consumer(**changes: object) -> InstanceView:
     view = a_view()
     assert view.consumer is not None
     return structs.replace(view, consumer=structs.replace(view.consumer, **changes))
@@ -55,7 +55,7 @@ class Everyone:
     """Answers for all of them, from the view as it is at each look."""
 
     def __init__(
-        self, *views: View, verdict: WriteVerdict | None = None, silent: type[Message] | None = None
+        self, *views: InstanceView, verdict: WriteVerdict | None = None, silent: type[Message] | None = None
     ) -> None:
         self._views = views
         self._looks = 0
@@ -148,7 +148,7 @@ async def test_a_mend_that_is_refused_says_why(verdict: WriteVerdict, why: str) 
     ],
 )
 async def test_who_does_not_answer_is_named_and_nothing_of_theirs_is_judged(
-    silent: type[Message], unanswered: list[str], harm: Callable[[View], View]
+    silent: type[Message], unanswered: list[str], harm: Callable[[InstanceView], InstanceView]
 ) -> None:
     view = harm(HARMED if silent is AskCellBooks else a_view())
 
@@ -187,7 +187,7 @@ async def test_what_is_in_flight_or_does_not_answer_is_a_problem_when_nothing_is
 
 
 async def test_an_audit_of_one_cell_counts_no_consumers_of_other_cells() -> None:
-    alone = View(HARMED.id, consumer=a_view().consumer)
+    alone = InstanceView(HARMED.id, consumer=a_view().consumer)
 
     compared = [(await audit(Everyone(alone), cell=cell)).compared for cell in ("c1", "c2", "")]
 
@@ -270,7 +270,7 @@ async def test_an_audit_names_capacity_that_both_looks_found_and_does_not_mend_i
     assert (await audit(one, cell="c2")).findings == ()
 
 
-def of_size(**details: object) -> View:
+def of_size(**details: object) -> InstanceView:
     view = a_view()
     assert view.details is not None
     return structs.replace(view, details=structs.replace(view.details, **details))

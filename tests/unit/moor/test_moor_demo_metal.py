@@ -22,7 +22,7 @@ from bus.messages.build import (
 )
 from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState
 from ironic_sync.core.node import Node
-from ironic_sync.core.rows import Deploy, NodeRow, Offer
+from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
 from moor.clouds.bare_metal import flavor_of_nodes
 from moor.laboratory.demo.metal.checking import problems_of_the_kill
 from moor.laboratory.demo.metal.screen import kind_of, metal_screen
@@ -151,7 +151,7 @@ def test_the_picture_fits(count: int) -> None:
         (
             structs.replace(
                 row_of(FREE),
-                deploy=Deploy(
+                deploy=NodeDeploy(
                     kind="deploy", cell="c1", instance=METAL, attempt=1, started_at=datetime.now(UTC)
                 ),
             ),

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from compute_sim.ironic import Delays, IronicServer, IronicSimSettings, SimulatedIronic, available_nodes
+from compute_sim.ironic import (
+    IronicServer,
+    IronicSimSettings,
+    SimulatedIronic,
+    WorkDurations,
+    available_nodes,
+)
 from moor.bare_metal.node_command import VERBS
 from moor.commands import app
 
@@ -44,7 +50,9 @@ def test_invalid_cleaning_steps_are_refused(steps: str, told: str, tmp_path: Pat
 @contextmanager
 def an_ironic() -> Iterator[tuple[SimulatedIronic, str]]:
     """A simulated Ironic in a thread, so that a command can run here; yields its address as well."""
-    settings = IronicSimSettings(delays=Delays(clean_s=0.05, deploy_s=0.05, rescue_s=0.05, power_s=0.05))
+    settings = IronicSimSettings(
+        delays=WorkDurations(clean_s=0.05, deploy_s=0.05, rescue_s=0.05, power_s=0.05)
+    )
     ironic = SimulatedIronic(available_nodes(2), time.time, lambda *_: None, settings)
     server = IronicServer(ironic, "127.0.0.1", 0)
     loop = asyncio.new_event_loop()

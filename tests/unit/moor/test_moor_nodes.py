@@ -14,7 +14,7 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from compute_sim.ironic import IronicTransport, SimulatedIronic, available_nodes
 from ironic_sync.core.node import Node
-from ironic_sync.core.rows import Deploy, NodeRow, Offer
+from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store import IronicStore
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError
@@ -54,7 +54,7 @@ class NodesSetup:
             )
             for number, id_ in enumerate((*self.ids[:2], self.gone))
         ]
-        deploy = Deploy(
+        deploy = NodeDeploy(
             kind="deploy", cell="c1", instance=INSTANCE, attempt=2, progress="Ironic deploys", tries=1
         )
         known[1] = structs.replace(known[1], deploy=deploy)

@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.auditing.views import Fault
 from bus.messages.books import MendInstance
 from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
-from compute_sim.core.attempts import AttemptRecord, State
+from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.simulated.driver import root_of
 from compute_sim.store_memory import MemoryComputeStore
 from moor.books.audit_command import Printer
@@ -75,13 +75,13 @@ async def test_a_compute_pages_what_its_hosts_have_by_instance() -> None:
     attempts = [
         AttemptRecord("c1", where, InstanceId(UUID(int=number)), attempt, state)
         for number, where, attempt, state in (
-            (1, host, 1, State.BUILT),
-            (2, host, 1, State.DESTROYED),
-            (3, other, 1, State.FAILED),
-            (3, host, 2, State.BUILT),
-            (4, host, 1, State.BUILDING),
-            (4, other, 2, State.WAITING),
-            (5, other, 1, State.BUILT),
+            (1, host, 1, AttemptState.BUILT),
+            (2, host, 1, AttemptState.DESTROYED),
+            (3, other, 1, AttemptState.FAILED),
+            (3, host, 2, AttemptState.BUILT),
+            (4, host, 1, AttemptState.BUILDING),
+            (4, other, 2, AttemptState.WAITING),
+            (5, other, 1, AttemptState.BUILT),
         )
     ]
     await store.save(attempts)

@@ -6,12 +6,12 @@ import pytest
 
 from bus.message import Message
 from bus.messages.candidates import AskCandidates, Candidates, CandidatesFound, RequestGroup, TooCostly
-from bus.workers.handling import Answer, Reading, Received
+from bus.workers.handling import Answer, ReadOnly, Received
 from placement_worker.candidate_handlers import candidate_handlers
 from placement_worker.core.candidates.budget import ALLOWANCE_S_MAX, SearchLimits
 from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from tests.contracts.placement_orders import VOCABULARY
 from tests.contracts.store_client import StoreClient
 from tests.hostile_requests import hard_messages, hard_worlds, many_hosts
@@ -38,8 +38,10 @@ async def test_users_with_questions_in_one_batch_are_served_in_turns_and_each_ha
         return spent_s
 
     searcher = Searcher(SearchLimits(steps_max=400_000), cpu_s=cpu_s, clock=lambda: 0.0)
-    first = candidate_handlers(View(store), KnownNames(VOCABULARY, store), store, searcher)[AskCandidates]
-    assert isinstance(first, Reading)
+    first = candidate_handlers(ProviderView(store), KnownNames(VOCABULARY, store), store, searcher)[
+        AskCandidates
+    ]
+    assert isinstance(first, ReadOnly)
 
     said = await first.handle(
         [

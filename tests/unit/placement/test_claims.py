@@ -25,10 +25,10 @@ from placement_worker.core.capacity import capacity_of, limits_in, used_in
 from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import (
+    BatchDecision,
     ClaimChanges,
     ClaimOrder,
     Consumer,
-    Decision,
     GroupRow,
     Ledger,
     ProviderRow,
@@ -90,7 +90,7 @@ def a_ledger(
     )
 
 
-def decide(ledger: Ledger, *orders: ClaimOrder) -> Decision[ClaimJudgement, ClaimChanges]:
+def decide(ledger: Ledger, *orders: ClaimOrder) -> BatchDecision[ClaimJudgement, ClaimChanges]:
     return decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
 
 

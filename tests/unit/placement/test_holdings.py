@@ -5,7 +5,7 @@ from uuid import UUID
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.host_modes import CheckHost, HeldAttempt, HostHolds
-from compute_sim.core.attempts import AttemptRecord, State
+from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.holding import holdings
 from compute_sim.store_memory import MemoryComputeStore
 from tests.simulation.loop import run_simulated
@@ -23,7 +23,7 @@ def attempt(
     of: int = 1,
     *,
     host: ProviderId = HOST,
-    state: State = State.BUILT,
+    state: AttemptState = AttemptState.BUILT,
     due_s: float | None = None,
 ) -> AttemptRecord:
     return AttemptRecord(
@@ -67,12 +67,12 @@ def test_a_host_has_what_is_not_over_and_what_is_still_being_destroyed() -> None
         store = MemoryComputeStore(lambda: 0.0)
         await store.save(
             [
-                attempt(1, state=State.BUILDING, due_s=1.0),
-                attempt(2, state=State.WAITING),
+                attempt(1, state=AttemptState.BUILDING, due_s=1.0),
+                attempt(2, state=AttemptState.WAITING),
                 attempt(3),
-                attempt(4, state=State.DESTROYED, due_s=1.0),
-                attempt(5, state=State.DESTROYED),
-                attempt(6, state=State.FAILED),
+                attempt(4, state=AttemptState.DESTROYED, due_s=1.0),
+                attempt(5, state=AttemptState.DESTROYED),
+                attempt(6, state=AttemptState.FAILED),
                 attempt(7, host=OTHER),
                 attempt(8, host=ProviderId(UUID(int=9))),
             ]

@@ -11,10 +11,10 @@ from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
 from placement_worker.api.endpoints.candidates_text import Summaries, requests_text
 from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.found import Candidates
+from placement_worker.core.candidates.found import FoundCandidates
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 
 RACK = AggregateId(UUID(int=99))
 
@@ -23,9 +23,9 @@ def an_id(number: int) -> ProviderId:
     return ProviderId(UUID(int=number))
 
 
-def forest() -> Replica:
+def forest() -> ProviderReplica:
     """Three hosts, each with two network cards as children, and a pool of disks that all of them share."""
-    replica = Replica()
+    replica = ProviderReplica()
     for number in (10, 20, 30):
         replica.tell(
             [
@@ -87,13 +87,13 @@ def query(request: pytest.FixtureRequest) -> CandidatesQuery:
     return chosen
 
 
-def requests(found: Candidates, replica: Replica, version: tuple[int, int]) -> list[Any]:
+def requests(found: FoundCandidates, replica: ProviderReplica, version: tuple[int, int]) -> list[Any]:
     said: list[Any] = json.loads(f"[{','.join(requests_text(found, replica.index, version, Budget()))}]")
     return said
 
 
 def summaries(
-    of: Summaries, found: Candidates, replica: Replica, version: tuple[int, int], *classes: str
+    of: Summaries, found: FoundCandidates, replica: ProviderReplica, version: tuple[int, int], *classes: str
 ) -> dict[str, Any]:
     texts = of.texts(found.giving, replica.index, version, classes, Budget())
     said: dict[str, Any] = json.loads(f"{{{','.join(texts)}}}")
@@ -167,7 +167,7 @@ def test_a_summary_has_more_fields_from_version_to_version() -> None:
 
 
 def test_before_1_27_summaries_have_only_the_classes_that_were_asked_for() -> None:
-    replica = Replica()
+    replica = ProviderReplica()
     replica.tell([a_provider(1, VCPU=8, MEMORY_MB=512)])
     found = find_candidates(replica.index, QUERIES["one provider"])
 

@@ -24,13 +24,13 @@ from bus.messages.placement import (
     ShapeMoved,
     SnapshotPage,
 )
-from bus.workers.handling import Answer, Reading, Received, Said, Weighed
+from bus.workers.handling import Answer, ReadOnly, Received, Said, Weighed
 from placement_worker.change_publisher import messages_of
 from placement_worker.handlers import fitting, handlers
 from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished
-from placement_worker.view import View
+from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.contracts.placement_orders import (
     NOON,
@@ -221,10 +221,12 @@ async def test_a_refusal_with_many_moved_trees_fits_into_one_message() -> None:
 async def handled(*batches: Sequence[Message]) -> list[Sequence[Said]]:
     """What placement says to each of these batches, which are of one kind of message each."""
     store, said = MemoryPlacementStore(), []
-    of_type = handlers(store, View(store), PlacementSettings(), vocabulary=STANDARD, clock=lambda: NOON)
+    of_type = handlers(
+        store, ProviderView(store), PlacementSettings(), vocabulary=STANDARD, clock=lambda: NOON
+    )
     for batch in batches:
         handler = of_type[type(batch[0])]
-        assert not isinstance(handler, Reading | Weighed)
+        assert not isinstance(handler, ReadOnly | Weighed)
         async with store.transaction() as tx:
             asks = [
                 Received(message=each, id="1", trace="", sender="", reply_to="me", attempts=0)

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState, ProviderUsage
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 
 HOST = ProviderId(UUID(int=1))
 NIC = ProviderId(UUID(int=2))
@@ -36,13 +36,13 @@ def the_usage(revision: int, used: int, *, base: int = 1, internal: int = 1) -> 
     )
 
 
-def told(*states: ProviderState) -> Replica:
-    replica = Replica()
+def told(*states: ProviderState) -> ProviderReplica:
+    replica = ProviderReplica()
     replica.tell(states)
     return replica
 
 
-def used(replica: Replica) -> tuple[int, int]:
+def used(replica: ProviderReplica) -> tuple[int, int]:
     """The usage in the provider's state, and in the columns."""
     state = replica.get(HOST)
     row = replica.index.row_of(HOST)
@@ -79,7 +79,7 @@ def test_a_class_that_usage_does_not_name_is_not_in_use() -> None:
 
 def test_usage_for_an_unknown_state_shows_that_something_is_missing() -> None:
     assert not told(a_host(revision=1)).use([the_usage(7, used=3, base=6)])
-    assert not Replica().use([the_usage(7, used=3)])
+    assert not ProviderReplica().use([the_usage(7, used=3)])
     assert not told(a_host(internal=1)).use([the_usage(2, used=3, internal=2)])
 
 

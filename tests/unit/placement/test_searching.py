@@ -17,7 +17,7 @@ from placement_worker.core.candidates.budget import (
     SearchLimits,
 )
 from placement_worker.core.candidates.provider_index import ProviderIndex
-from placement_worker.replica import Replica
+from placement_worker.replica import ProviderReplica
 from placement_worker.searching import STEPS_AT_ONCE, STEPS_PER_TURN, Searcher
 
 pytestmark = pytest.mark.asyncio
@@ -37,8 +37,8 @@ def a_host(total: int, revision: int = 1) -> ProviderState:
     )
 
 
-def a_replica() -> Replica:
-    replica = Replica()
+def a_replica() -> ProviderReplica:
+    replica = ProviderReplica()
     replica.tell([a_host(8)])
     return replica
 

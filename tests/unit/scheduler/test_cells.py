@@ -12,8 +12,8 @@ from bus.errors import Transient, Undeliverable
 from bus.memory import MemoryBroker
 from bus.messages.build import AttemptFailed, InstanceId, InstanceState, RequestId
 from bus.messages.cells import AskCells, AskLive, CellsFound, ConductorAlive, LiveFound, LiveTold, TellLive
-from bus.parts import State
-from bus.workers.handling import Answer, Bury, Reading, Said, Tell
+from bus.parts import PartState
+from bus.workers.handling import Answer, Bury, ReadOnly, Said, Tell
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from cell_conductor.beating import heartbeats
@@ -261,9 +261,9 @@ async def test_health_names_a_cell_that_is_down_and_the_worker_stays_ready() -> 
     await watch._look()  # noqa: SLF001
 
     one, two = watch.parts
-    assert (one.name, one.state, one.awaits) == ("cell c1", State.FAILING, "")  # type: ignore[attr-defined]
+    assert (one.name, one.state, one.awaits) == ("cell c1", PartState.FAILING, "")  # type: ignore[attr-defined]
     assert "no conductor that can work was heard" in one.last_error  # type: ignore[attr-defined]
-    assert (two.name, two.state) == ("cell c2", State.WELL)  # type: ignore[attr-defined]
+    assert (two.name, two.state) == ("cell c2", PartState.WELL)  # type: ignore[attr-defined]
 
 
 @pytest.mark.asyncio
@@ -293,7 +293,7 @@ async def test_cells_are_listed_with_their_hosts_and_conductors() -> None:
     world.clock.pass_s(60)
     hosts.look()
     handler = cell_questions(MemorySchedulerStore(), world.cells, hosts)[AskCells]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
 
     everyone, one, none = await handler.handle([an_ask(AskCells(name=name)) for name in ("", "c3", "c9")])
 
@@ -371,7 +371,7 @@ async def test_a_cell_obeys_no_order_for_another_one_and_none_that_nobody_waits_
 
 async def obeyed(store: ConductorStore, order: TellLive) -> list[Said]:
     handler = question_handlers("c1", store, lambda: NOON)[TellLive]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
     return list(await handler.handle([an_ask(order)]))
 
 
@@ -421,7 +421,7 @@ class Relay:
         # The part has begun to run.
         await asyncio.sleep(0)
         handler = self.relay.question_handlers()[AskLive]
-        assert isinstance(handler, Reading)
+        assert isinstance(handler, ReadOnly)
         question = AskLive(in_cell=cell, project="shop", limit=7)
         return list(await handler.handle([an_ask(question, reply_to="answers.moor-app-shop.1")]))
 

@@ -6,7 +6,7 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.build import FlavorChange, InstancesFound
 from bus.messages.planning import AskDrain, AskExplanation, DrainFound, Explanation, ExplanationsFound
-from bus.workers.handling import Answer, Reading
+from bus.workers.handling import Answer, ReadOnly
 from scheduler_worker.core.instances.rows import HostDecision
 from scheduler_worker.questions.explaining import Explainer
 from tests.plugins import standard_plugins
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 async def asked(here: Cloud, question: AskExplanation | AskDrain) -> Message:
     explainer = Explainer(here.worker.store, here.worker.picture, standard_plugins())
     handler = explainer.question_handlers()[type(question)]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
     (said,) = await handler.handle([an_ask(question)])
     assert isinstance(said, Answer)
     return said.message

@@ -20,7 +20,7 @@ from bus.messages.build import (
     NoValidHost,
     RequestId,
 )
-from bus.workers.handling import Answer, Reading, Weighed
+from bus.workers.handling import Answer, ReadOnly, Weighed
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import encoded
@@ -92,7 +92,7 @@ async def test_the_answer_about_many_instances_fits_into_a_message_and_the_next_
         handler = instance_questions(store, CellRegistry(Picture(), timedelta(seconds=20), lambda: NOON))[
             AskInstances
         ]
-        assert isinstance(handler, Reading)
+        assert isinstance(handler, ReadOnly)
         found: list[InstanceId] = []
         after: InstanceId | None = None
         pages = 0

@@ -17,7 +17,7 @@ from bus.messages.aggregates import (
     SetAggregate,
 )
 from bus.messages.build import BuildRejected
-from bus.workers.handling import Answer, Reading, Received, Weighed
+from bus.workers.handling import Answer, ReadOnly, Received, Weighed
 from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.core.aggregates.kept import ORDERS_KEPT
@@ -60,7 +60,7 @@ class World:
     async def follow(self, id_: str, order: SetAggregate | DeleteAggregate) -> Message:
         """The answer to the order whose message has this id."""
         handler = self._handlers[type(order)]
-        assert not isinstance(handler, Reading | Weighed)
+        assert not isinstance(handler, ReadOnly | Weighed)
         ask = Received(message=order, id=id_, trace="", sender="", reply_to="me", attempts=0)
         (answer,) = [each for each in await handler([ask], None) if isinstance(each, Answer)]
         return answer.message

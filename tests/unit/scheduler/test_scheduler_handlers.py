@@ -33,7 +33,7 @@ from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
 from bus.unreadable import Unreadable
-from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell, Weighed
+from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
 from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
@@ -197,7 +197,7 @@ class Worker:
 
     async def handle(self, *messages: Message, attempts: int = 0, dies: bool = False) -> Sequence[Said]:
         handler = self.handlers[type(messages[0])]
-        assert not isinstance(handler, Reading)
+        assert not isinstance(handler, ReadOnly)
         handle = handler.handle if isinstance(handler, Weighed) else handler
         async with self.outbox.transaction() as transaction:
             said = await handle([an_ask(message, attempts=attempts) for message in messages], transaction)
@@ -414,7 +414,7 @@ async def test_whoever_waits_is_told_why_its_order_cannot_be_read_and_a_person_k
     unreadable: Unreadable, reason: str
 ) -> None:
     handler = Worker().handlers[Unreadable]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
 
     answer, letter = await handler.handle([an_ask(unreadable, reply_to="answers.moor-client.1")])
 
@@ -433,7 +433,7 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
         *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, AskCells, Unreadable),
     }
     handler = handlers[Unreadable]
-    assert isinstance(handler, Reading)
+    assert isinstance(handler, ReadOnly)
     wrong = Unreadable(b"", "Expected `int`, got `str`", kind="instance.query", field="limit", value="many")
 
     answer, letter = await handler.handle([an_ask(wrong, reply_to="answers.moor-client.1")])
@@ -548,7 +548,7 @@ async def test_hosts_of_one_name_are_on_one_page_so_that_no_page_leaves_one_out(
     async with worker.store.transaction() as transaction:
         await transaction.save_hosts(rows, NOON)
     question = worker.questions[AskHosts]
-    assert isinstance(question, Reading)
+    assert isinstance(question, ReadOnly)
 
     listed: list[str] = []
     after = ""

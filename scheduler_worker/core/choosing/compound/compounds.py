@@ -20,7 +20,7 @@ import numpy as np
 
 from placement_worker.core.candidates.budget import SharedBudget
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
-from placement_worker.core.candidates.fitting import Scope
+from placement_worker.core.candidates.fitting import SearchScope
 from placement_worker.core.candidates.ways import CutInTrees, TreeSearch, TreeWay, ways_of_trees
 from scheduler_worker.core.choosing.compound.pools import Pools
 from scheduler_worker.core.choosing.compound.provider_room import Parts, ProviderRoom
@@ -203,7 +203,7 @@ class Compounds:
         for barred, roots in self._by_pools(hosts):
             flags = np.zeros(self._index.rows, dtype=np.bool_)
             flags[roots] = True
-            scope = Scope(flags, barred, self.room.taken)
+            scope = SearchScope(flags, barred, self.room.taken)
             for trees in ways_of_trees(self._index, query, scope, self._budget, ways=ways):
                 at = host_of[trees.roots]
                 if isinstance(trees, CutInTrees):
