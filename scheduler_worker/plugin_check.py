@@ -22,6 +22,7 @@ from bus.messages.hosts import NODE, HostSetting, HostState, Supported
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests.spec import InstanceSpec
@@ -90,7 +91,7 @@ def _flaws_of_kind(
     if judge.passes(everyone, spec).dtype != np.bool_:
         yield "passes gives no array of flags"
     failed = np.flatnonzero(everyone.present & (answer == 0)).tolist()
-    if any(not judge.reason(everyone, spec, at) for at in failed):
+    if any(not judge.reason(OneHost(everyone, at), spec) for at in failed):
         yield "it gives no reason for a host that does not pass"
     if judge.is_per_instance:
         rows, taken = np.repeat(np.arange(len(everyone)), 6), np.tile(np.arange(6), len(everyone))

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 BASELINE = Path(__file__).parent / "baseline.toml"
-# What is counted exactly may not grow at all; a batch may be cut in two, so a little. Calls of other batches differ a little, too.
+# By how much a cost may exceed its figure. Messages and rows are counted exactly, and vary only because a batch may be
+# cut in two. Calls vary with the batches that a run happens to make, and CPU time with the machine.
 LIMITS = {"messages": 1.01, "rows": 1.05, "transactions": 1.5, "calls": 1.2, "modules": 1.2, "cpu": 2.0}
 # A cost that has fallen below this part of its figure could grow back unseen.
 LEAST = 0.8
@@ -35,7 +36,7 @@ def baseline(text: str | None = None) -> list[Figure]:
 
 
 def problems(operation: str, costs: Mapping[str, float], figures: list[Figure]) -> list[str]:
-    """What is wrong with the costs of this operation, or with its figures."""
+    """The faults of this operation's costs, and of its figures, in words; empty if it has none."""
     known = {each.what: each for each in figures if each.operation == operation}
     found = [
         f"{operation}: {name} has no figure, and is {value:.3g}"

@@ -16,7 +16,7 @@ from bus.messages.placement import ClaimResources, ReportInventory
 from moor.client import hearing, until_choosable
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.tuning import CloudSettings
+from moor.settings import CloudSettings
 from placement_worker.api.grammar.queries import candidates_query
 from placement_worker.core.candidates.search import find_candidates
 from scheduler_worker.core.choosing.choosing import choose
@@ -41,7 +41,7 @@ FLAVOR = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
 BATCH = 100
 # With a clear message a batch that does not end is found sooner than by the limit of a test.
 BOOTED_S_MAX = 60
-# What a cloud sends also while nothing is asked of it, or once for many changes.
+# Types of messages that are not counted: a cloud sends them while nothing is asked of it, too, or once for many changes.
 ALWAYS = ("host.beat", "host.state", "conductor.beat", "providers.changed")
 
 
@@ -177,7 +177,7 @@ async def _cpu(batch: Batch) -> float:
 
 
 def _costs_of_start() -> Costs:
-    """Of a Python that starts `moor list`, up to its help: what it imports, and its CPU time."""
+    """The costs of a start of `moor list --help`: the modules that Python imports, and its CPU time."""
     spent, calibrations, modules = [], [], 0
     command = (sys.executable, "-X", "importtime", "-m", "moor", "list", "--help")
     for _ in range(TRIES // 2):

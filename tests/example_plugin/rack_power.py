@@ -7,6 +7,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -31,8 +32,8 @@ class EnoughPower(Filter):
         watts = _watts(spec)
         return np.nan_to_num(hosts.metric(METRIC)) >= watts if watts else hosts.everyone()
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        return f"asked {_watts(spec)} W, the rack has {np.nan_to_num(hosts.metric(METRIC))[at]:g} W left"
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        return f"asked {_watts(spec)} W, the rack has {np.nan_to_num(host.metric(METRIC)):g} W left"
 
 
 class SparePower(Weigher):

@@ -22,6 +22,7 @@ from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTra
 from scheduler_worker.core.choosing.filters.limit import LimitFilter
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
 from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
@@ -158,7 +159,7 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(
             assert passed == [slow([METADATA[each] for each in aggregates], spec) for aggregates in of], spec
             met.update(passed)
             for at in (at for at, is_good in enumerate(passed) if not is_good):
-                assert plugin.reason(hosts, spec, at)
+                assert plugin.reason(OneHost(hosts, at), spec)
 
     check()
     assert min(met[True], met[False]) > 100, met
@@ -189,7 +190,7 @@ def test_the_lowest_limit_of_a_hosts_aggregates_counts_in_place_of_the_general_o
             limit = min(limits, default=general)
             assert passed[at] == (not limit or instances[at] < limit)
             if not passed[at]:
-                assert plugin.reason(hosts, PLAIN, at).endswith(f"at most {limit}")
+                assert plugin.reason(OneHost(hosts, at), PLAIN).endswith(f"at most {limit}")
 
     # Claims name the limit of their host, so that placement keeps it.
     plugins = Plugins(filters=(a_limit("instances", general),), weighers=(), instances_max=general)

@@ -15,6 +15,7 @@ from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.filters.image_properties import asked_by
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
 from scheduler_worker.core.picture.picture import Picture
@@ -226,7 +227,7 @@ def test_each_filter_passes_the_hosts_that_the_slow_way_passes(cloud: list[Seen]
     for one in optional:
         passed = one.passes(seen, spec).tolist()
         assert passed == [each[one.name] for each in slow], one.name
-        assert all(has_passed or one.reason(seen, spec, at) for at, has_passed in enumerate(passed))
+        assert all(has_passed or one.reason(OneHost(seen, at), spec) for at, has_passed in enumerate(passed))
 
 
 @FEW

@@ -49,7 +49,7 @@ from scheduler_worker.core.choosing.alternates import (
 from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
 from scheduler_worker.core.choosing.compound.provider_room import Parts
 from scheduler_worker.core.choosing.draft import Draft, Leaving
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import Qualifying
@@ -260,7 +260,7 @@ def _choose_in_pool(
     host is searched only when an instance takes it.
     """
     draft, qualifying, weighing, plugins, salt, alternates, draw = batch
-    qualify = qualifying.of(spec, before_search=spare is not None)
+    qualify = qualifying.of(spec, search=Searching.TOGETHER if spare is None else Searching.LATER)
     qualified = int(np.count_nonzero(qualify))
     if not qualified:
         return [], True

@@ -18,12 +18,13 @@ from bus.messages.planning import (
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.hosts.room import room_on, together
+from scheduler_worker.core.choosing.one_host_for_all import choose_together
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.refusals.explaining import explain, failures
 from scheduler_worker.core.choosing.refusals.relaxing import relaxations
-from scheduler_worker.core.choosing.together import choose_together
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Alternative, InstanceSpec
 
@@ -102,7 +103,8 @@ def reasons(
     wanted = hosts.present
     if step:
         wanted = wanted & np.isin(first, [at for at, name in enumerate(steps) if name == step])
-    named = sorted((name, at) for at in np.flatnonzero(wanted).tolist() if (name := hosts.name(at)) > after)
+    names = picture.columns.names
+    named = sorted((name, at) for at in np.flatnonzero(wanted).tolist() if (name := names[at]) > after)
     end = limit
     # Hosts of one name stay on one page: the next page begins behind the name.
     while 0 < end < len(named) and named[end][0] == named[end - 1][0]:
@@ -116,9 +118,10 @@ def reasons(
     verdicts = []
     for at in page:
         flavor = alternatives[flavors[at]]
-        verdict = HostVerdict(host=hosts.name(at), cell=hosts.cell_name(at), fit=fit.get(at, 0))
+        host = OneHost(hosts, at)
+        verdict = HostVerdict(host=host.name, cell=host.cell, fit=fit.get(at, 0))
         if (number := int(first[at])) < len(plugins.filters):
-            reason = plugins.filters[number].reason(hosts, flavor.spec, at)
+            reason = plugins.filters[number].reason(host, flavor.spec)
             verdict = structs.replace(verdict, step=steps[number], reason=reason)
         if len(alternatives) > 1:
             verdict = structs.replace(verdict, flavor=flavor.name)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.aggregates.metadata import MULTIPLIER
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.ways.judge import WayJudge
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -61,8 +62,8 @@ class Filter(Protocol):
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         """The hosts that could take one instance more."""
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        """Why the host at this position does not pass, with the numbers."""
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        """Why this host does not pass, with the numbers."""
 
 
 class Weigher(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.plugins import Change, Filter, Plugins
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -27,11 +27,9 @@ class Qualifying:
         self._fields = tuple({field: None for one in self._steady for field in one.reads})
         self._passed: dict[tuple[object, ...], Flags] = {}
 
-    def of(self, spec: InstanceSpec, *, before_search: bool = False) -> Flags:
-        """A flag for each host that passes all filters; callers must not write into the array. With `before_search`, no
-        host is searched: compound hosts pass if by their columns they may have what is needed.
-        """
-        hosts = Hosts(self._draft, only_together=True, before_search=before_search)
+    def of(self, spec: InstanceSpec, *, search: Searching = Searching.TOGETHER) -> Flags:
+        """A flag for each host that passes all filters; callers must not write into the array."""
+        hosts = Hosts(self._draft, search=search)
         asked = tuple([getattr(spec, field) for field in self._fields])
         passed = self._passed.get(asked)
         if passed is None:

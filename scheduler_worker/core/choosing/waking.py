@@ -8,7 +8,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Rows
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.hosts.room import room_on, together
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import passing
@@ -61,7 +61,7 @@ def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) 
     rows = rows[room_by_sums(Hosts(draft, rows), spec) >= 1]
     if not len(rows):
         return rows
-    hosts = Hosts(draft, rows, before_search=True)
+    hosts = Hosts(draft, rows, search=Searching.LATER)
     return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
 
 
@@ -79,7 +79,7 @@ def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: R
     with_room = [*rows[~filling.flags[rows]].tolist(), *(row for row in likely if filling.ways(row))]
     if with_room or len(likely) == len(searched):
         return np.array(with_room, dtype=np.intp)
-    hosts = Hosts(draft, rows, only_together=True)
+    hosts = Hosts(draft, rows, search=Searching.TOGETHER)
     return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
 
 

@@ -11,21 +11,15 @@ import numpy as np
 
 from bus.message import ProviderId
 from bus.messages.hosts import Supported
-from placement_worker.core.candidates.columns import BitSets, Floats, Ints, Stock, longer
+from placement_worker.core.candidates.columns import BitSets, Flags, Floats, Ints, Rows, Stock, longer
 from scheduler_worker.core.picture.image_caches import ImageCaches
 
 ROWS_AT_FIRST = 64
 
-_FLAGS = ("present", "registered", "provided", "up", "enabled", "consistent", "nested", "node")
-_NUMBERS = (
-    *("projects", "cell", "zone", "aggregates", "consumers", "io_ops", "holding"),
-    *("profile", "hypervisor_version", "failed_builds"),
-)
 # Codes of profiles that no host has any more are given up when there are more than twice as many as hosts, and this many.
 PROFILES_KEPT = 256
 # Metrics by other names are not kept: each name is a column over all hosts.
 METRIC_NAMES_MAX = 256
-_ARRAYS = (*_FLAGS, *_NUMBERS, "root")
 
 Named = TypeVar("Named", bound=Hashable)
 
@@ -90,32 +84,46 @@ class HostProfile(NamedTuple):
 
 
 class PictureColumns:
-    """The facts about all hosts as arrays, each with one entry for each host's row. Those that their names do not
-    explain:
+    """The facts about all hosts as arrays, each with one entry for each host's row. A new row has zeros."""
 
-    `present`: the row belongs to a host. `registered`: the registry knows the host. `provided`: placement has its tree.
-    `consistent`: registry and placement name the same cell for it. `nested`: its tree has children. `root`: the row of
-    its root in the provider index, -1 without a provider. `holding`: how many choices of this scheduler for it are
-    unanswered. `consumers`: how many instances placement counts there. `node`: it is a bare-metal node. `projects`: the set of projects that may use it; the empty set stands for all. `aggregates`: the
-    code of the set of its root provider's aggregates. `zone`: that of its aggregates, else the one that the host
-    reports. `profile`: the code of its `HostProfile`. `metrics`: NaN where a host does not report the metric.
-    """
+    # The row belongs to a host.
+    present: Flags
+    # The host registry knows the host.
+    registered: Flags
+    up: Flags
+    enabled: Flags
+    # Placement has its provider tree, with or without children.
+    provided: Flags
+    nested: Flags
+    # The host registry and placement name the same cell for it.
+    consistent: Flags
+    # It is a bare-metal node.
+    node: Flags
+    # The row of its root in the provider index; -1 without a provider.
+    root: Rows
+    cell: Ints
+    # The zone of its aggregates; else the one that the host reports.
+    zone: Ints
+    # The code of the set of its root provider's aggregates.
+    aggregates: Ints
+    # The code of the set of projects that may use it; the empty set stands for all.
+    projects: Ints
+    # The code of its `HostProfile`.
+    profile: Ints
+    hypervisor_version: Ints
+    # How many instances placement counts there.
+    consumers: Ints
+    # How many choices of this scheduler for it are unanswered.
+    holding: Ints
+    io_ops: Ints
+    failed_builds: Ints
 
     def __init__(self) -> None:
         self.rows = 0
         self._length = ROWS_AT_FIRST
-        self.present, self.registered, self.provided, self.up, self.enabled, self.consistent, self.nested = (
-            np.zeros(self._length, dtype=np.bool_) for _ in range(7)
-        )
-        self.node = np.zeros(self._length, dtype=np.bool_)
-        self.root = np.zeros(self._length, dtype=np.intp)
-        self.projects = np.zeros(self._length, dtype=np.int64)
-        self.cell, self.zone, self.aggregates, self.consumers, self.io_ops, self.holding = (
-            np.zeros(self._length, dtype=np.int64) for _ in range(6)
-        )
-        self.profile, self.hypervisor_version, self.failed_builds = (
-            np.zeros(self._length, dtype=np.int64) for _ in range(3)
-        )
+        for name, kind in _ARRAYS.items():
+            setattr(self, name, np.zeros(self._length, dtype=kind))
+        # NaN where a host does not report the metric.
         self.metrics: dict[str, Floats] = {}
         self.images = ImageCaches()
         self.ids: list[ProviderId] = []
@@ -144,12 +152,8 @@ class PictureColumns:
 
     def give_back(self, row: int) -> None:
         """Clear the row of a host that is gone, and on which nothing is held: the next new host may get the row."""
-        for name in _FLAGS:
-            getattr(self, name)[row] = False
-        self.projects[row] = 0
-        self.aggregates[row] = 0
-        self.put_profile(row, HostProfile())
-        self.failed_builds[row] = 0
+        for name in _ARRAYS:
+            getattr(self, name)[row] = 0
         self.put_metrics(row, {})
         self.images.put(row, ())
         self.put_traits(row, ())
@@ -211,3 +215,9 @@ class PictureColumns:
         self.traits.grow(length)
         for stock in self.stocks.values():
             stock.grow(length)
+
+
+_ARRAYS = {
+    name: {Flags: np.bool_, Rows: np.intp, Ints: np.int64}[kind]
+    for name, kind in PictureColumns.__annotations__.items()
+}

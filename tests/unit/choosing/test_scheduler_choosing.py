@@ -13,6 +13,7 @@ from bus.messages.placement import InventoryState
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.picture.picture import Picture
@@ -393,9 +394,9 @@ class OddOnesOnly:
         return ""
 
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
-        return np.array([hosts.name(at).endswith(("1", "3")) for at in range(len(hosts))])
+        return np.array([OneHost(hosts, at).name.endswith(("1", "3")) for at in range(len(hosts))])
 
-    def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
+    def reason(self, _host: OneHost, _spec: InstanceSpec) -> str:
         return "is even"
 
 
@@ -411,7 +412,7 @@ class ByName:
         self.multiplier = multiplier
 
     def weigh(self, hosts: Hosts, _spec: InstanceSpec) -> Floats:
-        return np.array([float(hosts.name(at)[1:]) for at in range(len(hosts))])
+        return np.array([float(OneHost(hosts, at).name[1:]) for at in range(len(hosts))])
 
 
 def test_filters_and_weighers_of_others_have_their_say() -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.configuration.addresses import BadSetting
-from bus.configuration.tuning import settings_in
+from bus.configuration.sections import BadSetting
 from bus.messages.build import BuildRejected
 from placement_worker.core.candidates.columns import Flags, Ints
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
 from scheduler_worker.core.choosing.filters.limit import LimitFilter
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
@@ -25,7 +25,7 @@ from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
 from scheduler_worker.core.choosing.weighers.pci import Pci
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.plugin_check import PLAIN, a_cloud, breaches
-from scheduler_worker.settings import SECTION, SchedulerSettings
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 from tests.contracts.placement_orders import VOCABULARY
 from tests.example_plugin.rack_power import KEY, METRIC, EnoughPower, SparePower
@@ -57,7 +57,7 @@ class SaysNothing(AvailabilityZone):
 
 
 class Silent(AvailabilityZone):
-    def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
+    def reason(self, _host: OneHost, _spec: InstanceSpec) -> str:
         return ""
 
 
@@ -71,7 +71,7 @@ class Forgetful(Filter):
         self.times += 1
         return hosts.everyone() if self.times % 2 else ~hosts.everyone()
 
-    def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
+    def reason(self, _host: OneHost, _spec: InstanceSpec) -> str:
         return "forgot"
 
 
@@ -159,7 +159,7 @@ SETTINGS = {
 
 @pytest.mark.usefixtures("installed")
 def test_a_plugin_of_an_installed_package_is_named_in_the_settings_and_tuned_there() -> None:
-    settings = settings_in(SETTINGS, SECTION)
+    settings = SCHEDULER.read(SETTINGS)
     plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
     picture = a_cloud()
     for at, watts in ((0, 100.0), (1, 500.0), (2, 700.0)):
@@ -178,7 +178,7 @@ def test_a_plugin_of_an_installed_package_is_named_in_the_settings_and_tuned_the
 
 @pytest.mark.usefixtures("installed")
 def test_a_key_of_another_packages_filter_is_read_and_a_wrong_value_of_it_is_named() -> None:
-    settings = settings_in(SETTINGS, SECTION)
+    settings = SCHEDULER.read(SETTINGS)
     plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
 
     read = read_request(a_build({KEY: "400"}), VOCABULARY, plugins.scopes, plugins.image_keys)
@@ -216,7 +216,7 @@ def test_a_plugin_that_is_not_there_is_named_with_those_that_are(
     variable: str, value: str, said: str
 ) -> None:
     with pytest.raises(BadSetting, match=said):
-        settings_in({f"MOOR_SCHEDULER_{variable}": value}, SECTION)
+        SCHEDULER.read({f"MOOR_SCHEDULER_{variable}": value})
 
 
 def test_without_the_package_its_plugin_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -21,9 +22,9 @@ class AntiAffinity(Filter):
             return hosts.everyone()
         return hosts.members(group) < group.max_per_host
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
         group = spec.server_group
         assert group is not None, "only members of a group are refused"
-        there = int(hosts.members(group)[at])
-        members = ", ".join(map(str, hosts.members_at(group, at)[:NAMED_MAX])) or "chosen just now"
+        there = host.members_count(group)
+        members = ", ".join(map(str, host.members(group)[:NAMED_MAX])) or "chosen just now"
         return f"has {there} members of server group {group.id} (anti-affinity, at most {group.max_per_host}): {members}"

@@ -2,6 +2,7 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -19,12 +20,12 @@ class AskedAggregates(Filter):
             passed = passed & ~hosts.in_any_aggregate(spec.forbidden_aggregates)
         return passed
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        lacks = [any_of for any_of in spec.member_of if not hosts.in_any_aggregate(any_of)[at]]
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        lacks = [any_of for any_of in spec.member_of if not host.is_in(any_of)]
         said = [f"is not in aggregate {' or '.join(map(str, any_of))}" for any_of in lacks]
         said += [
             f"is in forbidden aggregate {aggregate}"
             for aggregate in spec.forbidden_aggregates
-            if hosts.in_any_aggregate((aggregate,))[at]
+            if host.is_in((aggregate,))
         ]
         return "; ".join(said)

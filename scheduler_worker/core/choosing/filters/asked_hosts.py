@@ -6,6 +6,7 @@ A name may have a cell before it (`c1/h1`). Without one, it means no host if sev
 from bus.messages.hosts import host_in_cell, names_clash
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -25,12 +26,12 @@ class AskedHosts(Filter):
             passed = passed & hosts.in_cell(spec.cell)
         return passed & ~hosts.named(spec.ignore_hosts) if spec.ignore_hosts else passed
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        if spec.cell and hosts.cell_name(at) != spec.cell:
-            return f"is in cell {hosts.cell_name(at)!r}: an instance moves only within its cell {spec.cell!r}"
-        name = hosts.name(at).lower()
-        if {name, host_in_cell(hosts.cell_name(at), name)} & {*spec.ignore_hosts}:
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        if spec.cell and host.cell != spec.cell:
+            return f"is in cell {host.cell!r}: an instance moves only within its cell {spec.cell!r}"
+        name = host.name.lower()
+        if {name, host_in_cell(host.cell, name)} & {*spec.ignore_hosts}:
             return "is to be ignored"
-        if name in spec.hosts and len(cells := hosts.cells_named(name)) > 1:
+        if name in spec.hosts and len(cells := host.hosts.cells_named(name)) > 1:
             return names_clash(name, cells)
         return "is none of the hosts that were asked for"

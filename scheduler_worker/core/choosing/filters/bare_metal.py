@@ -7,6 +7,7 @@ asks for classes of nodes alone.
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -23,10 +24,9 @@ class BareMetalFilter(Filter):
             ~hosts.nodes | hosts.stocked_with_any(spec.classes) if hosts.some_are_nodes else hosts.everyone()
         )
 
-    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
-        if not hosts.nodes[at]:
+    def reason(self, host: OneHost, _spec: InstanceSpec) -> str:
+        if not host.is_node:
             return "is no bare-metal node, and the request needs one: for its image, config drive or ports, or as it prefers a class of nodes"
-        classes = hosts.classes(at)
-        if not classes:
+        if not host.classes:
             return "is a bare-metal node without a resource class"
-        return f"is a bare-metal node, only for requests that ask for {' or '.join(classes)}"
+        return f"is a bare-metal node, only for requests that ask for {' or '.join(host.classes)}"

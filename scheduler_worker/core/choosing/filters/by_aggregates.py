@@ -7,6 +7,7 @@ from typing import Any
 from bus.messages.aggregates import Aggregate
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -33,8 +34,8 @@ class ByAggregates(Filter):
         )
         return passed
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        return self.why_not(hosts.aggregates(at), self.asked(hosts, spec))
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        return self.why_not(host.aggregates, self.asked(host.hosts, spec))
 
 
 def named(aggregates: tuple[Aggregate, ...]) -> str:

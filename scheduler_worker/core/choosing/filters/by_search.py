@@ -9,7 +9,8 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Ints
 from scheduler_worker.core.choosing.compound.compounds import Found
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
@@ -28,12 +29,12 @@ class BySearch(Filter):
         self._words = words
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        if hosts.before_search or not hosts.some_are_searched(spec):
+        if hosts.search is Searching.LATER or not hosts.some_are_searched(spec):
             return hosts.everyone()
         return np.equal(hosts.of(self._against(hosts.found(needs_of(spec)))), 0)
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        return self._words.format(self._against(hosts.found(needs_of(spec)))[hosts.row(at)])
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        return self._words.format(self._against(host.hosts.found(needs_of(spec)))[host.row])
 
 
 CUT = BySearch(

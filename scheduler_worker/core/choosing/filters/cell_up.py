@@ -4,6 +4,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -19,6 +20,5 @@ class CellUp(Filter):
         passed: Flags = ~np.isin(hosts.of(hosts.columns.cell), list(down))
         return passed
 
-    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
-        why = hosts.columns.cells_down.get(int(hosts.columns.cell[hosts.row(at)]), "")
-        return f"its cell {hosts.cell_name(at)!r} is down: {why}"
+    def reason(self, host: OneHost, _spec: InstanceSpec) -> str:
+        return f"its cell {host.cell!r} is down: {host.why_cell_is_down}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.requests.spec import InstanceSpec
@@ -35,8 +36,8 @@ class ComputeCapabilities(Filter):
 
         return hosts.judged(judge)
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        told = capabilities_of(hosts.profile(at))
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        told = capabilities_of(host.profile)
         said = []
         for key, demand in _asked(spec):
             if key not in told:

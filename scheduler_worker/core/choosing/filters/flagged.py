@@ -5,6 +5,7 @@ from collections.abc import Callable
 from bus.messages.hosts import HostState
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.host_modes import why_down, why_not_enabled
 from scheduler_worker.core.picture.columns import PictureColumns
@@ -16,7 +17,7 @@ class Flagged(Filter):
         self,
         name: str,
         column: Callable[[PictureColumns], Flags],
-        why_not: Callable[[Hosts, int], str],
+        why_not: Callable[[OneHost], str],
         *woken_by: Change,
     ) -> None:
         self.name = name
@@ -27,18 +28,18 @@ class Flagged(Filter):
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         return hosts.of(self._column(hosts.columns))
 
-    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
-        return self._why_not(hosts, at)
+    def reason(self, host: OneHost, _spec: InstanceSpec) -> str:
+        return self._why_not(host)
 
 
-def _told(why: Callable[[HostState], str], otherwise: str) -> Callable[[Hosts, int], str]:
+def _told(why: Callable[[HostState], str], otherwise: str) -> Callable[[OneHost], str]:
     """A function that says why a host does not pass: what `why` says of its state in the host registry, or the text
     `otherwise` if that is nothing.
     """
 
-    def why_not(hosts: Hosts, at: int) -> str:
-        host = hosts.registered(at)
-        return (why(host) if host else "") or otherwise
+    def why_not(host: OneHost) -> str:
+        state = host.registered
+        return (why(state) if state else "") or otherwise
 
     return why_not
 
@@ -48,7 +49,7 @@ FLAGGED = (
     Flagged(
         "registered",
         lambda columns: columns.registered,
-        lambda *_: "no report of it has reached the registry yet",
+        lambda _: "no report of it has reached the registry yet",
         Change.FACTS,
     ),
     Flagged(
@@ -68,13 +69,13 @@ FLAGGED = (
     Flagged(
         "inventory",
         lambda columns: columns.provided,
-        lambda *_: "placement has no provider of it",
+        lambda _: "placement has no provider of it",
         Change.PROVIDERS,
     ),
     Flagged(
         "cell",
         lambda columns: columns.consistent,
-        lambda hosts, at: f"placement has it in cell {hosts.cell_name(at)!r}, the registry in another one",
+        lambda host: f"placement has it in cell {host.cell!r}, the registry in another one",
         Change.FACTS,
         Change.PROVIDERS,
     ),

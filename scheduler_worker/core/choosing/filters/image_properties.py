@@ -11,6 +11,7 @@ from msgspec import structs
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.requests.spec import InstanceSpec
@@ -61,8 +62,8 @@ class ImageProperties(Filter):
         asked = asked_by(spec.image_properties) if spec.image_properties else {}
         return hosts.judged(lambda profile: not _lacks(profile, asked)) if asked else hosts.everyone()
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        return "; ".join(_lacks(hosts.profile(at), asked_by(spec.image_properties)))
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        return "; ".join(_lacks(host.profile, asked_by(spec.image_properties)))
 
 
 def asked_by(properties: Iterable[tuple[str, str]]) -> dict[str, str]:

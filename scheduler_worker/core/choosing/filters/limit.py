@@ -3,6 +3,7 @@
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.aggregates.metadata import UNLIMITED, least_of
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -26,6 +27,6 @@ class LimitFilter(Filter):
             return hosts.everyone()
         return hosts.have_fewer(self._column, hosts.number(self._key, self._maximum or UNLIMITED))
 
-    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
-        maximum = least_of(self._key, hosts.aggregates(at), self._maximum)
-        return f"has {int(hosts.busy(self._column)[at])} {self._words}, at most {maximum:g}"
+    def reason(self, host: OneHost, _spec: InstanceSpec) -> str:
+        maximum = least_of(self._key, host.aggregates, self._maximum)
+        return f"has {host.busy(self._column)} {self._words}, at most {maximum:g}"

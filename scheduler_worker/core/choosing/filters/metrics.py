@@ -4,6 +4,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -21,5 +22,5 @@ class MetricsFilter(Filter):
             passed = passed & ~np.isnan(hosts.metric(name))
         return passed
 
-    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
-        return f"tells no metric {', '.join(name for name in self.names if np.isnan(hosts.metric(name)[at]))}"
+    def reason(self, host: OneHost, _spec: InstanceSpec) -> str:
+        return f"tells no metric {', '.join(name for name in self.names if np.isnan(host.metric(name)))}"

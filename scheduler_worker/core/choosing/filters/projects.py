@@ -4,6 +4,7 @@ not ask for passes here; the filter `BareMetal` removes it.
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -18,7 +19,7 @@ class ProjectsFilter(Filter):
             return hosts.everyone()
         return hosts.open_to(spec.project) | ~hosts.stocked_with_any(spec.classes)
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        projects = hosts.projects(at)
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        projects = host.projects
         bound = f"project {projects[0]}" if len(projects) == 1 else f"projects {' and '.join(projects)}"
         return f"this node belongs to {bound}, the request to {spec.project or 'none'}"

@@ -4,6 +4,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -18,7 +19,7 @@ class SameHost(Filter):
             return np.zeros(len(hosts), dtype=np.bool_)
         return hosts.named(spec.same_hosts) if spec.same_hosts else hosts.everyone()
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:  # noqa: ARG002 - it is the same for each
+    def reason(self, _host: OneHost, spec: InstanceSpec) -> str:
         if spec.same_hosts is None:
             return "the instances to be together with have no host"
         return f"asked the host of another instance: {', '.join(spec.same_hosts)}"

@@ -5,7 +5,8 @@ has no room at all, the filter `Capacity` removes it.
 import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.choosing.refusals.group_reasons import traits_at, why_no_traits
@@ -20,7 +21,7 @@ class TraitsFilter(Filter):
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not spec.required and not spec.forbidden and not spec.groups:
             return hosts.everyone()
-        if hosts.before_search:
+        if hosts.search is Searching.LATER:
             asked = tuple([trait for group in spec.groups for trait in group.required])
             # Amounts do not count here.
             return hosts.kept(
@@ -30,23 +31,23 @@ class TraitsFilter(Filter):
         if not hosts.some_are_searched(spec):
             return passed
         needs = needs_of(spec)
-        if hosts.only_together:
+        if hosts.search is Searching.TOGETHER:
             return hosts.decided(passed, needs)
         has_room = hosts.decided(hosts.everyone(), needs, by_room_alone=True)
         return hosts.decided(passed, needs) | ~has_room
 
-    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
         if spec.groups:
-            return why_no_traits(hosts, needs_of(spec), at)
-        if hosts.is_compound(at):
-            return self._reason_of_compound(hosts, spec, at)
-        lacks = [trait for trait in spec.required if not hosts.with_any((trait,))[at]]
-        has = [trait for trait in spec.forbidden if hosts.with_any((trait,))[at]]
+            return why_no_traits(host, needs_of(spec))
+        if host.is_compound:
+            return self._reason_of_compound(host, spec)
+        lacks = [trait for trait in spec.required if not host.has_trait(trait)]
+        has = [trait for trait in spec.forbidden if host.has_trait(trait)]
         said = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has forbidden {', '.join(has)}"] * bool(has)
         return "; ".join(said)
 
-    def _reason_of_compound(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        known = traits_at(hosts, at)
+    def _reason_of_compound(self, host: OneHost, spec: InstanceSpec) -> str:
+        known = traits_at(host)
         if lacks := [trait for trait in spec.required if trait not in known]:
             return f"lacks {', '.join(lacks)}"
         asked = (*spec.required, *(f"not {trait}" for trait in spec.forbidden))

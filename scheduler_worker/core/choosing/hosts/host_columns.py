@@ -1,24 +1,40 @@
-"""The columns of hosts that plugins see while a batch is decided: the choices of the batch count already."""
+"""The hosts that plugins see while a batch is decided, as columns: the choices of the batch count already."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from enum import Enum
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bus.message import ConsumerId
-from bus.messages.placement import ServerGroup
-from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
+from bus.message import AggregateId
+from bus.messages.placement import GroupMember, ServerGroup
+from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
+from scheduler_worker.core.aggregates.metadata import ZONE, value_of
 from scheduler_worker.core.choosing.compound.compounds import Compounds, Found
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_facts import HostFactColumns
 from scheduler_worker.core.choosing.needs import Needs
+from scheduler_worker.core.picture.aggregates import HostAggregates, Judge
+from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.requests import InstanceSpec
 
 # Of more hosts, all hosts are looked at: that costs less.
 LOOKED_AT_AGAIN_MAX = 32
 
 
-class Hosts(HostFactColumns):
+class Searching(Enum):
+    """What filters say of compound hosts, whose providers must be searched."""
+
+    # No host is searched: one passes if by its columns it may have what is needed.
+    LATER = "later"
+    # The filters together pass the hosts that the search finds; which of them removes another host does not matter.
+    TOGETHER = "together"
+    # Each filter removes the hosts that fail for its own reason.
+    EACH = "each"
+
+
+class Hosts:
     """Some hosts, or all, with one batch's choices counted: every answer is an array with one entry for each host, in
     the same order.
 
@@ -32,21 +48,182 @@ class Hosts(HostFactColumns):
         rows: Rows | None = None,
         taken: Ints | None = None,
         amounts: Mapping[str, int] | None = None,
-        *,
-        only_together: bool = False,
-        before_search: bool = False,
+        search: Searching = Searching.EACH,
     ) -> None:
-        """With `only_together`, the caller asks whether hosts pass all filters, and not by which of them they fail.
-
-        With `before_search`, no compound host is searched: a compound host passes if it may have what is needed.
-        """
-        super().__init__(draft, rows)
-        self.only_together = only_together
-        self.before_search = before_search
+        self.picture = draft.picture
+        self.columns = draft.columns
+        self.search = search
+        self._draft = draft
+        self._rows = rows
         self._taken = taken
         self._amounts = amounts or {}
+        self._everyone: Flags | None = None
         # Filters and weighers ask for the same column.
         self._free: dict[str, Ints] = {}
+
+    def __len__(self) -> int:
+        return self.columns.rows if self._rows is None else len(self._rows)
+
+    @property
+    def rows(self) -> Rows | slice:
+        """The row numbers of these hosts in the picture's columns."""
+        return slice(self.columns.rows) if self._rows is None else self._rows
+
+    @property
+    def are_some(self) -> bool:
+        """Does this object have only some of the picture's hosts?"""
+        return self._rows is not None
+
+    def row(self, at: int) -> int:
+        return at if self._rows is None else int(self._rows[at])
+
+    def of(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
+        """The entries of one of the `columns` for these hosts."""
+        return column[: self.columns.rows] if self._rows is None else column[self._rows]
+
+    def kept(self, question: Hashable, answer: Callable[[], Flags]) -> Flags:
+        """The result of `answer` for these hosts. If they are all hosts, it is kept under `question` for the whole
+        batch; so it must not depend on what the batch takes.
+        """
+        if self._rows is not None:
+            return answer()
+        kept = self._draft.kept_answers
+        if question not in kept:
+            kept[question] = answer()
+        return kept[question]
+
+    def rows_at(self, positions: Rows) -> Rows:
+        return positions if self._rows is None else self._rows[positions]
+
+    # Facts
+
+    def everyone(self) -> Flags:
+        """A flag for each host, all true; callers must not write into the array."""
+        if self._everyone is None:
+            everyone = self._draft.everyone
+            self._everyone = everyone if self._rows is None else np.ones(len(self), dtype=np.bool_)
+        return self._everyone
+
+    @property
+    def present(self) -> Flags:
+        return self.of(self.columns.present)
+
+    @property
+    def some_are_nodes(self) -> bool:
+        """Is any host of the picture a bare-metal node?"""
+        return self._draft.has_nodes
+
+    @property
+    def nodes(self) -> Flags:
+        return self.of(self.columns.node)
+
+    def open_to(self, project: str) -> Flags:
+        """The hosts that are bound to no project, or to this one among others."""
+        sets = enumerate(self.columns.project_sets.names)
+        codes = [code for code, projects in sets if not projects or project in projects]
+        return np.isin(self.of(self.columns.projects), codes)
+
+    def in_any_aggregate(self, aggregates: Iterable[AggregateId]) -> Flags:
+        """The hosts whose root provider is in one of these aggregates."""
+        codes = self.picture.aggregates.sets_with(set(aggregates))
+        return np.isin(self.of(self.columns.aggregates), codes)
+
+    def in_zone(self, zone: str) -> Flags:
+        return np.equal(self.of(self.columns.zone), self.columns.zones.find(zone))
+
+    def in_cell(self, cell: str) -> Flags:
+        return np.equal(self.of(self.columns.cell), self.columns.cells.find(cell))
+
+    def named(self, names: tuple[str, ...]) -> Flags:
+        """The hosts with one of these names, which are in lower case, and may have a cell before them (`c1/h1`)."""
+        named = np.zeros(self.columns.rows, dtype=np.bool_)
+        for name in names:
+            for row in self.picture.rows_named(name):
+                named[row] = True
+        return self.of(named)
+
+    def cells_named(self, name: str) -> list[str]:
+        """The cells that have a host with this name."""
+        return self.picture.cells_named(name)
+
+    def with_all(self, traits: tuple[str, ...]) -> Flags:
+        """The hosts whose trees have all of these traits, at one provider or at several."""
+        having = [self.with_any((trait,)) for trait in traits]
+        if not having:
+            return self.everyone()
+        have: Flags = having[0] if len(having) == 1 else np.logical_and.reduce(having)
+        return have
+
+    def with_any(self, traits: tuple[str, ...]) -> Flags:
+        return self.of(self.columns.traits.having_any(traits, self.columns.rows))
+
+    # Inventories
+
+    def stocked(self, resource: str) -> Flags:
+        """The hosts that have an inventory of this class."""
+        stock = self.columns.stocks.get(resource)
+        # Without an inventory the step is 0.
+        return ~self.everyone() if stock is None else self.of(stock.step_size) > 0
+
+    def stocked_with_any(self, classes: Iterable[str]) -> Flags:
+        """The hosts that have an inventory, not a shared one, of one of these classes."""
+        stocked = ~self.everyone()
+        for resource in classes:
+            stocked |= self.stocked(resource)
+        return stocked
+
+    # Aggregates
+
+    @property
+    def metadata(self) -> HostAggregates:
+        """The metadata of all aggregates."""
+        return self.picture.aggregates
+
+    def by_aggregates(self, question: Hashable, judge: Judge) -> NDArray[Any]:
+        """The judge's answer about each host's aggregates. It is asked once for each set of aggregates, and the answers are
+        kept for the same question.
+        """
+        return self.metadata.answers(question, judge)[self.of(self.columns.aggregates)]
+
+    def number(self, key: str, otherwise: float) -> float | Floats:
+        """The number that each host's aggregates have under this key, the lowest of several; `otherwise` without one."""
+        numbers = self.metadata.numbers(key, otherwise)
+        return otherwise if numbers is None else numbers[self.of(self.columns.aggregates)]
+
+    def domains(self, key: str) -> Ints:
+        """For each host the number of its domain. The hosts with one value of this key in their aggregates' metadata
+        are a domain; so are all hosts without a value.
+        """
+        if key == ZONE:
+            # A host may report its zone itself.
+            return self.of(self.columns.zone)
+        values = self.metadata.answers(("value of", key), lambda each: value_of(key, each))
+        domains: Ints = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        return domains[self.of(self.columns.aggregates)]
+
+    # What hosts tell
+
+    def judged(self, judge: Callable[[HostProfile], bool]) -> Flags:
+        """The hosts that the function `judge` accepts. Hosts with equal facts share a profile (HostProfile), and `judge` is called
+        once for each profile.
+        """
+        profiles = self.columns.profiles.names
+        verdicts = np.fromiter((judge(profile) for profile in profiles), dtype=np.bool_, count=len(profiles))
+        accepted: Flags = verdicts[self.of(self.columns.profile)]
+        return accepted
+
+    def metric(self, name: str) -> Floats:
+        """The value of this metric for each host; NaN for a host that does not report it."""
+        column = self.columns.metrics.get(name)
+        return np.full(len(self), np.nan) if column is None else self.of(column)
+
+    def some_tell(self, names: Iterable[str]) -> bool:
+        """Has any host ever reported one of these metrics?"""
+        return not self.columns.metrics.keys().isdisjoint(names)
+
+    def differ_in(self, column: str) -> bool:
+        """Do any two hosts of the picture differ in this column? If not, a weigher need not look at it."""
+        return self._draft.differ_in(column)
 
     # Room
 
@@ -114,7 +291,7 @@ class Hosts(HostFactColumns):
         flags = compounds.flags(needs)
         if self._taken is not None:
             return by_columns | self.of(flags)
-        if self.before_search:
+        if self.search is Searching.LATER:
             full = compounds.known_full(needs)
             return (
                 by_columns & ~np.isin(np.arange(self.columns.rows)[self.rows], full) if full else by_columns
@@ -157,9 +334,6 @@ class Hosts(HostFactColumns):
     def compounds(self) -> Compounds:
         return self._draft.compounds
 
-    def is_compound(self, at: int) -> bool:
-        return bool(self._draft.picture.compound[self.row(at)])
-
     # Server groups
 
     def members(self, group: ServerGroup) -> Ints:
@@ -167,19 +341,9 @@ class Hosts(HostFactColumns):
         members = self.of(self._draft.members(group)[0])
         return members if self._taken is None else members + self._taken
 
-    def members_at(self, group: ServerGroup, at: int) -> list[ConsumerId]:
-        """The members on one host, without those that this batch has chosen."""
-        host = self.columns.ids[self.row(at)]
-        return [each.consumer for each in self._draft.members(group)[1] if each.host == host]
-
-    def first_member(self, group: ServerGroup) -> tuple[ConsumerId, str] | None:
-        """A member that the group had before this batch, with the name of its host, or with the host's id if the
-        picture does not have that host. None if there is no such member.
-        """
-        for each in self._draft.members(group)[1]:
-            row = self._draft.picture.row_of(each.host)
-            return each.consumer, str(each.host) if row < 0 else self.columns.names[row]
-        return None
+    def members_before(self, group: ServerGroup) -> Sequence[GroupMember]:
+        """The members that the group had before this batch, on hosts of the picture or not."""
+        return self._draft.members(group)[1]
 
     def has_members(self, group: ServerGroup) -> bool:
         """Has the group any member, on a host of the picture or not?"""

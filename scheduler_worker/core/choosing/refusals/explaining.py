@@ -8,6 +8,7 @@ from bus.messages.build import FunnelStep, Miss, NoValidHost
 from placement_worker.core.candidates.columns import Floats, Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -58,7 +59,8 @@ def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking:
     lack the fewest resource classes.
     """
     first = int(removed[np.argmin(lacking[removed])])
-    example = f"{hosts.name(first)}: {one.reason(hosts, spec, first)}"
+    host = OneHost(hosts, first)
+    example = f"{host.name}: {one.reason(host, spec)}"
     return FunnelStep(step=one.name, removed=len(removed), example=example)
 
 
@@ -76,7 +78,8 @@ def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]
 def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> Miss:
     """The reasons of all filters that remove this host; empty if it qualifies."""
     failed = [one for one in plugins.filters if not one.passes(hosts, spec)[at]]
-    return Miss(host=hosts.name(at), reason="; ".join(one.reason(hosts, spec, at) for one in failed))
+    host = OneHost(hosts, at)
+    return Miss(host=host.name, reason="; ".join(one.reason(host, spec) for one in failed))
 
 
 def _nearest(hosts: Hosts, failed: Ints, shortfall: Floats) -> list[int]:

@@ -5,37 +5,37 @@ condition between groups fails.
 from collections.abc import Iterator, Sequence
 
 from placement_worker.core.capacity import capacity_of
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.needs import Needs
 from scheduler_worker.core.requests.parts import is_of_flavor
 
 Amounts = Sequence[tuple[str, int]]
 
 
-def why_no_room(hosts: Hosts, needs: Needs, at: int) -> str:
+def why_no_room(host: OneHost, needs: Needs) -> str:
     """Why this host has no room: the first group, or the amounts outside of groups, that would not fit even if it were
     asked for alone. If there is none, why they do not fit together.
     """
     for alone in needs.one_by_one():
-        if not hosts.compounds.can_give(alone, hosts.row(at)):
+        if not host.compounds.can_give(alone, host.row):
             if not alone.groups:
-                return shortfalls_of_compound(hosts, alone.amounts, at)
-            return f"{name_of(alone)}: {_shortfalls_of_group(hosts, alone.amounts, at)}"
+                return shortfalls_of_compound(host, alone.amounts)
+            return f"{name_of(alone)}: {_shortfalls_of_group(host, alone.amounts)}"
     unbound = needs._replace(isolates=False, same_subtree=())
-    if unbound == needs or not hosts.compounds.can_give(unbound, hosts.row(at)):
+    if unbound == needs or not host.compounds.can_give(unbound, host.row):
         return f"each of {_names(needs)} has room alone, but not all together"
     return f"{_names(needs)} have room together, but not {_conditions(needs)}"
 
 
-def why_no_traits(hosts: Hosts, needs: Needs, at: int) -> str:
+def why_no_traits(host: OneHost, needs: Needs) -> str:
     """Which groups of a request find room on this host, but not with their traits."""
     for alone in needs.one_by_one():
-        if not hosts.compounds.can_give(alone, hosts.row(at)):
-            return f"{name_of(alone)}: {_missing_traits(hosts, alone, at)}"
+        if not host.compounds.can_give(alone, host.row):
+            return f"{name_of(alone)}: {_missing_traits(host, alone)}"
     missing = [
-        f"{_named(group.suffix)}: {_missing_traits(hosts, Needs((), group.required, group.forbidden), at)}"
+        f"{_named(group.suffix)}: {_missing_traits(host, Needs((), group.required, group.forbidden))}"
         for group in needs.groups
-        if not group.amounts and not traits_at(hosts, at).issuperset(group.required)
+        if not group.amounts and not traits_at(host).issuperset(group.required)
     ]
     return "; ".join(missing) or f"each of {_names(needs)} finds its traits alone, but not all together"
 
@@ -48,19 +48,19 @@ def _named(suffix: str) -> str:
     return f"group {suffix}" if is_of_flavor(suffix) else suffix
 
 
-def shortfalls_of_compound(hosts: Hosts, amounts: Amounts, at: int) -> str:
+def shortfalls_of_compound(host: OneHost, amounts: Amounts) -> str:
     """For each class of which no provider has enough: how much is missing at the provider that has most. Empty if there is no
     such class.
     """
-    said = [_shortfall_of_compound(hosts, resource, amount, at) for resource, amount in amounts]
+    said = [_shortfall_of_compound(host, resource, amount) for resource, amount in amounts]
     return "; ".join(filter(None, said))
 
 
-def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) -> str:
-    compounds, shortfalls = hosts.compounds, []
+def _shortfall_of_compound(host: OneHost, resource: str, amount: int) -> str:
+    shortfalls: list[str] = []
     providers = [
-        (state, compounds.room.free_at(state.id, resource))
-        for state in compounds.pools.providers_for(hosts.row(at))
+        (state, host.compounds.room.free_at(state.id, resource))
+        for state in host.providers
         if resource in state.inventories
     ]
     providers.sort(key=lambda each: -each[1])
@@ -76,11 +76,11 @@ def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) ->
     return f"{shortfalls[0]} at {providers[0][0].name}{beside}"
 
 
-def _shortfalls_of_group(hosts: Hosts, amounts: Amounts, at: int) -> str:
+def _shortfalls_of_group(host: OneHost, amounts: Amounts) -> str:
     """The shortfalls at the provider that lacks the fewest classes: one provider must give the whole group."""
     best: tuple[int, int, str, str] | None = None
     providers = 0
-    for state in hosts.compounds.pools.providers_for(hosts.row(at)):
+    for state in host.providers:
         if not any(resource in state.inventories for resource, _ in amounts):
             continue
         providers += 1
@@ -88,7 +88,7 @@ def _shortfalls_of_group(hosts: Hosts, amounts: Amounts, at: int) -> str:
         missing = 0
         for resource, amount in amounts:
             inventory = state.inventories.get(resource)
-            free = hosts.compounds.room.free_at(state.id, resource) if inventory else 0
+            free = host.compounds.room.free_at(state.id, resource) if inventory else 0
             bounds = (
                 (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
                 if inventory
@@ -121,9 +121,9 @@ def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int],
         yield f"{resource} asked {amount}, free {free} of {capacity}"
 
 
-def _missing_traits(hosts: Hosts, needs: Needs, at: int) -> str:
+def _missing_traits(host: OneHost, needs: Needs) -> str:
     group = needs.groups[0] if needs.groups else needs
-    known = traits_at(hosts, at)
+    known = traits_at(host)
     lacks = [trait for trait in group.required if trait not in known]
     if lacks:
         return f"lacks {', '.join(lacks)}"
@@ -132,9 +132,9 @@ def _missing_traits(hosts: Hosts, needs: Needs, at: int) -> str:
     return f"has room, but not at {where} {', '.join(asked)}"
 
 
-def traits_at(hosts: Hosts, at: int) -> set[str]:
+def traits_at(host: OneHost) -> set[str]:
     """The traits of all providers that instances on this host may take from."""
-    return {trait for state in hosts.compounds.pools.providers_for(hosts.row(at)) for trait in state.traits}
+    return {trait for state in host.providers for trait in state.traits}
 
 
 def _names(needs: Needs) -> str:
