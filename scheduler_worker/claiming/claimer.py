@@ -35,8 +35,8 @@ from bus.messages.placement import (
     TooOld,
 )
 from bus.parts import Counts
+from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.claiming.together import TogetherFinder
 from scheduler_worker.core.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.plugins import Plugins
@@ -92,6 +92,8 @@ class Claimer:
         self._verdicts: Counter[type[ClaimVerdict]] = Counter()
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
+        # How often claims were answered so far.
+        self._answered = 0
         self._together = TogetherFinder(
             self,
             picture,
@@ -203,6 +205,7 @@ class Claimer:
             yield
         finally:
             self._under_way.discard(answered)
+            self._answered += 1
             answered.set_result(None)
 
     async def until_current(self) -> None:
@@ -211,6 +214,7 @@ class Claimer:
         await self._make_sure()
 
     async def adopt_held(self, lost: Sequence[Search]) -> None:
+        answered = self._answered
         for one, verdict in zip(lost, await self._ask([one.probe() for one in lost]), strict=True):
             match verdict:
                 case AlreadyClaimed():
@@ -218,6 +222,9 @@ class Claimer:
                 case Superseded(ended=True) | TooOld():
                     one.outcome = EndedElsewhere()
             one.forget_refusals()
+        if self._answered != answered:
+            # The shares of claims that were answered meanwhile count at once, and what was released before them does not yet.
+            await self._make_sure()
 
     # Choosing
 

@@ -4,6 +4,9 @@ listeners.
 A cell reports only its own instances, as their rows say. An event about an instance that has no row or is in another
 cell changes nothing, and is not repeated. A repeated event names the request and the project of the row: what the
 message says of them counts nowhere.
+
+If a cell reports an instance that is deleted already, it is told to delete the instance again. A late copy of the order to
+place the instance may have reached the cell after it had forgotten the instance.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +30,7 @@ from scheduler_worker.core.instances.lifecycle import (
     is_too_far_ahead,
     is_whole,
 )
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.rows import DELETED, InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.locked_rows import Ordered, take_steps
 
@@ -63,21 +66,21 @@ def cell_event_handlers(
         if not rows:
             return []
         said: list[Said] = []
-        # Of moves that wait again, since others got the room before their cell.
         causes = {ask.message.instance.id: ask for ask in ours}
-        for id_, again in rows.items():
-            if again.kept is not None:
-                said += await transaction.say([again], causes[id_])
+        for id_, row in rows.items():
+            # The move waits again, since others got the room before its cell; or a cell has a deleted instance again.
+            if row.kept is not None or (row.unsaid and row.told.state == DELETED):
+                said += await transaction.say([row], causes[id_])
         for ask in ours:
-            event, row = ask.message, rows.get(ask.message.instance.id)
-            if row is None:
+            event, read = ask.message, rows.get(ask.message.instance.id)
+            if read is None:
                 continue
-            if (known := as_known(row, event)) is not None:
+            if (known := as_known(read, event)) is not None:
                 said += repeater.repeated(known, ask)
-            elif is_too_far_ahead(row, event):
+            elif is_too_far_ahead(read, event):
                 reason = (
                     f"instance.sequence is {event.instance.sequence}: a cell is at most {SEQUENCE_AHEAD_MAX} ahead "
-                    f"of its instance's row, which is at {row.told.sequence}"
+                    f"of its instance's row, which is at {read.told.sequence}"
                 )
                 said.append(Bury(ask, reason))
         return said

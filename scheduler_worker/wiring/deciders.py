@@ -60,7 +60,7 @@ class Deciders:
             picture,
             plugins,
             alternates_max=settings.alternates_max,
-            make_sure=known.make_sure,
+            make_sure=self.claimer.until_current,
             chance=chance,
         )
         self.mover = Mover(
@@ -79,7 +79,7 @@ class Deciders:
             plugins,
             clock,
             alternates_max=settings.alternates_max,
-            make_sure=known.make_sure,
+            make_sure=self.claimer.until_current,
             hold=known.unclaimed.hold,
             chance=chance,
         )

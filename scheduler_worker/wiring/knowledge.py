@@ -4,12 +4,12 @@ from datetime import timedelta
 from functools import partial
 
 from bus.workers.station import FeedListener
-from scheduler_worker.aggregates.watch import AggregateWatch
+from scheduler_worker.aggregates.row_watch import AggregateWatch
 from scheduler_worker.cells.hearing import hear_cells
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.hosts.watch import HostWatch
+from scheduler_worker.hosts.row_watch import HostWatch
 from scheduler_worker.replica.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.waiting import WaitingSpecs
@@ -63,6 +63,7 @@ class Knowledge:
         share that is not claimed yet.
         """
         self.unclaimed.drop_all()
-        await self.replica.catch_up()
         await self.host_watch.look_again()
         await self.aggregate_watch.refresh()
+        # Last, for the shares of claims that are answered meanwhile count at once, and what was released before them does not.
+        await self.replica.catch_up()

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from scheduler_worker.claiming import together
+from scheduler_worker.claiming import all_or_nothing
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.outbox import Outbox
 from tests.simulation.cloud import Cloud
@@ -66,7 +66,7 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
     # A claim for five instances has two pages.
-    small_pages = replaced(together, "PAGE_BYTES_MAX", lambda _: 1_000)
+    small_pages = replaced(all_or_nothing, "PAGE_BYTES_MAX", lambda _: 1_000)
     watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.capacity.judged)
     looks = replaced(HostRegistry, "look", partial(_watched_looks, cloud.alarms))
     outbox = replaced(Outbox, "publish", _may_die_in_outbox)
@@ -132,13 +132,15 @@ async def _play(cloud: Cloud) -> None:
     connection = cloud.memory.connect("")
     loop = asyncio.get_running_loop()
     latest = cloud.plan.faults_end_s + cloud.plan.settle_s_max
-    while left := await unsettled(cloud, connection):
-        if loop.time() > latest:
+    is_settled = False
+    while (left := await unsettled(cloud, connection)) or not is_settled:
+        if left and loop.time() > latest:
             cloud.findings.breaks("everything settles", "; ".join(left[:5]))
             return
-        await asyncio.sleep(LOOK_S)
-    # The feed brings the last changes to the schedulers' pictures; if it has lost any, its positions show a gap.
-    await asyncio.sleep(FEED_S)
+        # The feed brings the last changes to the schedulers' pictures; if it has lost any, its positions show a gap.
+        # Meanwhile a host may count as down, and be evacuated: then all settles once more.
+        is_settled = not left
+        await asyncio.sleep(FEED_S if is_settled else LOOK_S)
     if wrong := await errors_at_the_end(cloud, connection):
         cloud.findings.breaks("everything settles", "; ".join(wrong[:5]))
     # If the answer to a claim comes after a scheduler has read everything anew, it counts that choice until the next

@@ -271,9 +271,17 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
 
 
 def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | None:
-    """The row after its cell has reported the instance; None if the report is not of this cell, or not new."""
+    """The row after its cell has reported the instance; None if the report is not of this cell, or not new.
+
+    If the instance is deleted, and its cell says that it became something else later, the row tells the cell again to
+    delete it. Older reports that the cell sends again do not count: it would send them once more with each answer.
+    """
     said, told = event.instance, row.told
-    if told.cell != event.cell or said.sequence <= row.heard or is_too_far_ahead(row, event):
+    if told.cell != event.cell or is_too_far_ahead(row, event):
+        return None
+    if _is_back(said, told) and not isinstance(event, InstanceDeleted):
+        return structs.replace(row, heard=max(row.heard, said.sequence), unsaid=True)
+    if said.sequence <= row.heard:
         return None
     sequence = max(told.sequence + 1, said.sequence)
     state = said.state if said.state in (SHELVED, OFFLOADED) else _STATES[type(event)]
@@ -360,6 +368,13 @@ def as_known(row: InstanceRow, event: CellEvent) -> CellEvent | None:
         return event
     known = structs.replace(said, request_id=told.request_id, name=told.name, project=told.project)
     return structs.replace(event, instance=known)
+
+
+def _is_back(said: InstanceState, told: InstanceState) -> bool:
+    """Does the cell have a deleted instance again, by a late copy of the order to place it?"""
+    if told.state != DELETED or told.changed_at is None or said.changed_at is None:
+        return False
+    return said.changed_at > told.changed_at
 
 
 def _is_before(said: InstanceState, told: InstanceState) -> bool:

@@ -22,7 +22,7 @@ from scheduler_worker.core.instances.rows import (
 _TOLD_BY_CELL = (ACTIVE, SHELVED, OFFLOADED, ERROR)
 
 
-def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one for each state
+def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: C901, PLR0911 - one for each state
     """The messages of the row's state; none if all of them have reached the broker."""
     if not row.unsaid:
         return ()
@@ -49,15 +49,9 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
         case "moving" if told.move is not None:
             return (MoveInCell(cell=told.cell, instance=told.id, move=told.move, choices=row.choices),)
         case "deleting":
-            return (
-                RemoveFromCell(
-                    cell=told.cell,
-                    instance=told.id,
-                    request_id=told.request_id,
-                    sequence=told.sequence,
-                    issued_at=row.issued_at,
-                ),
-            )
+            return (remove_of(row),)
+        case "deleted" if row.is_in_cell:
+            return (remove_of(row),)
         case "error" | "deleted":
             event = InstanceFailed if told.state == "error" else InstanceDeleted
             # Another worker's claim for an ended instance may be on its way, in any cell: placement frees or refuses it. The
@@ -67,6 +61,18 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
             return (event(cell=CELL0, instance=told), release)
         case _:
             return ()
+
+
+def remove_of(row: InstanceRow) -> RemoveFromCell:
+    """The order to the instance's cell to delete it."""
+    told = row.told
+    return RemoveFromCell(
+        cell=told.cell,
+        instance=told.id,
+        request_id=told.request_id,
+        sequence=told.sequence,
+        issued_at=row.issued_at,
+    )
 
 
 def release_of(instance: InstanceId, issued_at: datetime, project: str) -> ReleaseClaim:

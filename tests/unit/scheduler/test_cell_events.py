@@ -18,6 +18,7 @@ from bus.messages.build import (
     InstanceMoved,
     RequestId,
 )
+from bus.messages.cell import RemoveFromCell
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from bus.workers.station import Station
 from scheduler_worker.applications import Applications
@@ -87,8 +88,11 @@ def event(
     cell: str = "c1",
     sequence: int = 101,
     project: str = THEIRS,
+    at: datetime | None = None,
 ) -> CellEvent:
     said = structs.replace(an_active(number, sequence=sequence, cell=cell).instance, project=project)
+    if at is not None:
+        said = structs.replace(said, changed_at=at)
     return kind(cell=cell, instance=said)
 
 
@@ -147,6 +151,51 @@ async def test_a_repeated_event_names_the_project_of_the_row(kind: type[CellEven
         told = said.message.instance
         assert (told.project, told.name, told.request_id) == (THEIRS, "db", true.request_id)
         assert (told.id, told.sequence, told.host) == (true.id, 101, "h8")
+
+
+@pytest.mark.parametrize("sequence", [3, 101, 102])
+@pytest.mark.parametrize("on", ["here", "apart"])
+@pytest.mark.parametrize("kind", [InstanceActive, InstanceMoved, InstanceFailed])
+async def test_a_cell_that_has_a_deleted_instance_again_is_told_to_delete_it(
+    kind: type[CellEvent], on: str, sequence: int
+) -> None:
+    worker = await a_worker()
+    handlers = worker.apart if on == "apart" else worker.here
+    await worker.hear(event(InstanceDeleted, at=NOON))
+    gone = await worker.row()
+    later = NOON + timedelta(seconds=60)
+
+    said = await worker.hear(
+        event(kind, sequence=sequence, at=later),
+        event(kind, sequence=sequence, at=later, cell="c2"),
+        handlers=handlers,
+    )
+
+    (told,) = [each.message for each in said if isinstance(each, Tell) and not isinstance(each.message, kind)]
+    assert told == RemoveFromCell(
+        cell="c1",
+        instance=gone.id,
+        request_id=gone.told.request_id,
+        sequence=gone.told.sequence,
+        issued_at=gone.issued_at,
+    )
+    after = await worker.row()
+    # Until the broker has the order, a sweep sends it again.
+    assert after.has_to_say
+    assert structs.replace(after, heard=gone.heard, unsaid=False) == gone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_cell_sends_again_from_before_a_delete_is_not_answered(kind: type[CellEvent]) -> None:
+    # The cell repeats all that it could not send whenever it is told anything: answers would go round for ever.
+    worker = await a_worker()
+    await worker.hear(event(InstanceDeleted, at=NOON))
+
+    for sequence in (3, 101, 102):
+        said = await worker.hear(event(kind, sequence=sequence, at=NOON))
+
+        assert [each for each in said if isinstance(each, Tell) and not isinstance(each.message, kind)] == []
+    assert not (await worker.row()).has_to_say
 
 
 async def test_true_events_of_a_batch_are_repeated_beside_forged_ones() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +16,7 @@ from bus.workers.asking import NoAnswer
 from bus.workers.station import Station
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
@@ -28,18 +29,35 @@ from tests.unit.scheduler.test_scheduler_instances_hosts import a_row
 SETTINGS = SchedulerSettings()
 
 
+def a_claimer(
+    picture: Picture,
+    ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
+    make_sure: Callable[[], Awaitable[None]],
+    settings: SchedulerSettings = SETTINGS,
+) -> Claimer:
+    plugins = standard_plugins()
+    return Claimer(
+        picture,
+        Replica(
+            Station(MemoryBroker().as_user(), "s"),
+            picture,
+            lambda _: None,
+            waiting=WaitingSpecs(picture, plugins),
+            page=10,
+        ),
+        HostRegistry(picture, timedelta(minutes=1), lambda: datetime.now(UTC)),
+        ask_all,
+        make_sure=make_sure,
+        plugins=plugins,
+        settings=settings,
+        chance=random.Random(7),
+        clock=lambda: datetime.now(UTC),
+    )
+
+
 @pytest.mark.asyncio
 async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> None:
     picture = a_picture(a_state("h1"))
-    registry = HostRegistry(picture, timedelta(minutes=1), lambda: datetime.now(UTC))
-    station = Station(MemoryBroker().as_user(), "s")
-    replica = Replica(
-        station,
-        picture,
-        lambda _: None,
-        waiting=WaitingSpecs(picture, standard_plugins()),
-        page=10,
-    )
     seen: list[int] = []
 
     async def nobody_answers(_questions: Sequence[Message]) -> Sequence[Message]:
@@ -48,17 +66,7 @@ async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> No
 
     async def sure() -> None: ...
 
-    claimer = Claimer(
-        picture,
-        replica,
-        registry,
-        nobody_answers,
-        make_sure=sure,
-        plugins=standard_plugins(),
-        settings=SETTINGS,
-        chance=random.Random(7),
-        clock=lambda: datetime.now(UTC),
-    )
+    claimer = a_claimer(picture, nobody_answers, sure)
     row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
     with pytest.raises(NoAnswer):
         await claimer.find_hosts([Search(row.id, row.issued_at, build, a_spec())])
@@ -70,14 +78,6 @@ async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> No
 @pytest.mark.asyncio
 async def test_other_batches_that_claim_without_end_do_not_keep_a_request_for_ever() -> None:
     picture = a_picture(a_state("h1", vcpus(4, used=4)))
-    registry = HostRegistry(picture, timedelta(minutes=1), lambda: datetime.now(UTC))
-    replica = Replica(
-        Station(MemoryBroker().as_user(), "s"),
-        picture,
-        lambda _: None,
-        waiting=WaitingSpecs(picture, standard_plugins()),
-        page=10,
-    )
     others = ExitStack()
     looks = 0
 
@@ -93,17 +93,7 @@ async def test_other_batches_that_claim_without_end_do_not_keep_a_request_for_ev
         # Its verdict comes as soon as somebody waits for it.
         asyncio.get_running_loop().call_soon(others.close)
 
-    claimer = Claimer(
-        picture,
-        replica,
-        registry,
-        nothing_held,
-        make_sure=another_batch_claims,
-        plugins=standard_plugins(),
-        settings=SchedulerSettings(claims_max=5),
-        chance=random.Random(7),
-        clock=lambda: datetime.now(UTC),
-    )
+    claimer = a_claimer(picture, nothing_held, another_batch_claims, SchedulerSettings(claims_max=5))
     row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
     search = Search(row.id, row.issued_at, build, a_spec())
 
@@ -111,3 +101,29 @@ async def test_other_batches_that_claim_without_end_do_not_keep_a_request_for_ev
 
     assert isinstance(search.outcome, NoValidHost)
     assert looks == 5
+
+
+@pytest.mark.asyncio
+async def test_the_picture_catches_up_again_if_a_claim_was_answered_while_placement_was_asked() -> None:
+    # Its share counts at once, and what placement had released before it not yet.
+    picture = a_picture(a_state("h1", vcpus(4, used=4)))
+    looks = 0
+
+    async def nothing_held(questions: Sequence[Message]) -> Sequence[Message]:
+        with claimer.claiming():
+            "Another batch's claim is answered meanwhile."
+        full = DoesNotFit(shortfalls=())
+        return [ClaimAnswered(consumer=WEB, attempt=1, verdict=full) for _ in questions]
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    claimer = a_claimer(picture, nothing_held, look, SchedulerSettings(claims_max=5))
+    row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
+    search = Search(row.id, row.issued_at, build, a_spec())
+
+    await claimer.find_hosts([search])
+
+    assert isinstance(search.outcome, NoValidHost)
+    assert looks == 2
