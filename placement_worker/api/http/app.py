@@ -188,7 +188,7 @@ async def _send(answer: RenderedAnswer, added: Mapping[str, str], send: Send) ->
         {
             "type": "http.response.start",
             "status": answer.status.value,
-            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+            "headers": [_line(name, value) for name, value in headers.items()],
         }
     )
     for number, piece in enumerate(answer.pieces, 1):
@@ -197,3 +197,9 @@ async def _send(answer: RenderedAnswer, added: Mapping[str, str], send: Send) ->
         if has_more:
             # A client that reads as fast as the server writes must not make all others wait.
             await asyncio.sleep(0)
+
+
+def _line(name: str, value: str) -> tuple[bytes, bytes]:
+    # It may contain what a client sent, and must not become a second header.
+    assert "\n" not in value, f"{name!r} has a line break in {value!r}"
+    return name.encode("latin-1"), value.encode("latin-1")

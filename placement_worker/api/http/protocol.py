@@ -2,6 +2,10 @@
 
 Input that is not HTTP, or is too long, is refused here with the same form of errors as the API's own. The application
 never gets it, since the parser stops before there is a request.
+
+This extends uvicorn's own protocol class, whose attributes are not documented: uvicorn has no settings for the size of a
+head, for the time that a head or the reading of an answer may take, for connections by address, and for the form of a
+refusal. With such settings this module could go. tests/unit/brokers/test_private_parts.py lists what it uses.
 """
 
 import asyncio
@@ -11,16 +15,9 @@ from typing import Final
 from uuid import uuid4
 
 import httptools
-from uvicorn._types import (
-    ASGI3Application,
-    ASGIReceiveCallable,
-    ASGISendCallable,
-    Scope,
-)
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from placement_worker.api.grammar.rendering import REQUEST_ID, error_body
-from placement_worker.api.http.answer_writer import AnswerWriter
 from placement_worker.api.http.connections import Closed, Connections
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.problems import ApiError, bad_request
@@ -111,6 +108,8 @@ class PlacementProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None:
             self.open_connections.is_idle(self)
+        if self.transport.is_closing():
+            self._limit_rest()
 
     def timeout_keep_alive_handler(self) -> None:
         if self._answer_due is not None:
@@ -165,6 +164,9 @@ class PlacementProtocol(HttpToolsProtocol):
     def close(self) -> None:
         """Close the connection after the rest of the output is sent. A client that does not read it in time is cut off."""
         self.transport.close()
+        self._limit_rest()
+
+    def _limit_rest(self) -> None:
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.limits.answer_s_max, self.transport.abort)
 
@@ -189,12 +191,6 @@ class PlacementProtocol(HttpToolsProtocol):
                 f"There are more than {self.limits.headers_max} headers",
             )
         super().on_header(name, value)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        async def answered_at_once(scope: Scope, receive: ASGIReceiveCallable, _: ASGISendCallable) -> None:
-            await app(scope, receive, AnswerWriter(cycle, self.close).send)
-
-        super()._start_asgi_task(cycle, answered_at_once)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse input that the parser could not read. uvicorn calls it while the parser's error, which tells what is

@@ -96,9 +96,8 @@ class HttpServer:
             # uvicorn passes it to call_later, which accepts fractions of seconds.
             timeout_keep_alive=settings.idle_s_max,  # type: ignore[arg-type]
             timeout_graceful_shutdown=drain_s_max,
+            ssl_context_factory=None if tls is None else lambda *_: tls,
         )
-        config.load()
-        config.ssl = tls
         self._server = PartServer(config)
 
     @property
