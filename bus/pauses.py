@@ -1,7 +1,7 @@
 """How long to pause before work that failed is tried again: the one formula of all rooms.
 
-Tenacity's own waits are not used: they draw from the global random generator and not from one that is given, and they
-belong to a loop of tenacity, while most tries are counted on a row, in a message or by a part.
+Tenacity's own waits are not used, for two reasons. They draw from the global random generator, and not from one that is
+given. And they belong to a loop of tenacity, but most tries are counted on a row, in a message or by a part.
 """
 
 from datetime import timedelta

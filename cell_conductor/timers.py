@@ -19,8 +19,8 @@ from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost, decide
 from cell_conductor.core.instance import ConductorRules, DrawId, Instance
+from cell_conductor.core.moving_together import answers_of_all, others_of
 from cell_conductor.core.swapping import Question, SwapAnswered
-from cell_conductor.core.together import answers_of_all, others_of
 from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from bus.clock import now
-from bus.configuration.addresses import BadSetting
+from bus.configuration.sections import BadSetting
 from bus.message import ConsumerId
 from bus.process import Part
 from bus.workers.station import Station

@@ -27,12 +27,12 @@ from bus.messages.candidates import (
 )
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
 from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, answering
+from placement_worker.classes_and_traits import KnownNames
 from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.found import FoundCandidate as Found
+from placement_worker.core.candidates.found import FoundCandidate
 from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group, Preferred
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM
 from placement_worker.searching import Searcher
 from placement_worker.store import KeptAnswers
@@ -230,7 +230,7 @@ def _group(group: RequestGroup) -> Group:
     )
 
 
-def _candidate(index: ProviderIndex, found: Found) -> Candidate:
+def _candidate(index: ProviderIndex, found: FoundCandidate) -> Candidate:
     """Translate a candidate that the search found into the form that messages have.
 
     Its host is the root of the first provider that gives something and does not share with other trees. If all of them

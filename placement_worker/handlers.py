@@ -29,8 +29,10 @@ from bus.messages.placement import (
 )
 from bus.workers.handling import Answer, Bury, Handlers, Received, Said, Tell, answering
 from placement_worker.admin_handlers import question_handlers, write_handlers
+from placement_worker.all_or_nothing_handlers import together_handlers
 from placement_worker.books_handlers import books_handlers
 from placement_worker.candidate_handlers import candidate_handlers
+from placement_worker.classes_and_traits import KnownNames
 from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
@@ -39,12 +41,10 @@ from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.crowded_owners import CrowdedOwners
-from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM, bytes_of, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
-from placement_worker.together_handlers import together_handlers
 from placement_worker.view import ProviderView
 
 # Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.

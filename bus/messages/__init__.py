@@ -6,6 +6,7 @@ from bus.message import Message
 from bus.messages import (
     administration,
     aggregates,
+    all_or_nothing,
     applications,
     books,
     build,
@@ -18,7 +19,6 @@ from bus.messages import (
     moves,
     placement,
     planning,
-    together,
 )
 
 ALL: tuple[type[Message], ...] = (
@@ -109,8 +109,8 @@ ALL: tuple[type[Message], ...] = (
     aggregates.AggregatesFound,
     aggregates.AggregateChanged,
     placement.ClaimResources,
-    together.ClaimTogether,
-    together.ClaimsAnswered,
+    all_or_nothing.ClaimTogether,
+    all_or_nothing.ClaimsAnswered,
     placement.SwapClaim,
     placement.ReleaseClaim,
     placement.ClaimAnswered,

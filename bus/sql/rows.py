@@ -114,6 +114,9 @@ class RowColumns:
         """
         key, *others = self._own
         shared_keys = [name for name in self._shared if self._table.c[name].primary_key]
+        assert all(isinstance(self._table.c[name].type, sa.String) for name in shared_keys), (
+            "compared by `|| ''`"
+        )
         written = {name: f"new.{name}" for name in others} | instead
         setting = ", ".join(f"{name} = {value}" for name, value in written.items())
         update = f"UPDATE {self._table.name} AS kept SET {setting}"

@@ -183,9 +183,9 @@ def end_of(message: Message) -> str:
 
 @functools.cache
 def reader_of_end(kind: type[Message]) -> Callable[[Any], str]:
-    """`end_of` for messages of this type, without the steps that would find it for each message anew.
+    """Returns `end_of` for messages of one type. It is made once for each type, since a message takes it often.
 
-    A test checks that messages of each type have that field.
+    A test checks that messages of each type have the field that is read.
     """
     match ROUTES[type_of(kind)].scope:
         case Scope.CELL:

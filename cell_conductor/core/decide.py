@@ -53,6 +53,7 @@ from cell_conductor.core.move_answers import (
 )
 from cell_conductor.core.move_steps import end_freed
 from cell_conductor.core.moving import free_both_hosts, on_end_move, on_move
+from cell_conductor.core.moving_together import gather, is_gathered, on_answer_for_all, waits_for_others
 from cell_conductor.core.rebuilding import leave_rebuild, on_rebuild, on_rebuild_time_up, on_redeployed
 from cell_conductor.core.swapping import (
     Question,
@@ -65,7 +66,6 @@ from cell_conductor.core.swapping import (
     on_swap_answered,
     pass_over_lost,
 )
-from cell_conductor.core.together import gather, is_gathered, on_answer_for_all, waits_for_others
 from cell_conductor.core.transition import Transition, destroy_order
 from cell_conductor.core.unshelving import end_built, end_unbuilt
 

@@ -132,7 +132,7 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     how the move ends, and `reason` says why. No further destination is tried after that.
 
     `asks_alone`: a question for several instances was granted before it was answered. The next question is for this
-    instance alone, and its answer says what the instance holds (together.py).
+    instance alone, and its answer says what the instance holds (moving_together.py).
     """
 
     step: Step

@@ -28,7 +28,7 @@ An evacuation spawns the instance at its destination: its source is down. The so
 only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build; only one that
 is freeing its share is waited for, until it has destroyed the instance or is dead. So an instance that is offloaded is nowhere.
 
-Instances that move together wait for each other at the steps that ask placement, and when they have arrived (together.py).
+Instances that move together wait for each other at the steps that ask placement, and when they have arrived (moving_together.py).
 """
 
 from typing import assert_never

@@ -2,7 +2,7 @@
 
 The rules are in `bus.auditing`.
 
-reading.py         asks placement, the API level, the cells and the hosts, page by page side by side.
+books_reader.py    asks placement, the API level, the cells and the hosts, page by page side by side.
 auditing.py        one audit: looks twice, and mends.
 audit_command.py   `moor audit`
 """

@@ -23,10 +23,10 @@ from moor.books.auditing import (
     audited,
     with_computes,
 )
-from moor.books.reading import BooksReader
+from moor.books.books_reader import BooksReader
 from moor.client import Client, client, hosts_of
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, out, run
-from moor.settings import Settings
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, option_of, out, run
+from moor.settings import TOP, Settings
 from moor.showing import check_known, check_one_cell
 
 # Exit codes of this command; the others are in moor/options.py.
@@ -133,24 +133,8 @@ def audit(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on: look again and again, and print only what changes.")
     ] = False,
-    every: Annotated[
-        int,
-        typer.Option(
-            envvar="MOOR_AUDIT_EVERY",
-            min=1,
-            metavar="SECONDS",
-            help="The pause between two looks of --follow.",
-        ),
-    ] = 60,
-    settle: Annotated[
-        int,
-        typer.Option(
-            envvar="MOOR_AUDIT_SETTLE",
-            min=0,
-            metavar="SECONDS",
-            help="What changed within this time is in flight, and is not judged.",
-        ),
-    ] = 60,
+    every: Annotated[int, option_of(TOP, "audit_every", metavar="SECONDS")] = 60,
+    settle: Annotated[int, option_of(TOP, "audit_settle", metavar="SECONDS")] = 60,
     cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
     host: Annotated[str, typer.Option(help="Only instances that any of the books has on this host.")] = "",
     patience: Annotated[

@@ -15,12 +15,12 @@ from placement_worker.api.endpoints import (
     usages,
 )
 from placement_worker.api.grammar import query_schemas, schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.backend import Backend
 from placement_worker.api.grammar.routing import Handler, HttpRoute
 from placement_worker.api.values.request import Reply, Request
+from placement_worker.classes_and_traits import KnownNames
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
 from placement_worker.store import Records
 from placement_worker.view import ProviderView

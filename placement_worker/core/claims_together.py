@@ -10,6 +10,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from bus.message import ConsumerId, ProviderId
+from bus.messages.all_or_nothing import (
+    AllClaimed,
+    ClaimPlace,
+    ClaimTogether,
+    ShareTemplate,
+    TemplateAmount,
+)
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
@@ -23,13 +30,6 @@ from bus.messages.placement import (
     Share,
     Superseded,
     TooOld,
-)
-from bus.messages.together import (
-    AllClaimed,
-    ClaimPlace,
-    ClaimTogether,
-    ShareTemplate,
-    TemplateAmount,
 )
 from placement_worker.core.claims import judge_order
 from placement_worker.core.drafts.ledger_draft import LedgerDraft

@@ -3,7 +3,7 @@
     orders.py      handlers of orders
     membership.py  adds hosts to an aggregate and removes them, at placement
     questions.py   handlers of questions
-    watch.py       reads the rows of aggregates
+    row_watch.py   reads the rows of aggregates
 
 The rules are in core/aggregates/.
 """

@@ -1,7 +1,7 @@
 """Orders to move several instances at once: which instances one order moves, and why they may not move that way.
 
 Members of an affinity group leave their host together, or not at all: an order for one of them names the others, or asks for
-the whole group. They move to one host (core/choosing/together.py). Members of a soft group each get their own host: chosen in
+the whole group. They move to one host (core/choosing/one_host_for_all.py). Members of a soft group each get their own host: chosen in
 one batch, they follow each other.
 """
 

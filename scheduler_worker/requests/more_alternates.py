@@ -51,7 +51,7 @@ class AlternatesFinder:
         clock: Callable[[], datetime],
         *,
         alternates_max: int,
-        make_sure: Callable[[], Awaitable[None]],
+        make_sure: Callable[[], Awaitable[object]],
         hold: Callable[[Sequence[InstanceRow]], None],
         chance: random.Random,
     ) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from bus.messages.build import BuildRejected, NoValidHost
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Leaving
+from scheduler_worker.core.choosing.one_host_for_all import choose_together
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.together import choose_together
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.requests.move_needs import MoveNeeds, NeedsFound
@@ -23,7 +23,7 @@ class MoveHostFinder:
         plugins: Plugins,
         *,
         alternates_max: int,
-        make_sure: Callable[[], Awaitable[None]],
+        make_sure: Callable[[], Awaitable[object]],
         chance: random.Random,
     ) -> None:
         self._picture = picture

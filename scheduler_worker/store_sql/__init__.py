@@ -1,6 +1,7 @@
-"""The scheduler's rows in SQL. Each statement is made once for both databases.
+"""The scheduler's rows in SQL. Nearly all statements are made from one description of a row, for both databases.
 
-`bus.sql.upgrade(url, "scheduler_worker")` creates the tables first. A batch is a constant number of statements.
+The tables must exist: `bus.sql.upgrade(url, "scheduler_worker")` creates them. However large a batch is, it takes the
+same number of statements.
 
     accepting.py        requests, each written once
     rows.py             an instance's columns, the hot statements, and the codec

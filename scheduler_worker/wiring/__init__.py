@@ -20,7 +20,7 @@ from bus.parts import set_beside
 from bus.process import Part
 from bus.workers.station import Station, by_station
 from scheduler_worker.application_queues import ApplicationQueues
-from scheduler_worker.cells.watch import CellWatch
+from scheduler_worker.cells.down_watch import CellWatch
 from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting

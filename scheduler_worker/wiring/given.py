@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from bus.configuration.addresses import BadSetting
+from bus.configuration.sections import BadSetting
 from bus.configuration.settings import BusSettings
 from bus.workers.station import Station
 from scheduler_worker.core.choosing.plugins import Plugins

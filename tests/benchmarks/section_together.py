@@ -14,15 +14,15 @@ import msgspec
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
+from bus.messages.all_or_nothing import AllClaimed, ClaimsAnswered, ClaimTogether
 from bus.messages.hosts import HostState
 from bus.messages.placement import ClaimResources, ReportedInventory, ReportInventory
-from bus.messages.together import AllClaimed, ClaimsAnswered, ClaimTogether
 from bus.sql import upgrade
 from bus.workers.handling import Weighed
 from placement_worker.core.claims_together import places_in_pages
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
-from scheduler_worker.claiming.together import PAGE_BYTES_MAX
+from scheduler_worker.claiming.all_or_nothing import PAGE_BYTES_MAX
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

@@ -9,6 +9,15 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.all_or_nothing import (
+    AllClaimed,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    PageKept,
+    PagesMissing,
+    RefusedPlace,
+)
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimResources,
@@ -22,19 +31,10 @@ from bus.messages.placement import (
     Superseded,
     TooOld,
 )
-from bus.messages.together import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    PageKept,
-    PagesMissing,
-    RefusedPlace,
-)
 from bus.workers.handling import Answer, Received, Weighed
+from placement_worker.all_or_nothing_handlers import CONSUMERS_AT_ONCE_MAX, together_handlers
 from placement_worker.core.claims_together import claims_of, places_in_pages
 from placement_worker.store import KeptPage
-from placement_worker.together_handlers import CONSUMERS_AT_ONCE_MAX, together_handlers
 from tests.contracts.placement_orders import (
     GROUP,
     HORIZON,

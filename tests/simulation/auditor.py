@@ -16,7 +16,7 @@ from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenCon
 from bus.messages.build import AskInstances, InstancesFound
 from bus.workers.station import Station
 from moor.books.auditing import AuditOptions, Finding, audited, with_computes
-from moor.books.reading import BooksReader
+from moor.books.books_reader import BooksReader
 from moor.client import answer_of, hosts_of
 from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.plan import CELLS

@@ -13,6 +13,7 @@ from bus.broker import Broker
 from bus.codec import CODEC
 from bus.configuration.settings import BusSettings
 from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.all_or_nothing import ClaimsAnswered, ClaimTogether
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
@@ -42,7 +43,6 @@ from bus.messages.placement import (
     Share,
     SnapshotPage,
 )
-from bus.messages.together import ClaimsAnswered, ClaimTogether
 from bus.process import Part, run_until
 from bus.topology import CELL0, EVENTS, Grant
 from bus.workers.handling import Received, Said, Tell

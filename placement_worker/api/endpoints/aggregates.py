@@ -6,7 +6,7 @@ from bus.message import AggregateId
 from bus.messages.administration import SetAggregates
 from placement_worker.api.endpoints.traits import MOVED_MEANWHILE
 from placement_worker.api.grammar import schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
+from placement_worker.api.grammar.backend import Backend, path_provider
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 

@@ -14,7 +14,7 @@ from bus.messages.administration import (
 from bus.messages.placement import NO_OWNER, ResourceAmount
 from placement_worker.api.endpoints.usages import UNKNOWN
 from placement_worker.api.grammar import schemas
-from placement_worker.api.grammar.endpoint_inputs import PAGE, Backend
+from placement_worker.api.grammar.backend import PAGE, Backend
 from placement_worker.api.grammar.validators import uuid_in
 from placement_worker.api.values.problems import bad_request, not_found
 from placement_worker.api.values.request import Reply, Request

@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.candidates import TooCostly
 from placement_worker.api.endpoints.candidates_text import TREES, Summaries, requests_text
 from placement_worker.api.grammar import query_schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.backend import Backend
 from placement_worker.api.grammar.queries import candidates_query, traits_named
 from placement_worker.api.grammar.refusals import too_costly
 from placement_worker.api.values.pieces import Pieces, pieces_of, with_commas
@@ -16,7 +16,7 @@ from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows
-from placement_worker.core.candidates.found import FoundCandidates as Found
+from placement_worker.core.candidates.found import FoundCandidates
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
@@ -77,7 +77,7 @@ class CandidatesEndpoint:
         return pieces_of(parts())
 
 
-def _all_giving(found: Found, index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Rows:
+def _all_giving(found: FoundCandidates, index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Rows:
     """The providers that the summaries need before 1.29, if a limit has cut the list of candidates.
 
     The search runs again without the limit. Its result is cut to the trees of the candidates that remained in the list.

@@ -14,7 +14,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NotAllowed
 from placement_worker.api.grammar import schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.backend import Backend
 from placement_worker.api.grammar.names import classes_in_order
 from placement_worker.api.grammar.refusals import NO_SUCH_CLASS, HttpRefusal, Refusals, refusal
 from placement_worker.api.values.problems import not_found

@@ -20,7 +20,7 @@ from bus.messages.placement import (
     ReportedInventory,
 )
 from placement_worker.api.grammar import schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
+from placement_worker.api.grammar.backend import Backend, path_provider
 from placement_worker.api.grammar.names import classes_in_order
 from placement_worker.api.grammar.refusals import IN_USE, NO_SUCH_CLASS, HttpRefusal, Refusals, refusal
 from placement_worker.api.values.problems import (

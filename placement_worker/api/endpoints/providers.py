@@ -17,7 +17,7 @@ from bus.messages.administration import (
 from bus.messages.placement import InventoryInUse, ProviderState
 from placement_worker.api.endpoints.provider_filter import providers_that
 from placement_worker.api.grammar import query_schemas, schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
+from placement_worker.api.grammar.backend import Backend, path_provider
 from placement_worker.api.grammar.queries import provider_query, traits_named
 from placement_worker.api.grammar.refusals import HttpRefusal, Refusals
 from placement_worker.api.values.pieces import rows_in_turns

@@ -7,7 +7,7 @@ from bus.messages.administration import ProviderInventories, Reshape
 from placement_worker.api.endpoints.allocations import consumers_in, uuid_key
 from placement_worker.api.endpoints.inventories import inventories_in
 from placement_worker.api.grammar import schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.backend import Backend
 from placement_worker.api.values.request import Reply, Request
 
 

@@ -15,7 +15,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NotAllowed
 from placement_worker.api.grammar import query_schemas, schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
+from placement_worker.api.grammar.backend import Backend, path_provider
 from placement_worker.api.grammar.names import standard_first
 from placement_worker.api.grammar.refusals import NO_SUCH_TRAIT, HttpRefusal, Refusals, refusal
 from placement_worker.api.values.problems import CONCURRENT_UPDATE, bad_request, not_found

@@ -2,7 +2,7 @@
 
 from bus.messages.administration import TypeUsage
 from placement_worker.api.grammar import query_schemas
-from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.backend import Backend
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.placement import INTEGER_MAX, Claimed, Released
-from placement_worker import admin_writes, handlers, together_handlers
+from placement_worker import admin_writes, all_or_nothing_handlers, handlers
 from placement_worker.core import capacity, claims, shares
 from placement_worker.core.drafts import ledger_draft
 from tests.simulation.replacing import replaced
@@ -138,7 +138,7 @@ def page_decided_before_all_came() -> AbstractContextManager[None]:
 
         return whole
 
-    return replaced(together_handlers, "_whole", planted)
+    return replaced(all_or_nothing_handlers, "_whole", planted)
 
 
 def trees_locked_before_consumers() -> AbstractContextManager[None]:

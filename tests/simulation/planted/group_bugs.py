@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cell_conductor.core import together
+from cell_conductor.core import moving_together
 from placement_worker.core import claims, swaps
 from placement_worker.core.drafts.group_draft import GroupsDraft
 from tests.simulation.replacing import replaced
@@ -32,7 +32,7 @@ def swap_not_judged() -> AbstractContextManager[None]:
 
 def others_not_called_back() -> AbstractContextManager[None]:
     """If the destination fails for one of several that move together, the others stay there."""
-    return replaced(together, "_call_back", lambda _real: lambda _inside: None)
+    return replaced(moving_together, "_call_back", lambda _real: lambda _inside: None)
 
 
 def only_the_first_swap_judged() -> AbstractContextManager[None]:

@@ -30,10 +30,10 @@ from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import HostSize, SimulatedHost
 from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
-from moor.books.reading import BooksReader
+from moor.books.books_reader import BooksReader
 from moor.client import answer_of, hosts_of, running, until_choosable
 from moor.clouds.cloud import cloud
-from moor.tuning import CloudSettings
+from moor.settings import CloudSettings
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.settings import SchedulerSettings

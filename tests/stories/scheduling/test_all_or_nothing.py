@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message, ProviderId
+from bus.messages.all_or_nothing import AllClaimed, ClaimTogether, NoneClaimed, PageKept
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -29,10 +30,9 @@ from bus.messages.placement import (
     Share,
     Superseded,
 )
-from bus.messages.together import AllClaimed, ClaimTogether, NoneClaimed, PageKept
 from bus.workers.station import Station
 from moor.client import pages_of
-from scheduler_worker.claiming import together
+from scheduler_worker.claiming import all_or_nothing
 from scheduler_worker.settings import SchedulerSettings
 from tests.stories.cloud import (
     QUICK,
@@ -144,7 +144,7 @@ async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(
 async def test_a_request_of_several_pages_is_claimed_whole(
     bus: str, books: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "PAGE_BYTES_MAX", 700)
+    monkeypatch.setattr(all_or_nothing, "PAGE_BYTES_MAX", 700)
     interfering = InterferingOnce(nothing)
     async with (
         cloud(bus, books) as setup,

@@ -44,7 +44,7 @@ from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import DrawId, Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from cell_conductor.wiring import rules_of
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -660,5 +660,5 @@ def test_the_batch_is_decided_in_its_order() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="retry_delay_s_first is 9"):
         ConductorSettings(retry_delay_s_first=9, retry_delay_s_max=3)
-    with pytest.raises(ValueError, match="must be more than 0"):
-        ConductorSettings(attempt_timeout_s=0)
+    with pytest.raises(ValueError, match="must be a number, more than 0"):
+        CONDUCTOR.read({"MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "0"})

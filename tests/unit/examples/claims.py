@@ -1,6 +1,15 @@
 """Examples of the messages about claims, reports, and the feed of changes."""
 
 from bus.message import Message
+from bus.messages.all_or_nothing import (
+    ClaimPlace,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    RefusedPlace,
+    ShareTemplate,
+    TemplateAmount,
+)
 from bus.messages.placement import (
     AskMembers,
     AskRevisions,
@@ -29,15 +38,6 @@ from bus.messages.placement import (
     Shortfall,
     SnapshotPage,
     SwapClaim,
-)
-from bus.messages.together import (
-    ClaimPlace,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    RefusedPlace,
-    ShareTemplate,
-    TemplateAmount,
 )
 from tests.unit.examples.values import (
     AFFINITY,

@@ -8,8 +8,8 @@ from bus.message import Message
 from bus.messages.candidates import AskCandidates, Candidates, CandidatesFound, RequestGroup, TooCostly
 from bus.workers.handling import Answer, ReadOnly, Received
 from placement_worker.candidate_handlers import candidate_handlers
+from placement_worker.classes_and_traits import KnownNames
 from placement_worker.core.candidates.budget import ALLOWANCE_S_MAX, SearchLimits
-from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
 from placement_worker.view import ProviderView
 from tests.contracts.placement_orders import VOCABULARY

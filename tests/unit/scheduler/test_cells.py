@@ -19,14 +19,14 @@ from bus.workers.station import Station
 from cell_conductor.beating import heartbeats
 from cell_conductor.questions import question_handlers
 from cell_conductor.store import ConductorStore
+from scheduler_worker.cells.down_watch import CellWatch
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.questions import cell_questions
 from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
-from scheduler_worker.cells.watch import CellWatch
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.store import KnownCell
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_store
@@ -230,13 +230,13 @@ def test_by_setting_new_instances_go_to_a_cell_that_is_down_and_its_silent_hosts
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"cell_down_s": 0.0}, "cell_down_s is 0.0, must be more than 0"),
-        ({"live_answer_s": 0.0}, "live_answer_s is 0.0, must be more than 0"),
+        ({"MOOR_SCHEDULER_CELL_DOWN_S": "0.0"}, "cell_down_s is '0.0' .* must be a number, more than 0"),
+        ({"MOOR_SCHEDULER_LIVE_ANSWER_S": "0.0"}, "live_answer_s is '0.0' .* must be a number, more than 0"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(fields: dict[str, object], why: str) -> None:
+def test_settings_that_cannot_work_are_refused(fields: dict[str, str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        structs.replace(SchedulerSettings(), **fields)
+        SCHEDULER.read(fields)
 
 
 def test_cells_that_are_waited_for_are_down_before_their_hosts_are() -> None:

@@ -13,6 +13,7 @@ from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Leaving
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, refused_by_group
 from scheduler_worker.core.picture.picture import Picture
@@ -191,7 +192,7 @@ class CountingFilter(Filter):
         self.passes_made += 1
         return hosts.everyone()
 
-    def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
+    def reason(self, _host: OneHost, _spec: InstanceSpec) -> str:
         raise AssertionError("it refuses no host")
 
 

@@ -10,7 +10,7 @@ from bus.message import ProviderId
 from bus.messages.hosts import HostState
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.hosts.watch import HostWatch
+from scheduler_worker.hosts.row_watch import HostWatch
 from scheduler_worker.store import HostQuery
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s

@@ -10,6 +10,14 @@ from uuid import UUID
 import pytest
 
 from bus.message import ConsumerId, Message
+from bus.messages.all_or_nothing import (
+    AllClaimed,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    PagesMissing,
+    RefusedPlace,
+)
 from bus.messages.build import BuildInstance, Flavor, InstanceId, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.placement import (
@@ -23,16 +31,8 @@ from bus.messages.placement import (
     Shortfall,
     Superseded,
 )
-from bus.messages.together import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    PagesMissing,
-    RefusedPlace,
-)
+from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.claiming.together import TogetherFinder
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, SearchRefused
 from scheduler_worker.core.picture.picture import Picture

@@ -22,6 +22,15 @@ from msgspec import structs
 from bus.broker import PARCEL_BYTES_MAX
 from bus.errors import WrongAnswer
 from bus.message import Message
+from bus.messages.all_or_nothing import (
+    AllClaimed,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    PageKept,
+    PagesMissing,
+    RefusedPlace,
+)
 from bus.messages.build import ClaimRefused, NoValidHost
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -30,15 +39,6 @@ from bus.messages.placement import (
     ClaimVerdict,
     GroupRefused,
     NotAllowed,
-)
-from bus.messages.together import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    PageKept,
-    PagesMissing,
-    RefusedPlace,
 )
 from placement_worker.core.claims_together import places_in_pages
 from scheduler_worker.claiming.search import Search

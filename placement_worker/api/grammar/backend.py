@@ -19,7 +19,7 @@ from placement_worker.api.grammar.refusals import (
 from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
 from placement_worker.api.values.problems import ApiError, bad_request
 from placement_worker.api.values.request import Request
-from placement_worker.known_names import KnownNames
+from placement_worker.classes_and_traits import KnownNames
 from placement_worker.replica import ProviderReplica
 from placement_worker.store import Records
 from placement_worker.view import ProviderView

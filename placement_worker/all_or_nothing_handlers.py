@@ -11,9 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from bus.message import ConsumerId
-from bus.messages.cells import page_that_fits
-from bus.messages.placement import NotAllowed, ShapeMoved
-from bus.messages.together import (
+from bus.messages.all_or_nothing import (
     AllClaimed,
     ClaimsAnswered,
     ClaimTogether,
@@ -22,6 +20,8 @@ from bus.messages.together import (
     PagesMissing,
     RefusedPlace,
 )
+from bus.messages.cells import page_that_fits
+from bus.messages.placement import NotAllowed, ShapeMoved
 from bus.workers.handling import Answer, Handlers, Received, Said, Weighed
 from placement_worker.core.claims_together import Refusal, TogetherJudgement, claims_of, decide_together
 from placement_worker.core.ledger import SentOrder
