@@ -17,11 +17,11 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, Flavor, FlavorChange, InstanceActive, InstanceId, InstanceMoved
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
-from moor.client import hearing, until_choosable
+from moor.client import Feed, hearing, until_choosable
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.tuning import CloudSettings
+from moor.settings import CloudSettings
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("bus", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
@@ -61,45 +61,43 @@ async def operations(cloud: TemporaryCloud, calls: Calls) -> dict[str, set[Place
     await until_choosable(cloud.client, lambda hosts: len(hosts) == HOSTS + NODES)
     booted: list[InstanceId] = []
 
-    async def boot() -> None:
-        event = await _until(
-            cloud,
-            InstanceActive,
-            cloud.client.ask(BuildInstance(request_id=new_request_ids(1)[0], flavor=FLAVOR)),
-        )
-        booted.append(event.instance.id)
+    node = (await cloud.nodes())[0]
 
-    async def resize() -> None:
-        order = MoveInstance(
-            request_id=new_request_ids(1)[0], instance=booted[0], kind="resize", change=FlavorChange(vcpus=2)
-        )
-        await _until(cloud, InstanceMoved, cloud.client.ask(order))
+    async def ask(order: Message) -> None:
+        await cloud.client.ask(order)
 
-    async def maintenance() -> None:
-        node = (await cloud.nodes())[0]
+    async with hearing(cloud.client, "#") as heard:
 
-        async def order() -> None:
+        async def boot() -> None:
+            await ask(BuildInstance(request_id=new_request_ids(1)[0], flavor=FLAVOR))
+            booted.append((await _next(heard, InstanceActive)).instance.id)
+
+        async def resize() -> None:
+            request_id, change = new_request_ids(1)[0], FlavorChange(vcpus=2)
+            await ask(MoveInstance(request_id=request_id, instance=booted[0], kind="resize", change=change))
+            await _next(heard, InstanceMoved)
+
+        async def maintenance() -> None:
             cloud.ironic.set_maintenance(str(node.id), is_on=True)
+            await _next(heard, ProvidersChanged)
 
-        await _until(cloud, ProvidersChanged, order())
-
-    # What only the first boot of a process does is not a boot's.
-    await boot()
-    ran = {each.__name__: await calls.places(each()) for each in (boot, resize, maintenance)}
-    always = await calls.places(asyncio.sleep(IDLE_S))
+        # What only the first boot of a process does, or what still begins, is not a boot's.
+        await boot()
+        always = await calls.places(asyncio.sleep(IDLE_S))
+        ran = {each.__name__: await calls.places(each()) for each in (boot, resize, maintenance)}
+        always |= await calls.places(asyncio.sleep(IDLE_S))
     return {
         name: {each for each in places - always if not each[0].startswith(PLUGINS)}
         for name, places in ran.items()
     }
 
 
-async def _until(cloud: TemporaryCloud, kind: type[Message], doing: Awaitable[object]) -> Any:
-    async with hearing(cloud.client, "#") as heard:
-        await doing
-        async for batch in heard:
-            for each in batch:
-                if isinstance(each.message, kind):
-                    return each.message
+async def _next(heard: Feed, kind: type[Message]) -> Any:
+    """The next event of this kind."""
+    async for batch in heard:
+        for each in batch:
+            if isinstance(each.message, kind):
+                return each.message
     raise AssertionError("the feed has ended")
 
 
