@@ -5,14 +5,13 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bus.configuration.addresses import addresses_for_main
-from bus.configuration.settings import BusSettings
-from bus.configuration.tuning import settings_for_main
+from bus.configuration.settings import BusSettings, settings_for_main
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
-from bus.sql import DATABASE, DatabaseSettings, upgrade
+from bus.sql import DatabaseSettings, upgrade
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
-from cell_conductor.settings import SECTION, ConductorSettings
+from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 
@@ -53,7 +52,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     """
     environment = with_flags(environment, arguments, "cell_conductor")
     addresses = addresses_for_main(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")
-    tuned, bus, database = settings_for_main(environment, SECTION, DATABASE)
+    tuned, bus, database = settings_for_main(environment, CONDUCTOR)
     cell = environment["MOOR_CELL"]
     run_main(
         run(

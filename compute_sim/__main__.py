@@ -8,14 +8,13 @@ from pathlib import Path
 from msgspec import structs
 
 from bus.configuration.addresses import addresses_for_main
-from bus.configuration.settings import BusSettings
-from bus.configuration.tuning import BUS, settings_in
+from bus.configuration.settings import BUS, BusSettings
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, with_flags
 from bus.process import exiting_if_wrong
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
-from compute_sim.settings import SECTION, ComputeSettings
+from compute_sim.settings import COMPUTE, ComputeSettings
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost, equal_hosts
 from compute_sim.simulated.script_file import load_script
@@ -59,7 +58,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
         count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
         if not count.isdecimal():
             raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
-        settings, bus = settings_in(environment, SECTION), settings_in(environment, BUS)
+        settings, bus = COMPUTE.read(environment), BUS.read(environment)
         settings = structs.replace(settings, cell=cell)
         faults = load_script(Path(script), FaultScript) if script else FaultScript()
     health_at = environment.get(VARIABLE, "")

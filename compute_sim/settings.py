@@ -1,45 +1,101 @@
 """The settings of a compute simulator."""
 
-import msgspec
-from msgspec import Struct
+from typing import Annotated
 
-from bus.configuration.settings import require_positive
-from bus.configuration.tuning import Section
+import msgspec
+from msgspec import Meta, Struct
+
+from bus.configuration.sections import Count, CountOr0, Seconds, SecondsOr0, Section
 from bus.message import CellName
 from compute_sim.core.pools import read_pools
 
 
 class ComputeSettings(Struct, frozen=True):
-    # One process simulates all hosts of its cell: it keeps their instances in memory and consumes the cell's queue
-    # alone.
-    cell: CellName = "c1"
-    # The interval of heartbeats. A host counts as down only after several missing ones.
-    beat_s: float = 5.0
-    # How often changed loads and facts of hosts are published.
-    facts_every_s: float = 5.0
-    # How often metrics of hosts are published; a host without metrics tells none.
-    metrics_every_s: float = 30.0
-    # How often all hosts tell their cached images, for schedulers that have just started; changed ones are told with facts.
-    images_every_s: float = 300.0
-    # How many trees are reported at once; and the pause before an unanswered or unconfirmed message is repeated.
-    reports_at_once_max: int = 400
-    again_s: float = 1.0
-    # How many attempts end at once.
-    due_at_once_max: int = 1000
-    # How many builds a host has at once; others wait there for their turn. 0: any number.
-    builds_at_once_max: int = 10
-    # How long a finished attempt is remembered, so that it is not built after its destroy.
-    over_kept_s: float = 3600.0
-    # When stopping, the process waits for builds that end within this time; others are lost.
-    drain_s: float = 5.0
-    # Pools of the cell that share with its hosts, as NAME:CLASS=TOTAL@HOSTS. Such a host has nothing of this class itself.
-    pools: tuple[str, ...] = ()
+    cell: Annotated[
+        CellName,
+        Meta(
+            description="The cell whose hosts this process simulates. One process simulates all hosts of its cell."
+        ),
+    ] = "c1"
+    beat_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often hosts send heartbeats. Shorter shows that a host lives sooner, for more messages. It must be well below "
+            "host_down_s of [bus]."
+        ),
+    ] = 5.0
+    facts_every_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often changed loads and facts of hosts are published. Shorter gives schedulers fresher loads, for more messages."
+        ),
+    ] = 5.0
+    metrics_every_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often metrics of hosts are published. Shorter gives schedulers fresher metrics, for more messages."
+        ),
+    ] = 30.0
+    images_every_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often all hosts tell their cached images, for schedulers that have just started; changed ones are told with facts. "
+            "Shorter informs new schedulers sooner, for more messages."
+        ),
+    ] = 300.0
+    reports_at_once_max: Annotated[
+        Count,
+        Meta(
+            description="How many provider trees are reported at once. More starts a large cell faster; fewer loads placement less."
+        ),
+    ] = 400
+    again_s: Annotated[
+        Seconds,
+        Meta(
+            description="The pause before an unanswered or unconfirmed message is repeated. Shorter recovers sooner; too short doubles the load "
+            "of a slow placement."
+        ),
+    ] = 1.0
+    due_at_once_max: Annotated[
+        Count,
+        Meta(
+            description="How many simulated builds end at once. More is faster in bursts; fewer keeps the process responsive."
+        ),
+    ] = 1000
+    builds_at_once_max: Annotated[
+        CountOr0,
+        Meta(
+            description="How many builds a host runs at once; others wait there for their turn. 0: any number. More finishes bursts sooner; "
+            "fewer is nearer to a real host."
+        ),
+    ] = 10
+    over_kept_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a finished attempt is remembered, so that it is not built after its destroy. Longer is safer against very "
+            "late messages, for memory."
+        ),
+    ] = 3600.0
+    drain_s: Annotated[
+        SecondsOr0,
+        Meta(
+            description="How long a stopping process waits for builds that end soon; others are lost. Longer loses fewer builds; shorter stops "
+            "sooner."
+        ),
+    ] = 5.0
+    pools: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Pools of the cell that share a resource class with its hosts, as NAME:CLASS=TOTAL[@HOSTS]. Such a host has nothing of "
+            "this class itself."
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         msgspec.convert(self.cell, CellName)
         read_pools(self.pools, self.cell)
-        may_be_0 = ("cell", "drain_s", "pools", "builds_at_once_max")
-        require_positive(self, [name for name in self.__struct_fields__ if name not in may_be_0])
 
 
-SECTION = Section("compute", ComputeSettings, omitted=("cell",), others=("hosts", "faults"))
+COMPUTE = Section(
+    "compute", ComputeSettings, "the simulated hosts", omitted=("cell",), others=("hosts", "faults")
+)

@@ -6,19 +6,19 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.configuration.addresses import Addresses, BadSetting, addresses_for_main
-from bus.configuration.settings import BusSettings
-from bus.configuration.tuning import settings_for_main
+from bus.configuration.addresses import Addresses, addresses_for_main
+from bus.configuration.sections import BadSetting
+from bus.configuration.settings import BusSettings, settings_for_main
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
 from bus.process import exiting_if_wrong
-from bus.sql import DATABASE, DatabaseSettings, upgrade
+from bus.sql import DatabaseSettings, upgrade
 from bus.urls import broker_at
 from bus.workers.link import Link
 from bus.workers.station import close_all, stations_at
 from ironic_sync.core.cells import CellMap, cell_map
 from ironic_sync.rest_http import ironic_api
-from ironic_sync.settings import SECTION, IronicSettings
+from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
@@ -112,7 +112,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))
     database = "MOOR_IRONIC_DB_URL" if has_own else "MOOR_DB_URL"
     addresses = addresses_for_main(environment, "MOOR_BUS_URL", database, NAME)
-    sections = settings_for_main(environment, SECTION, DATABASE)
+    sections = settings_for_main(environment, IRONIC_DAEMONS)
     name = environment[NAME]
     with exiting_if_wrong(f"{NAME}: "):
         check_name(name)

@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
-from bus.configuration.addresses import BadSetting
+from bus.configuration.sections import BadSetting
 from bus.errors import WrongAnswer
 from bus.keystone import KeystoneAccount, KeystoneTokens, Token
 from bus.tls import BadCertificate, client_tls
-from ironic_sync.settings import SECTION, IronicSettings
+from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 
 # Ironic's type in Keystone's catalogue, and the one that it had before.
 SERVICE_TYPES = ("baremetal", "bare-metal")
@@ -28,7 +28,7 @@ def settings_that_log_in(settings: IronicSettings) -> str:
         fields = ["user", "password"]
     else:
         fields = ["user", "password", "user_domain", "project", "project_domain"]
-    return ", ".join(SECTION.variable(field) for field in fields)
+    return ", ".join(IRONIC_DAEMONS.variable(field) for field in fields)
 
 
 def check_login(url: str, settings: IronicSettings) -> None:
@@ -41,7 +41,7 @@ def check_login(url: str, settings: IronicSettings) -> None:
         needed = ["keystone_url", "application_credential_secret"]
     elif auth == "keystone":
         needed = ["keystone_url", "user", "password"]
-    if missing := [SECTION.variable(name) for name in needed if not getattr(settings, name)]:
+    if missing := [IRONIC_DAEMONS.variable(name) for name in needed if not getattr(settings, name)]:
         raise _bad("auth", auth, f"this needs {', '.join(missing)}")
     if auth != "keystone" and settings.keystone_url:
         raise _bad("keystone_url", settings.keystone_url, f"auth is {auth}, and must be keystone")
@@ -119,4 +119,4 @@ def endpoint_of(token: Token, settings: IronicSettings) -> str:
 
 
 def _bad(field: str, value: str, why: str) -> BadSetting:
-    return BadSetting(f"{SECTION.name}.{field}", value, SECTION.variable(field), why)
+    return BadSetting(f"{IRONIC_DAEMONS.name}.{field}", value, IRONIC_DAEMONS.variable(field), why)

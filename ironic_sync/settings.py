@@ -1,125 +1,334 @@
 """What an operator may tune of a daemon that keeps bare-metal nodes."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from bus.configuration.settings import require_positive
-from bus.configuration.tuning import Section
+from bus.configuration.sections import Bytes, Count, Seconds, Section, require
 from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC
 from bus.workers.inbox import Inbox
 
 
 class IronicSettings(Struct, frozen=True, kw_only=True):
-    # A daemon is a member of the ring while its lease lasts, by the database's clock. When the lease is over, the others
-    # take its nodes.
-    lease_s: float = 10.0
-    # How often the lease is renewed, and how long the database may take before the daemon asks it again.
-    renew_s: float = 2.0
-    renew_wait_s: float = 3.0
-    # A daemon stops acting on its nodes when its lease has less than this left: for what it began just before.
-    lease_margin_s: float = 3.0
-    # How often a daemon looks who the members are, and whether nodes are without a live owner.
-    look_s: float = 0.5
-    # How often a daemon compares all its nodes with the ring: a node whose instance is gone may belong to another by now.
-    balance_s: float = 30.0
-    # How many rows are read, or change their owner, in one transaction.
-    page: int = 1000
-
-    # Two notifications of different publishers that are nearer than this have no order: the node is read again.
-    skew_ms: int = 2000
-    # How often all nodes are read from Ironic and compared, and all rows reviewed; how often nodes in doubt are looked for, and how many of these
-    # are read at once.
-    sweep_s: float = 300.0
-    doubts_s: float = 5.0
-    # How often Ironic is asked which nodes changed lately. This finds the changes of which no notification came.
-    changes_s: float = 20.0
-    reads_at_once: int = 16
-    # How many nodes are reported at once (a few such batches may wait for their answers), and how soon is tried again what
-    # placement did not take.
-    reports_at_once: int = 100
-    report_again_s: float = 10.0
-    # How often a daemon vouches for its nodes.
-    beat_s: float = 5.0
-
-    # For how many nodes Ironic is asked for the next step of a deploy at once, however many it works on. How often a daemon
-    # looks for those that are due: an order that another daemon took is found so.
-    deploys_at_once: int = 10
-    due_s: float = 0.5
-    # How often a node that Ironic works on is read though no notification came, and how often the conductor is told that
-    # Ironic still works on it. The conductor gives up an attempt of which it hears nothing (`deploy_timeout_s`).
-    deploy_read_s: float = 15.0
-    progress_s: float = 120.0
-    # A step that Ironic did not take is tried again after this, then twice that, and so on.
-    deploy_retry_s_first: float = 1.0
-    deploy_retry_s_max: float = 60.0
-    # If Ironic loses more nodes at once than these, they are held, not removed: another Ironic may answer, or this one may
-    # let us see less. The limits are a number, and a share of the nodes that a daemon knows. After so long it is believed.
-    missing_few: int = 5
-    missing_share: float = 0.2
-    missing_believed_s: float = 3600.0
-    # A node whose provider something else keeps in placement: `leave` the provider alone, or `take` it over.
-    foreign_providers: Literal["leave", "take"] = "leave"
-    # How long the row of a node is kept after Ironic deleted it and placement let go of it.
-    deleted_kept_s: float = 7 * 86400.0
-
-    # The names of Ironic's exchange, and of the topics of its versioned notifications; and of the queue in which they wait for the
-    # daemons, which all daemons of one Ironic share.
-    exchange: str = IRONIC
-    topics: tuple[str, ...] = (IRONIC_TOPIC,)
-    queue: str = IRONIC_EVENTS
-
-    # How the daemon, and `moor`, log in to Ironic: not at all, by HTTP's basic authentication, or by Keystone's tokens. A user
-    # and password in Ironic's URL are basic authentication too.
-    auth: Literal["none", "basic", "keystone"] = "none"
-    user: str = ""
-    password: str = ""
-    # With Keystone: its URL, the domain of the user, and what the token is for. Or an application credential instead of all
-    # but the URL: it is bound to a user and a project.
-    keystone_url: str = ""
-    user_domain: str = "Default"
-    scope: Literal["project", "system"] = "project"
-    project: str = "service"
-    project_domain: str = "Default"
-    application_credential_id: str = ""
-    application_credential_secret: str = ""
-    # Which of Ironic's addresses in Keystone's catalogue is used, if no URL of Ironic is set. An empty region is any.
-    interface: Literal["public", "internal", "admin"] = "public"
-    region: str = ""
-    # By which certificates Ironic and Keystone are verified, if not the system's; and the certificate, with its key, by which they
-    # know us. PEM files. A key that is in the file of its certificate needs no file.
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    # How patient the client of Ironic's REST API is, and how much it takes in.
-    rest_connect_s_max: float = 5.0
-    rest_answer_s_max: float = 30.0
-    rest_answer_bytes_max: int = 64 * 1024 * 1024
-    rest_connections_max: int = 10
-    # How often a request is made before its error counts, and the pauses between.
-    rest_tries_max: int = 5
-    rest_retry_delay_s_first: float = 0.2
-    rest_retry_delay_s_max: float = 5.0
+    lease_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a daemon is a member of the ring without a renewal; then the others take its nodes. Shorter takes over "
+            "sooner; longer tolerates a slow database."
+        ),
+    ] = 10.0
+    renew_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often the lease is renewed. Shorter leaves more tries before it ends, for more queries."
+        ),
+    ] = 2.0
+    renew_wait_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long the database may take for a renewal before the daemon asks again. Longer waits for a slow database; with "
+            "renew_s it must be less than lease_s minus lease_margin_s."
+        ),
+    ] = 3.0
+    lease_margin_s: Annotated[
+        Seconds,
+        Meta(
+            description="A daemon stops acting on its nodes when its lease has less than this left. Larger is safer against two daemons on one "
+            "node; smaller tolerates a slower database."
+        ),
+    ] = 3.0
+    look_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often a daemon looks who the members are, and for nodes without a live owner. Shorter takes nodes over sooner, for "
+            "more queries. It must be less than lease_s."
+        ),
+    ] = 0.5
+    balance_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often a daemon compares all its nodes with the ring: a node whose instance is gone may belong to another daemon by "
+            "now. Shorter balances sooner, for more queries."
+        ),
+    ] = 30.0
+    page: Annotated[
+        Count,
+        Meta(
+            description="How many rows are read, or change their owner, in one transaction. More is faster; fewer keeps transactions short."
+        ),
+    ] = 1000
+    skew_ms: Annotated[
+        Count,
+        Meta(
+            description="Two notifications of different publishers that are nearer than this many milliseconds have no order, and the node is "
+            "read again. Larger tolerates worse clocks, for more reads."
+        ),
+    ] = 2000
+    sweep_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often all nodes are read from Ironic and compared. Shorter finds lost notifications sooner, and loads Ironic more."
+        ),
+    ] = 300.0
+    doubts_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often nodes in doubt are looked for and read again. Shorter settles doubts sooner, for more reads."
+        ),
+    ] = 5.0
+    changes_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often Ironic is asked which nodes changed lately. Shorter finds changes without a notification sooner, for more "
+            "requests."
+        ),
+    ] = 20.0
+    reads_at_once: Annotated[
+        Count,
+        Meta(
+            description="How many nodes in doubt are read at once. More settles many doubts sooner; fewer loads Ironic less."
+        ),
+    ] = 16
+    reports_at_once: Annotated[
+        Count,
+        Meta(
+            description="How many nodes are reported to placement at once. More is faster at the start; fewer loads placement less."
+        ),
+    ] = 100
+    report_again_s: Annotated[
+        Seconds,
+        Meta(
+            description="The pause before a report is tried again that placement did not take. Shorter recovers sooner; longer spares "
+            "placement."
+        ),
+    ] = 10.0
+    beat_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often a daemon vouches for its nodes. Shorter shows sooner that nodes live, for more messages. It must be well "
+            "below host_down_s of [bus]."
+        ),
+    ] = 5.0
+    deploys_at_once: Annotated[
+        Count,
+        Meta(
+            description="For how many nodes Ironic is asked for the next step of a deploy at once. More deploys large bursts sooner; fewer "
+            "loads Ironic less."
+        ),
+    ] = 10
+    due_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often a daemon looks for deploys that are due, which finds orders that another daemon took. Shorter acts sooner, "
+            "for more queries."
+        ),
+    ] = 0.5
+    deploy_read_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often a node that Ironic works on is read although no notification came. Shorter notices lost notifications "
+            "sooner, for more reads."
+        ),
+    ] = 15.0
+    progress_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often the conductor is told that Ironic still works on a node. It must be well below the conductors' "
+            "deploy_timeout_s, or they give up the deploy."
+        ),
+    ] = 120.0
+    deploy_retry_s_first: Annotated[
+        Seconds,
+        Meta(
+            description="The pause before a step is tried again that Ironic did not take; each further pause is twice as long. Shorter goes on "
+            "sooner; longer spares Ironic."
+        ),
+    ] = 1.0
+    deploy_retry_s_max: Annotated[
+        Seconds,
+        Meta(
+            description="The longest pause between tries of a step. Longer spares an Ironic that is down; shorter goes on sooner when it is "
+            "back."
+        ),
+    ] = 60.0
+    missing_few: Annotated[
+        Count,
+        Meta(
+            description="If Ironic loses more nodes at once than this, and more than missing_share, they are held and not removed: another "
+            "Ironic may answer. Higher believes larger losses at once."
+        ),
+    ] = 5
+    missing_share: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(
+            description="The share of a daemon's nodes that may be missing at once before they are held. Higher believes larger losses at once; "
+            "lower protects more instances."
+        ),
+    ] = 0.2
+    missing_believed_s: Annotated[
+        Seconds,
+        Meta(
+            description="After how long missing nodes that were held are removed. Longer leaves more time to mend Ironic; shorter lets go of "
+            "removed nodes sooner."
+        ),
+    ] = 3600.0
+    foreign_providers: Annotated[
+        Literal["leave", "take"],
+        Meta(
+            description="What a daemon does with a node whose provider something else keeps in placement: leave it alone, or take it over."
+        ),
+    ] = "leave"
+    deleted_kept_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long the row of a node is kept after Ironic deleted it and placement let go of it. Longer shows its history "
+            "longer; shorter needs fewer rows."
+        ),
+    ] = 7 * 86400.0
+    exchange: Annotated[
+        str,
+        Meta(description="The exchange to which Ironic publishes its notifications."),
+    ] = IRONIC
+    topics: Annotated[
+        tuple[str, ...],
+        Meta(description="The topics of Ironic's versioned notifications."),
+    ] = (IRONIC_TOPIC,)
+    queue: Annotated[
+        str,
+        Meta(
+            description="The queue in which notifications wait for the daemons; all daemons of one Ironic share it."
+        ),
+    ] = IRONIC_EVENTS
+    auth: Annotated[
+        Literal["none", "basic", "keystone"],
+        Meta(
+            description="How the daemons, and moor, log in to Ironic: not at all, by HTTP's basic authentication, or by Keystone's tokens."
+        ),
+    ] = "none"
+    user: Annotated[
+        str,
+        Meta(description="The user that logs in to Ironic."),
+    ] = ""
+    password: Annotated[
+        str,
+        Meta(description="The password of that user."),
+    ] = ""
+    keystone_url: Annotated[
+        str,
+        Meta(description="With Keystone: its URL."),
+    ] = ""
+    user_domain: Annotated[
+        str,
+        Meta(description="With Keystone: the domain of the user."),
+    ] = "Default"
+    scope: Annotated[
+        Literal["project", "system"],
+        Meta(
+            description="With Keystone: what the token is for, a project or the whole system. A project sees only what its role allows."
+        ),
+    ] = "project"
+    project: Annotated[
+        str,
+        Meta(description="With Keystone: the project of the token."),
+    ] = "service"
+    project_domain: Annotated[
+        str,
+        Meta(description="With Keystone: the domain of the project."),
+    ] = "Default"
+    application_credential_id: Annotated[
+        str,
+        Meta(
+            description="With Keystone: the id of an application credential, in place of user, password and project."
+        ),
+    ] = ""
+    application_credential_secret: Annotated[
+        str,
+        Meta(description="With Keystone: the secret of the application credential."),
+    ] = ""
+    interface: Annotated[
+        Literal["public", "internal", "admin"],
+        Meta(
+            description="Which of Ironic's addresses in Keystone's catalogue is used, if no URL of Ironic is set."
+        ),
+    ] = "public"
+    region: Annotated[
+        str,
+        Meta(description="The region of that address. Empty: any."),
+    ] = ""
+    ca_file: Annotated[
+        str,
+        Meta(
+            description="The PEM file of the certificates by which Ironic and Keystone are verified, if not the system's."
+        ),
+    ] = ""
+    cert_file: Annotated[
+        str,
+        Meta(description="The PEM file of the certificate by which Ironic and Keystone know the daemon."),
+    ] = ""
+    key_file: Annotated[
+        str,
+        Meta(description="The PEM file of that certificate's key. Empty if cert_file has it."),
+    ] = ""
+    rest_connect_s_max: Annotated[
+        Seconds,
+        Meta(
+            description="How long connecting to Ironic's REST API may take. Longer tolerates a slow network; shorter notices a dead server "
+            "sooner."
+        ),
+    ] = 5.0
+    rest_answer_s_max: Annotated[
+        Seconds,
+        Meta(
+            description="How long an answer of Ironic may take. Longer tolerates a busy Ironic; shorter tries again sooner."
+        ),
+    ] = 30.0
+    rest_answer_bytes_max: Annotated[
+        Bytes,
+        Meta(
+            description="How large an answer of Ironic may be. Larger accepts more nodes in one page; smaller protects memory."
+        ),
+    ] = 64 * 1024 * 1024
+    rest_connections_max: Annotated[
+        Count,
+        Meta(
+            description="How many connections to Ironic a daemon has. More makes more requests at once; fewer loads Ironic less."
+        ),
+    ] = 10
+    rest_tries_max: Annotated[
+        Count,
+        Meta(
+            description="How often a request is made before its error counts. More survives longer trouble; fewer tells of it sooner."
+        ),
+    ] = 5
+    rest_retry_delay_s_first: Annotated[
+        Seconds,
+        Meta(
+            description="The first pause between such tries; each further one is longer. Shorter recovers sooner; longer spares Ironic."
+        ),
+    ] = 0.2
+    rest_retry_delay_s_max: Annotated[
+        Seconds,
+        Meta(
+            description="The longest pause between such tries. Longer spares an Ironic that is down; shorter goes on sooner when it is back."
+        ),
+    ] = 5.0
 
     def __post_init__(self) -> None:
-        require_positive(
-            self,
-            [name for name in self.__struct_fields__ if not isinstance(getattr(self, name), str | tuple)],
-        )
         # This checks the names.
         _ = self.inbox
-        if self.renew_s + self.renew_wait_s >= self.acting_s:
-            raise ValueError(
-                f"renew_s and renew_wait_s make {self.renew_s + self.renew_wait_s:g}, must be less than lease_s minus "
-                f"lease_margin_s ({self.acting_s:g}): else one slow renewal stops the daemon"
-            )
-        if self.deploy_retry_s_first > self.deploy_retry_s_max:
-            raise ValueError(
-                f"deploy_retry_s_first is {self.deploy_retry_s_first}, must be at most deploy_retry_s_max "
-                f"({self.deploy_retry_s_max})"
-            )
-        if self.look_s >= self.lease_s:
-            raise ValueError(f"look_s is {self.look_s}, must be less than lease_s ({self.lease_s})")
+        require(
+            self.renew_s + self.renew_wait_s < self.acting_s,
+            f"renew_s and renew_wait_s make {self.renew_s + self.renew_wait_s:g}, must be less than lease_s minus "
+            f"lease_margin_s ({self.acting_s:g}): else one slow renewal stops the daemon",
+        )
+        require(
+            self.deploy_retry_s_first <= self.deploy_retry_s_max,
+            f"deploy_retry_s_first is {self.deploy_retry_s_first}, must be at most deploy_retry_s_max "
+            f"({self.deploy_retry_s_max})",
+        )
+        require(
+            self.look_s < self.lease_s, f"look_s is {self.look_s}, must be less than lease_s ({self.lease_s})"
+        )
 
     @property
     def inbox(self) -> Inbox:
@@ -133,6 +342,9 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
 
 
 # Addresses and names are stated in another way (bus/configuration/addresses.py, flags).
-SECTION = Section(
-    "ironic", IronicSettings, others=("url", "bus_url", "db_url", "name", "cell", "groups", "shards", "sim_")
+IRONIC_DAEMONS = Section(
+    "ironic",
+    IronicSettings,
+    "the bare-metal daemons",
+    others=("url", "bus_url", "db_url", "name", "cell", "groups", "shards", "sim_*"),
 )

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from moor.options import WRONG, command_settings, defaults_of, fit_width, flags_in_file, use_config
+from moor.options import WRONG, command_settings, defaults_of, fit_width, found, use_config
+from moor.settings import TOP
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
@@ -156,7 +157,7 @@ def moor(
     fit_width()
     use_config(config)
     name = context.invoked_subcommand
-    if name in COMMANDS and (written := flags_in_file()):
+    if name in COMMANDS and (written := found().written.get(TOP.name)):
         context.default_map = {name: defaults_of(command_of(name), written)}
 
 

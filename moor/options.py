@@ -16,17 +16,16 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
 
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
-from bus.configuration.addresses import BadSetting
-from bus.configuration.tuning import Section, Tuned, tuned_from
+from bus.configuration.sections import BadSetting, Section, Stated
 from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
-from moor.settings import Settings, of_commands, settings_from, tuning_from
-from moor.tuning import COMPUTE, SCHEDULER, CloudSettings, Tuning
+from moor.settings import COMPUTE, SCHEDULER, TOP, CloudSettings, Settings, Sources, sources
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -76,71 +75,31 @@ NOT_IN_TIME = 3
 # The exit code that shells use for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
-BusUrl = Annotated[
-    str,
-    typer.Option(
-        "--bus",
-        metavar="URL",
-        show_default=False,
-        help="The broker: amqp://user:password@host/vhost, amqps://..., or unix:///path. "
-        r"[dim]\[MOOR_BUS_URL; else the bus of `moor up`][/dim]",
-    ),
-]
-DatabaseUrl = Annotated[
-    str,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        show_default=False,
-        help=r"The database: postgresql+asyncpg://user:password@host/name or sqlite:///path. [dim]\[MOOR_DB_URL][/dim]",
-    ),
-]
-PlacementDatabaseUrl = Annotated[
-    str,
-    typer.Option(
-        "--placement-db",
-        metavar="URL",
-        show_default=False,
-        help=r"The database of placement's tables, if not --db. [dim]\[MOOR_PLACEMENT_DB_URL][/dim]",
-    ),
-]
-IronicDatabaseUrl = Annotated[
-    str,
-    typer.Option(
-        "--ironic-db",
-        metavar="URL",
-        show_default=False,
-        help=r"The database of the bare-metal daemons' rows, if not --db. [dim]\[MOOR_IRONIC_DB_URL][/dim]",
-    ),
-]
-IronicUrl = Annotated[
-    str,
-    typer.Option(
-        "--ironic",
-        metavar="URL",
-        show_default=False,
-        help="Ironic's REST API: http://user:password@host:port. "
-        r"[dim]\[MOOR_IRONIC_URL; else the one of `moor up --nodes`][/dim]",
-    ),
-]
-Cells = Annotated[
-    str,
-    typer.Option(
-        "--cells",
-        metavar="NAME,NAME",
-        show_default=False,
-        help=r"The names of all cells. [dim]\[MOOR_CELLS][/dim]",
-    ),
-]
-Project = Annotated[
-    str,
-    typer.Option(
-        envvar="MOOR_PROJECT",
-        metavar="NAME",
-        show_default=False,
-        help="The project. An application must name one of its projects.",
-    ),
-]
+
+def option_of(section: Section[Any], field: str, *names: str, **details: Any) -> Any:
+    """The flag of a setting, for typer: its explanation and its limits are those of the setting.
+
+    typer reads the variables of the flags of single commands; those of addresses and of tables are read with the file.
+    """
+    setting = section.settings[field]
+    flag = setting.extra.get("flag")
+    explained: dict[str, Any] = {
+        "help": escape(setting.meaning) + (rf" [dim]\[{setting.variable}][/dim]" if flag else ""),
+        "envvar": None if flag or section.name else setting.variable,
+        "metavar": setting.extra.get("metavar"),
+        "min": getattr(setting.described.type, "ge", None),
+        "max": getattr(setting.described.type, "le", None),
+    }
+    return typer.Option(*((flag,) if flag else names), **explained | details)
+
+
+BusUrl = Annotated[str, option_of(TOP, "bus_url", show_default=False)]
+DatabaseUrl = Annotated[str, option_of(TOP, "db_url", show_default=False)]
+PlacementDatabaseUrl = Annotated[str, option_of(TOP, "placement_db_url", show_default=False)]
+IronicDatabaseUrl = Annotated[str, option_of(TOP, "ironic_db_url", show_default=False)]
+IronicUrl = Annotated[str, option_of(TOP, "ironic_url", show_default=False)]
+Cells = Annotated[str, option_of(TOP, "cells", show_default=False)]
+Project = Annotated[str, option_of(TOP, "project", metavar="NAME", show_default=False)]
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Option(
@@ -195,17 +154,9 @@ class Operating(Struct, frozen=True):
     """The options of a worker's process for its health page and its log."""
 
     health_listen: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_HEALTH_LISTEN",
-            metavar="ADDRESS:PORT",
-            show_default=False,
-            help="Serve /healthz, /readyz and /metrics at this address; a port without an address means loopback.",
-        ),
+        str, option_of(TOP, "health_listen", metavar="ADDRESS:PORT", show_default=False)
     ] = ""
-    log_format: Annotated[
-        str, typer.Option(envvar="MOOR_LOG_FORMAT", metavar="text|json", help="The format of the log.")
-    ] = "text"
+    log_format: Annotated[str, option_of(TOP, "log_format", metavar="text|json")] = "text"
 
     def begin_to_log(self, level: str = "INFO") -> None:
         log_as({**os.environ, "MOOR_LOG_FORMAT": self.log_format}, level=level)
@@ -215,18 +166,18 @@ def use_config(file: Path | None) -> None:
     _config.set(file)
 
 
-def flags_in_file() -> Mapping[str, object]:
-    """The settings file's values for flags of single commands, such as `listen`, by their keys in the file."""
+def found() -> Sources:
+    """Where the settings of the running command come from, beside its flags."""
     with wrong_value():
-        return of_commands(os.environ, config=_config.get(), here=Path.cwd())
+        return sources(os.environ, config=_config.get(), here=Path.cwd())
 
 
-def defaults_of(command: Any, written: Mapping[str, object]) -> dict[str, Any]:
+def defaults_of(command: Any, written: Mapping[str, Stated]) -> dict[str, Any]:
     """The settings file's values for a command's flags; for a group of commands, also those of each command in it.
 
     A value counts if neither the flag nor its variable is given.
     """
-    own = {each.name: written[key] for each in command.params if (key := key_of(each)) in written}
+    own = {each.name: written[key].value for each in command.params if (key := key_of(each)) in written}
     return own | {name: defaults_of(part, written) for name, part in getattr(command, "commands", {}).items()}
 
 
@@ -257,22 +208,18 @@ def command_settings(
         "data": data,
     }
     with wrong_value():
-        return settings_from(flags, os.environ, config=_config.get(), here=Path.cwd())
+        return found().of_command(flags)
 
 
-def tuning() -> Tuning:
-    """The workers' settings from variables and the settings file."""
-    with wrong_value():
-        return tuning_from(os.environ, config=_config.get(), here=Path.cwd())
-
-
-def tuned(section: Section[S], others: Mapping[str, Tuned] | None = None, **flags: object) -> S:
+def tuned(section: Section[S], others: Mapping[str, Stated] | None = None, **flags: object) -> S:
     """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
-    given = dict(others or {}) | {
-        field: Tuned(value, flag_of(field)) for field, value in flags.items() if value is not None
-    }
     with wrong_value():
-        return tuning().of(section, flags=given)
+        given = {
+            field: section.stated(field, value, flag_of(field))
+            for field, value in flags.items()
+            if value is not None
+        }
+        return found().of(section, flags={**(others or {}), **given})
 
 
 def tuned_cloud(
@@ -286,10 +233,10 @@ def tuned_cloud(
     """
     flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: pool_flags(pools)}
     with wrong_value():
-        return tuning().of_cloud(base or CloudSettings(), flags)
+        return found().of_cloud(base or CloudSettings(), flags)
 
 
-def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Tuned]:
+def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
     """The scheduler settings given by `--scheduler KEY=VALUE`, checked."""
     stated = {}
     for flag in flags or ():
@@ -297,12 +244,12 @@ def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Tuned]:
         with wrong_value():
             if not equals:
                 raise ValueError(f"--scheduler is {flag!r}, must be KEY=VALUE")
-            stated[key.strip()] = tuned_from(SCHEDULER, key.strip(), value.strip(), "--scheduler")
+            stated[key.strip()] = SCHEDULER.stated(key.strip(), value.strip(), "--scheduler")
     return stated
 
 
-def pool_flags(flags: Sequence[str] | None) -> dict[str, Tuned]:
-    return {"pools": Tuned(tuple(flags), "--pool")} if flags else {}
+def pool_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
+    return {"pools": COMPUTE.stated("pools", flags, "--pool")} if flags else {}
 
 
 def flag_of(field: str) -> str:

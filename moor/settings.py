@@ -11,7 +11,7 @@ A file may contain:
 
     listen = "127.0.0.1:8780"               # any flag that has a variable, named like the variable
 
-    [scheduler]                             # the settings of a worker; moor/tuning.py has all sections
+    [scheduler]                             # the settings of a worker; docs/settings.md has all of them
     instances_per_host_max = 60
 
     [cell_bus_urls]
@@ -23,81 +23,212 @@ $XDG_CONFIG_HOME/moorage/config.toml. Only the first file that exists is read.
 
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct, structs
 
-from bus.configuration.addresses import (
-    READERS,
-    Addresses,
-    BadSetting,
-    Stated,
-    Value,
-    addresses_of,
-    from_text,
-    stated_in,
-)
-from bus.configuration.tuning import Tuned, tuned_by
-from moor.tuning import SECTIONS, Tuning
+from bus.configuration.addresses import Addresses
+from bus.configuration.sections import BadSetting, Section, Stated, near, text_of
+from bus.configuration.settings import BUS, DATABASE, BusSettings, DatabaseSettings
+from cell_conductor.settings import CONDUCTOR, ConductorSettings
+from compute_sim.settings import COMPUTE, ComputeSettings
+from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
+from placement_worker.api.settings import PLACEMENT_API
+from placement_worker.settings import PLACEMENT, PlacementSettings
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
-FLAGS = {
-    "bus_url": "--bus",
-    "db_url": "--db",
-    "placement_db_url": "--placement-db",
-    "ironic_url": "--ironic",
-    "ironic_db_url": "--ironic-db",
-    "cells": "--cells",
-    "data": "--data",
-}
+__all__ = [
+    "BUS",
+    "COMPUTE",
+    "CONDUCTOR",
+    "DATABASE",
+    "IRONIC_DAEMONS",
+    "PLACEMENT",
+    "PLACEMENT_API",
+    "SCHEDULER",
+    "SECTIONS",
+    "TOP",
+    "CloudSettings",
+    "Settings",
+    "Sources",
+    "environment_of",
+    "sources",
+]
 
-# The type of each key in the file, and its name for error messages.
-_TEXT = (str, "a text")
-_SHAPES: Mapping[str, tuple[type, str]] = {
-    "bus_url": _TEXT,
-    "db_url": _TEXT,
-    "placement_db_url": _TEXT,
-    "ironic_db_url": _TEXT,
-    "ironic_bus_url": _TEXT,
-    "ironic_url": _TEXT,
-    "ironic_cell": _TEXT,
-    "ironic_groups": (dict, "a table of texts"),
-    "ironic_shards": (dict, "a table of texts"),
-    "data": _TEXT,
-    "cells": (list, "a list of texts"),
-    "cell_bus_urls": (dict, "a table of texts"),
-    "cell_db_urls": (dict, "a table of texts"),
-}
-# The keys for flags of single commands. A key is the name of the flag's variable, in lower case, without MOOR_.
-OF_COMMANDS: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(
-        (
-            "cell",
-            "compute_faults",
-            "ironic_name",
-            "broker_ctl",
-            "project",
-            "health_listen",
-            "log_format",
-            "flavors",
-            "ironic_sim_groups",
-            "ironic_sim_script",
+S = TypeVar("S", bound=Struct)
+
+
+class TopSettings(Addresses, frozen=True, kw_only=True):
+    """All settings that stand in no table: the addresses, and the flags of single commands that have a variable."""
+
+    data: Annotated[
+        str,
+        Meta(
+            description="The directory of `moor up`, with its database, journal and socket. Empty: $XDG_STATE_HOME/moorage, or "
+            "~/.local/state/moorage.",
+            extra={"flag": "--data", "metavar": "DIR"},
         ),
-        _TEXT,
-    ),
-    **dict.fromkeys(
-        ("listen", "ironic_sim_listen", "prefix", "auth", "users", "policy", "tls_cert", "tls_key"), _TEXT
-    ),
-    **dict.fromkeys(("keystone_url", "keystone_user", "keystone_password", "keystone_project"), _TEXT),
-    **dict.fromkeys(("keystone_domain", "keystone_ca"), _TEXT),
-    **dict.fromkeys(("share_port", "allow_anyone"), (bool, "true or false")),
-    **dict.fromkeys(("audit_every", "audit_settle"), (float, "a number")),
-    "compute_hosts": (int, "a whole number"),
-    "ironic_sim_nodes": (int, "a whole number"),
-    "cors_origins": (list, "a list of texts"),
+    ] = ""
+    compute_hosts: Annotated[
+        Annotated[int, Meta(ge=0)],
+        Meta(
+            description="How many simulated hosts each cell has; `moor up` has 20. More needs more memory in the compute's process."
+        ),
+    ] = 100
+    compute_faults: Annotated[
+        str,
+        Meta(description="The faults of the simulated hosts: a TOML or JSON file."),
+    ] = ""
+    ironic_name: Annotated[
+        str,
+        Meta(description="The name of a bare-metal daemon in the ring. Each daemon needs one of its own."),
+    ] = ""
+    ironic_sim_nodes: Annotated[
+        Annotated[int, Meta(ge=0)],
+        Meta(
+            description="How many bare-metal nodes the simulated Ironic has at the start; in `moor up` none."
+        ),
+    ] = 100
+    ironic_sim_groups: Annotated[
+        str,
+        Meta(
+            description="The conductor groups over which the simulated Ironic's nodes are spread, with commas."
+        ),
+    ] = ""
+    ironic_sim_listen: Annotated[
+        str,
+        Meta(description="The address of the simulated Ironic's REST API."),
+    ] = "127.0.0.1:6385"
+    ironic_sim_script: Annotated[
+        str,
+        Meta(description="The faults of the simulated Ironic: a TOML or JSON file."),
+    ] = ""
+    broker_ctl: Annotated[
+        str,
+        Meta(
+            description="The command that runs rabbitmqctl for the broker, for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'."
+        ),
+    ] = "rabbitmqctl"
+    project: Annotated[
+        str,
+        Meta(description="The project. An application must name one of its projects."),
+    ] = ""
+    flavors: Annotated[
+        str,
+        Meta(description="A file of flavors, in TOML or JSON. Without it: those of `moor up --nodes`."),
+    ] = ""
+    health_listen: Annotated[
+        str,
+        Meta(
+            description="Serve /healthz, /readyz and /metrics at this address; a port without an address means loopback."
+        ),
+    ] = ""
+    log_format: Annotated[
+        str,
+        Meta(description="The format of the log: text for people, json for programs."),
+    ] = "text"
+    listen: Annotated[
+        str,
+        Meta(description="The address of placement's HTTP API."),
+    ] = "127.0.0.1:8780"
+    share_port: Annotated[
+        bool,
+        Meta(description="Let other processes listen at the same address: start one process per core."),
+    ] = False
+    auth: Annotated[
+        str,
+        Meta(
+            description="How clients of placement's HTTP API authenticate: none (anyone, from this machine only), basic (users of a file), "
+            "keystone (Keystone tokens), or noauth2 (anyone, under any name; for tests)."
+        ),
+    ] = "none"
+    allow_anyone: Annotated[
+        bool,
+        Meta(description="With none or noauth2: also accept clients from other machines."),
+    ] = False
+    users: Annotated[
+        str,
+        Meta(
+            description="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read."
+        ),
+    ] = ""
+    policy: Annotated[
+        str,
+        Meta(description="The policy that says which role may do what: legacy, secure, open, or a file."),
+    ] = "legacy"
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="The origins whose pages a browser may let read the answers; * means any."),
+    ] = ()
+    prefix: Annotated[
+        str,
+        Meta(description="A path before all paths of placement's HTTP API, for proxies."),
+    ] = ""
+    tls_cert: Annotated[
+        str,
+        Meta(description="Serve TLS with this certificate chain (PEM)."),
+    ] = ""
+    tls_key: Annotated[
+        str,
+        Meta(description="The private key of tls_cert (PEM)."),
+    ] = ""
+    keystone_url: Annotated[
+        str,
+        Meta(description="For keystone: Keystone's URL, without /v3."),
+    ] = ""
+    keystone_user: Annotated[
+        str,
+        Meta(description="The user with which placement asks Keystone about tokens."),
+    ] = "placement"
+    keystone_password: Annotated[
+        str,
+        Meta(
+            description="The password of that user. Every user of the machine can read a command line, so it belongs in the variable."
+        ),
+    ] = ""
+    keystone_project: Annotated[
+        str,
+        Meta(description="The project of that user."),
+    ] = "service"
+    keystone_domain: Annotated[
+        str,
+        Meta(description="The domain of that user and project."),
+    ] = "Default"
+    keystone_ca: Annotated[
+        str,
+        Meta(
+            description="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's."
+        ),
+    ] = ""
+    audit_every: Annotated[
+        Annotated[float, Meta(ge=1)],
+        Meta(
+            description="The pause between two looks of `moor audit --follow`, in seconds. Shorter finds differences sooner, for more "
+            "questions."
+        ),
+    ] = 60.0
+    audit_settle: Annotated[
+        Annotated[float, Meta(ge=0)],
+        Meta(
+            description="What changed within so many seconds is in flight, and `moor audit` does not judge it. Shorter may report what is still "
+            "on its way."
+        ),
+    ] = 60.0
+
+
+TOP = Section(
+    "",
+    TopSettings,
+    "every worker and command: the addresses, and the flags of single commands",
+    others=("*",),
+)
+SECTIONS: Mapping[str, Section[Any]] = {
+    section.name: section
+    for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC_DAEMONS, BUS, DATABASE)
 }
-_KNOWN = {**_SHAPES, **OF_COMMANDS, **dict.fromkeys(SECTIONS, (dict, "a table"))}
+_BY_KIND = {section.kind: section for section in SECTIONS.values()}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -153,61 +284,104 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.addresses.bus_url or f"unix://{self.socket}"
 
 
-def settings_from(
-    flags: Mapping[str, str], environment: Mapping[str, str], *, config: Path | None = None, here: Path
-) -> Settings:
-    """The settings of one command: its flags, then `MOOR_*` variables, then the settings file, then the defaults.
+class CloudSettings(Struct, frozen=True, kw_only=True):
+    """The settings of all workers in one process."""
 
-    `flags` maps keys to values, empty for flags that were not given. `here` is the directory of ./moorage.toml.
-    """
-    file, written = _written(config, environment, here)
-    stated = {key: Stated(value, str(file)) for key, value in written.items() if key in _SHAPES}
-    stated |= stated_in(environment)
-    if data := environment.get("MOOR_DATA"):
-        stated["data"] = Stated(data, "MOOR_DATA")
-    for key, text in flags.items():
-        if text:
-            where = FLAGS[key]
-            stated[key] = from_text(key, text, where) if key in READERS else Stated(text, where)
-    kept = stated.get("data")
-    return Settings(
-        addresses=addresses_of(stated),
-        data=_home(environment, "XDG_STATE_HOME", ".local/state") / "moorage"
-        if kept is None
-        else Path(str(kept.value)).expanduser().absolute(),
-        file=file,
-    )
+    placement: PlacementSettings = PlacementSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    conductor: ConductorSettings = ConductorSettings()
+    compute: ComputeSettings = ComputeSettings()
+    ironic: IronicSettings = IronicSettings()
+    bus: BusSettings = BusSettings()
+    database: DatabaseSettings = DatabaseSettings()
 
 
-def of_commands(
-    environment: Mapping[str, str], *, config: Path | None = None, here: Path
-) -> Mapping[str, object]:
-    """The settings file's values for flags of single commands, such as `listen`, by key (OF_COMMANDS)."""
-    _, written = _written(config, environment, here)
-    return {key: value for key, value in written.items() if key in OF_COMMANDS}
+class Sources(Struct, frozen=True):
+    """Where settings are stated beside flags: in variables, and in a file, whose values are here by section."""
+
+    environment: Mapping[str, str]
+    written: Mapping[str, Mapping[str, Stated]] = {}
+    # The settings file that was read, if there was one.
+    file: Path | None = None
+
+    def stated(self, section: Section[Any]) -> dict[str, Stated]:
+        return {**self.written.get(section.name, {}), **section.in_environment(self.environment)}
+
+    def of(self, section: Section[S], base: S | None = None, flags: Mapping[str, Stated] | None = None) -> S:
+        """The settings of one section. For each setting the first of these counts that has it: `flags`, environment
+        variables, the settings file, `base`.
+
+        `base` has the running command's own defaults. Without it, the defaults are the worker's. A wrong value raises
+        BadSetting.
+        """
+        return section.made_of({**self.stated(section), **(flags or {})}, base)
+
+    def of_cloud(
+        self, base: CloudSettings, flags: Mapping[str, Mapping[str, Stated]] | None = None
+    ) -> CloudSettings:
+        """The settings of all workers: variables, the settings file and the command's `flags` (by section) over `base`."""
+        sections = {name: (_BY_KIND[type(each)], each) for name, each in structs.asdict(base).items()}
+        return CloudSettings(
+            **{
+                name: self.of(section, each, (flags or {}).get(section.name))
+                for name, (section, each) in sections.items()
+            }
+        )
+
+    def of_command(self, flags: Mapping[str, str]) -> Settings:
+        """The settings of one command. `flags` are its flags, by key; empty ones were not given."""
+        given = {
+            key: TOP.stated(key, text, TOP.settings[key].extra["flag"]) for key, text in flags.items() if text
+        }
+        top = self.of(TOP, flags=given)
+        usual = _home(self.environment, "XDG_STATE_HOME", ".local/state") / "moorage"
+        return Settings(
+            addresses=msgspec.convert(top, Addresses, from_attributes=True),
+            data=Path(top.data).expanduser().absolute() if top.data else usual,
+            file=self.file,
+        )
 
 
-def tuning_from(environment: Mapping[str, str], *, config: Path | None = None, here: Path) -> Tuning:
-    """The workers' settings that are set by `MOOR_*` variables or in the settings file."""
-    _, written = _written(config, environment, here)
-    return Tuning(environment, {key: value for key, value in written.items() if key in SECTIONS})
-
-
-def _written(
-    config: Path | None, environment: Mapping[str, str], here: Path
-) -> tuple[Path | None, dict[str, Any]]:
-    """The path of the settings file and the checked values in it; None and no values if there is no file."""
+def sources(environment: Mapping[str, str], *, config: Path | None = None, here: Path) -> Sources:
+    """Read the settings file, if there is one. `here` is the directory of ./moorage.toml."""
     home = _home(environment, "XDG_CONFIG_HOME", ".config")
     named = config or environment.get("MOOR_CONFIG", "")
     usual = (each for each in (here / "moorage.toml", home / "moorage" / "config.toml") if each.is_file())
     file = Path(named) if named else next(usual, None)
     if file is None:
-        return None, {}
+        return Sources(environment)
     try:
         written = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise BadSetting("config", str(file), "the settings file", f"cannot be read: {problem}") from None
-    return file, {key: _value(key, value, str(file)) for key, value in written.items()}
+    known = sorted((*TOP.settings, *SECTIONS))
+    for key, value in written.items():
+        if key not in known:
+            raise BadSetting(key, value, str(file), f"there is no such setting; {near(key, known)}")
+        if key in SECTIONS and not isinstance(value, dict):
+            raise BadSetting(key, value, str(file), "must be a table")
+    top = {key: value for key, value in written.items() if key not in SECTIONS}
+    tables = {
+        key: SECTIONS[key].in_table(table, str(file)) for key, table in written.items() if key in SECTIONS
+    }
+    return Sources(environment, {**tables, TOP.name: TOP.in_table(top, str(file))}, file)
+
+
+def environment_of(settings: CloudSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that give these settings to worker processes, which read no settings file and no flags.
+
+    A setting is left out if the processes have it anyway, from `environment` or as a default.
+    """
+    variables: dict[str, str] = {}
+    for each in structs.asdict(settings).values():
+        section = _BY_KIND[type(each)]
+        read = section.read(environment)
+        variables |= {
+            section.variable(field): text_of(getattr(each, field))
+            for field in section.settings
+            if getattr(each, field) != getattr(read, field)
+        }
+    return variables
 
 
 def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
@@ -219,24 +393,3 @@ def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
     if stated.is_absolute():
         return stated
     return (Path(environment["HOME"]) if environment.get("HOME") else Path.home()) / usual
-
-
-def _value(key: str, value: object, where: str) -> Value | bool | float | dict[str, Tuned]:
-    if key not in _KNOWN:
-        near = get_close_matches(key, _KNOWN, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
-        raise BadSetting(key, value, where, f"there is no such setting; {hint}")
-    kind, called = _KNOWN[key]
-    match value:
-        case dict() if key in SECTIONS:
-            return tuned_by(SECTIONS[key], value, where)
-        case bool() | int() | str() if type(value) is kind:
-            return value
-        case int() | float() if kind is float and not isinstance(value, bool):
-            return float(value)
-        case list() if kind is list and all(isinstance(each, str) for each in value):
-            return tuple(value)
-        case dict() if kind is dict and all(isinstance(each, str) for each in value.values()):
-            return value
-        case _:
-            raise BadSetting(key, value, where, f"must be {called}")

@@ -1,53 +1,96 @@
-"""`moor settings`: shows the value of each worker setting, and where it was set."""
+"""`moor settings`: explains each setting, and shows its value and where it was set."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
-from msgspec import structs, to_builtins
+from rich.padding import Padding
 from rich.text import Text
 
-from bus.configuration.addresses import is_secret
-from moor.options import AsJson, tuned, tuning
-from moor.showing import print_all
-from moor.tables import Columns
-from moor.tuning import SECTIONS
+from bus.configuration.sections import Section, is_secret, near, without_password
+from moor.options import AsJson, found, out, tuned
+from moor.settings import SECTIONS, TOP
+from moor.showing import print_json
+from moor.tables import GAP
+
+Row = Mapping[str, Any]
 
 
 def settings(
-    section: Annotated[
+    name: Annotated[
         str,
-        typer.Argument(show_default=False, help="Only one section: " + ", ".join(SECTIONS)),
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="A section, a setting or its variable: scheduler, claims_max, scheduler.claims_max, "
+            f"MOOR_SCHEDULER_CLAIMS_MAX. The sections are {', '.join(SECTIONS)}.",
+        ),
     ] = "",
     *,
     json: AsJson = False,
 ) -> None:
-    """List the settings of all workers, with their values and where each was set: a variable, a file or the default."""
-    if section and section not in SECTIONS:
-        raise typer.BadParameter(f"SECTION is {section!r}; the sections are {', '.join(SECTIONS)}")
-    rows = [row for name in SECTIONS if section in ("", name) for row in _rows(name)]
-    print_all(rows, COLUMNS, as_json=json)
+    """List all settings, with their values, where each was set (a variable, a file or the default), and what it is for."""
+    sections = (TOP, *SECTIONS.values())
+    rows = [row for section in sections for row in _rows(section, name)]
+    if not rows:
+        known = [
+            each for section in sections for field in section.settings for each in _names(section, field)
+        ]
+        raise typer.BadParameter(
+            f"NAME is {name!r}; there is no such section or setting; {near(name, known)}"
+        )
+    if json:
+        print_json(rows)
+        return
+    for row in rows:
+        key = f"{row['section']}.{row['key']}".removeprefix(".")
+        out.print(
+            Text.assemble((key, "bold"), f" = {_text(row['value'])}  ", (row["stated"] or "default", "dim"))
+        )
+        details = f"{row['variable']}; {row['allowed']}; default {_text(row['default']) or 'empty'}"
+        out.print(Padding(Text(f"{details}\n{row['meaning']}", overflow="fold"), (0, 0, 0, GAP)))
 
 
-COLUMNS = Columns[Mapping[str, object]](
-    {
-        "variable": lambda row: str(row["variable"]),
-        "value": lambda row: str(row["value"]),
-        "stated": lambda row: str(row["stated"]) if row["stated"] else Text("default", "dim"),
-    }
-)
+def _names(section: Section[Any], field: str) -> tuple[str, ...]:
+    """The names by which `moor settings` finds a setting."""
+    setting = section.settings[field]
+    return section.name, field, setting.key, setting.variable
 
 
-def _rows(name: str) -> list[dict[str, object]]:
-    section = SECTIONS[name]
-    settings, stated = structs.asdict(tuned(section)), tuning().stated(section)
-    return [
-        {
-            "section": name,
+def _rows(section: Section[Any], name: str) -> Iterator[Row]:
+    """The settings of a section that have this name, as --json prints them; all if it is empty."""
+    wanted = [field for field in section.settings if not name or name in _names(section, field)]
+    if not wanted:
+        return
+    values, stated = tuned(section), found().stated(section)
+    for field in wanted:
+        setting = section.settings[field]
+        yield {
+            "section": section.name,
             "key": field,
-            "variable": section.variable(field),
-            "value": "***" if settings[field] and is_secret(field) else to_builtins(settings[field]),
+            "variable": setting.variable,
+            "value": _shown(field, getattr(values, field)),
             "stated": stated[field].where if field in stated else "",
+            "default": _shown(field, setting.default),
+            "allowed": setting.allowed,
+            "meaning": setting.meaning,
         }
-        for field in section.types
-    ]
+
+
+def _shown(field: str, value: object) -> object:
+    """The value without passwords."""
+    match value:
+        case str():
+            return "***" if value and is_secret(field) else without_password(value)
+        case dict():
+            return {name: without_password(each) for name, each in value.items()}
+    return value
+
+
+def _text(value: object) -> str:
+    match value:
+        case tuple():
+            return ", ".join(value)
+        case dict():
+            return ", ".join(f"{name}={each}" for name, each in value.items())
+    return str(value)

@@ -5,14 +5,13 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bus.configuration.addresses import Addresses, addresses_for_main
-from bus.configuration.settings import BusSettings
-from bus.configuration.tuning import settings_for_main
+from bus.configuration.settings import BusSettings, settings_for_main
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
-from bus.sql import DATABASE, DatabaseSettings, upgrade
+from bus.sql import DatabaseSettings, upgrade
 from bus.workers.station import close_all, stations_at
 from placement_worker.http_service import PlacementService, ServiceOptions
-from placement_worker.settings import SECTION, PlacementSettings
+from placement_worker.settings import PLACEMENT, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
 
@@ -72,7 +71,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     environment = with_flags(environment, arguments, "placement_worker")
     database = "MOOR_PLACEMENT_DB_URL" if environment.get("MOOR_PLACEMENT_DB_URL") else "MOOR_DB_URL"
     addresses = addresses_for_main(environment, "MOOR_BUS_URL", database)
-    settings = settings_for_main(environment, SECTION, DATABASE)
+    settings = settings_for_main(environment, PLACEMENT)
     run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
 
 

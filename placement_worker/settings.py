@@ -1,53 +1,91 @@
 """Settings of placement that an operator may change."""
 
 from datetime import timedelta
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from bus.configuration.settings import require_positive
-from bus.configuration.tuning import Section
+from bus.configuration.sections import Bytes, Count, Milliseconds, MillisecondsOr0, Seconds, Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.store import FEED_ENTRIES
 
 
 class PlacementSettings(Struct, frozen=True):
-    # An older claim, swap or release is refused if its consumer has no row any more. Rows of ended consumers are deleted
-    # only after twice this time, so that clocks may differ by as much.
-    horizon_s: int = 24 * 3600
-    # How many rows each cell, and at the API level each project, may leave by releases that came before their claims. Beyond that
-    # a release leaves none, and the log tells.
-    tombstones_max: int = 10_000
-    # How long the change log is kept for readers that were away.
-    log_kept_s: int = 3600
-    # How often the leader looks for other processes' writes, and how often another process tries to lead.
-    feed_poll_ms: float = 50.0
-    # The longest pause between two publications, in which changes gather: each publication reads the providers anew. After a
-    # short publication the pause is short.
-    feed_rest_ms: float = 20.0
-    feed_lead_again_ms: float = 1_000.0
-    # How many log entries are published at once, so that a log which grew during an outage is read a page at a time.
-    feed_entries_max: int = FEED_ENTRIES
-    prune_every_s: float = 300.0
-    # Limits of one search for candidates, and of its answer: later pages of it are stored in the database.
-    search_steps_max: int = DEFAULT_LIMITS.steps_max
-    search_bytes_max: int = DEFAULT_LIMITS.bytes_max
-    answer_bytes_max: int = 32 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        require_positive(
-            self,
-            (
-                *(
-                    "horizon_s",
-                    "tombstones_max",
-                    "log_kept_s",
-                    "feed_poll_ms",
-                    "feed_lead_again_ms",
-                    "prune_every_s",
-                ),
-                *("search_steps_max", "search_bytes_max", "answer_bytes_max", "feed_entries_max"),
-            ),
-        )
+    horizon_s: Annotated[
+        Count,
+        Meta(
+            description="A claim, swap or release that is older than this is refused if its consumer has no row any more. Rows of ended "
+            "consumers are kept for twice this time. Longer accepts older messages, for more rows."
+        ),
+    ] = 24 * 3600
+    tombstones_max: Annotated[
+        Count,
+        Meta(
+            description="How many rows each cell, and at the API level each project, may leave by releases that came before their claims. "
+            "Beyond it a release leaves none, and the log says so. More is safer in disorder; fewer limits what a faulty cell can "
+            "write."
+        ),
+    ] = 10_000
+    log_kept_s: Annotated[
+        Count,
+        Meta(
+            description="How long the change log is kept for readers that were away. Longer lets a scheduler catch up after a longer outage "
+            "without reading everything again, for more rows."
+        ),
+    ] = 3600
+    feed_poll_ms: Annotated[
+        Milliseconds,
+        Meta(
+            description="How often the leader looks for changes that other processes wrote. Shorter keeps the schedulers' pictures fresher, for "
+            "more queries."
+        ),
+    ] = 50.0
+    feed_rest_ms: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="The longest pause between two publications of changes, in which changes gather. Longer costs less under load; shorter "
+            "keeps the schedulers' pictures fresher."
+        ),
+    ] = 20.0
+    feed_lead_again_ms: Annotated[
+        Milliseconds,
+        Meta(
+            description="How often another process tries to become the leader that publishes changes. Shorter resumes the feed sooner after the "
+            "leader's death, for more queries."
+        ),
+    ] = 1_000.0
+    feed_entries_max: Annotated[
+        Count,
+        Meta(
+            description="How many log entries are published at once. More catches up faster after an outage; fewer needs less memory."
+        ),
+    ] = FEED_ENTRIES
+    prune_every_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often old rows are deleted. Shorter makes many small deletes; longer makes fewer large ones."
+        ),
+    ] = 300.0
+    search_steps_max: Annotated[
+        Count,
+        Meta(
+            description="How many steps one search for candidates may take; a step is 0.1 to 0.5 microseconds. More answers harder questions; "
+            "fewer protects the worker from them."
+        ),
+    ] = DEFAULT_LIMITS.steps_max
+    search_bytes_max: Annotated[
+        Bytes,
+        Meta(
+            description="How much memory the tables of one search may take. More answers harder questions; less protects the worker from them."
+        ),
+    ] = DEFAULT_LIMITS.bytes_max
+    answer_bytes_max: Annotated[
+        Bytes,
+        Meta(
+            description="How large the answer to one search may be; its later pages are stored in the database. Larger answers broader "
+            "questions; smaller protects memory and database."
+        ),
+    ] = 32 * 1024 * 1024
 
     @property
     def search_limits(self) -> SearchLimits:
@@ -58,4 +96,4 @@ class PlacementSettings(Struct, frozen=True):
         return timedelta(seconds=self.horizon_s)
 
 
-SECTION = Section("placement", PlacementSettings, others=("db_url", "api_"))
+PLACEMENT = Section("placement", PlacementSettings, "placement workers", others=("db_url", "api_*"))

@@ -5,13 +5,12 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bus.configuration.addresses import Addresses, addresses_for_main
-from bus.configuration.settings import BusSettings
-from bus.configuration.tuning import settings_for_main
+from bus.configuration.settings import BusSettings, settings_for_main
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
-from bus.sql import DATABASE, DatabaseSettings, upgrade
+from bus.sql import DatabaseSettings, upgrade
 from bus.workers.station import close_all, stations_at
-from scheduler_worker.settings import SECTION, SchedulerSettings
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
@@ -50,7 +49,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     """
     environment = with_flags(environment, arguments, "scheduler_worker")
     addresses = addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_DB_URL")
-    settings = settings_for_main(environment, SECTION, DATABASE)
+    settings = settings_for_main(environment, SCHEDULER)
     run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
 
 

@@ -1,113 +1,225 @@
 """The settings of a scheduler worker."""
 
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
-from bus.configuration.settings import require_positive
-from bus.configuration.tuning import Section
+from msgspec import Meta
+
+from bus.configuration.sections import Count, CountOr0, MillisecondsOr0, Seconds, SecondsOr0, Section, require
 from bus.messages.cell import ALTERNATES_MAX
 from bus.messages.placement import SNAPSHOT_PAGE_MAX
-from scheduler_worker.core.choosing.plugin_settings import SIGNED, PluginSettings
+from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.third_party import filters_of, weighers_of
-
-# Each batch in flight has a loop of its own.
-BATCHES_MAX = 100
 
 
 class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
-    # core/choosing/plugin_settings.py has the settings that choose and tune filters and weighers.
-    # How many times one host is tried whose shape moved between choice and claim, and the longest pause between tries.
-    shape_tries_max: int = 4
-    shape_pause_ms_max: float = 50.0
-    # How many claims one instance may make in all, whatever refused them.
-    claims_max: int = 12
-    # How many alternates an instance gets, for its cell to use when the chosen host fails.
-    alternates_max: int = 2
-    # Batches of requests under way at once: while one waits for placement's verdicts, hosts are chosen for another.
-    batches_in_flight: int = 2
-    # A cell without a heartbeat of a conductor that can work for so long is down. Then new instances go elsewhere, or to the
-    # cell nevertheless: their orders wait for it.
-    cell_down_s: float = 20.0
-    when_cell_down: Literal["elsewhere", "wait"] = "elsewhere"
-    # How long a cell has to answer a question about what it has itself.
-    live_answer_s: float = 5.0
-    # A host is set draining after so many failed builds in a row, and again by each further one; 0: never.
-    failed_builds_max: int = 10
-    # A host that is down and has no provider in placement, both for so long, is forgotten.
-    hosts_kept_s: float = 24 * 3600.0
-    # How often rows of hosts and applications are read that other workers may have written.
-    hosts_poll_s: float = 5.0
-    # How long a request waits for the row of a host on which it holds a claim already. The worker that chose the host had
-    # heard of it, and its row is written within seconds. If it is not, the request ends, and its claim is released.
-    host_row_wait_s: float = 30.0
-    # The deadline of a request that names none: it depends on the kind of the chosen host, since deploying a bare-metal
-    # node takes half an hour. Until a host is chosen, the first counts. The second is also that of a rebuild.
-    request_timeout_s: int = 600
-    node_request_timeout_s: int = 7200
-    # The deadline of a move that names none, and after how long a move that arrived confirms itself.
-    move_timeout_s: int = 3600
-    move_confirm_s: int = 24 * 3600
-    # How long an evacuation waits for room that does not say it; 0: not at all. It ends if its host is up again before.
-    evacuation_wait_s: int = 24 * 3600
-    # How many moves may go on at once from or to one host, and in one cell; a further one is refused. 0: any number.
-    # Evacuations, and what stays on its host, count in the cell alone. Schedulers that take orders at the same moment may exceed both.
-    moves_per_host_max: int = 0
-    moves_per_cell_max: int = 0
-    # How long the one worker that tries waiting instances may take for some of them; then another one takes over.
-    wake_lease_s: float = 10.0
-    # How often requests past their deadline are looked for.
-    deadline_poll_s: float = 5.0
-    snapshot_page: int = 500
-    # How often the picture is compared with placement, provider by provider, to find changes that were lost silently.
-    verify_every_s: float = 60.0
-    # A request that was sent longer ago than this is refused, since its rows may be forgotten. They are forgotten after
-    # twice that, so that clocks may differ by as much. An instance in error is kept until a client deletes it.
-    horizon_s: int = 24 * 3600
-    prune_every_s: float = 300.0
-    # How many requests are forgotten in one transaction; it is repeated at once while there are more.
-    prune_rows_max: int = 500
-    # A sweep repeats a row's messages only when they are this old: younger ones are still on their way.
-    unsaid_s: float = 5.0
-    # How many instances' orders may be under way to one cell's own broker; others wait on their rows.
-    under_way_max: int = 2000
+    shape_tries_max: Annotated[
+        Count,
+        Meta(
+            description="How many times one host is tried whose inventory changed between choice and claim; at most claims_max. More insists on "
+            "the best host; fewer goes to the next one sooner."
+        ),
+    ] = 4
+    shape_pause_ms_max: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="The longest pause between such tries. Longer waits for the picture to catch up; shorter answers sooner."
+        ),
+    ] = 50.0
+    claims_max: Annotated[
+        Count,
+        Meta(
+            description="How many claims one instance may make in all, whatever refused them. More finds the last free hosts of a full cloud; "
+            "fewer refuses sooner."
+        ),
+    ] = 12
+    alternates_max: Annotated[
+        Annotated[int, Meta(ge=0, le=ALTERNATES_MAX)],
+        Meta(
+            description="How many alternates an instance gets, for its cell to use when the chosen host fails. More survives more failures "
+            "without asking again, for larger messages."
+        ),
+    ] = 2
+    batches_in_flight: Annotated[
+        Annotated[int, Meta(ge=1, le=100)],
+        Meta(
+            description="How many batches of requests are under way at once: while one waits for placement, hosts are chosen for another. More "
+            "uses waiting time; fewer makes fewer conflicts."
+        ),
+    ] = 2
+    cell_down_s: Annotated[
+        Seconds,
+        Meta(
+            description="After how long without a heartbeat of a conductor a cell counts as down. Shorter avoids dead cells sooner; it must be "
+            "well above the conductors' beat_s."
+        ),
+    ] = 20.0
+    when_cell_down: Annotated[
+        Literal["elsewhere", "wait"],
+        Meta(
+            description="What happens to new instances while a cell is down: elsewhere sends them to other cells; wait also chooses this cell, "
+            "and their orders wait for it."
+        ),
+    ] = "elsewhere"
+    live_answer_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a cell has to answer a question about its own instances. Longer waits for slow cells; shorter answers the "
+            "user sooner, without that cell."
+        ),
+    ] = 5.0
+    failed_builds_max: Annotated[
+        CountOr0,
+        Meta(
+            description="After how many failed builds in a row a host is set draining, and again by each further one; 0: never. Fewer protects "
+            "instances sooner; more tolerates faults that pass."
+        ),
+    ] = 10
+    hosts_kept_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a host is remembered that is down and has no provider in placement. Longer keeps its mode for a return; "
+            "shorter forgets removed hosts sooner."
+        ),
+    ] = 24 * 3600.0
+    hosts_poll_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often rows of hosts and applications are read that other workers may have written. Shorter sees changes sooner, "
+            "for more queries."
+        ),
+    ] = 5.0
+    host_row_wait_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a request waits for the row of a host on which it already has a claim. Another worker writes that row within "
+            "seconds; after this time the request ends and its claim is released."
+        ),
+    ] = 30.0
+    request_timeout_s: Annotated[
+        Count,
+        Meta(
+            description="The deadline of a request that names none, for virtual hosts. Longer survives longer outages; shorter tells the user "
+            "sooner."
+        ),
+    ] = 600
+    node_request_timeout_s: Annotated[
+        Count,
+        Meta(
+            description="The deadline of a request that names none, once a bare-metal node is chosen, and of a rebuild. At least "
+            "request_timeout_s, since a deploy takes half an hour."
+        ),
+    ] = 7200
+    move_timeout_s: Annotated[
+        Count,
+        Meta(
+            description="The deadline of a move that names none. Longer lets slow moves finish; shorter gives up sooner, and the instance stays "
+            "where it is."
+        ),
+    ] = 3600
+    move_confirm_s: Annotated[
+        CountOr0,
+        Meta(
+            description="After how long a move that arrived confirms itself; 0: at once. Longer leaves more time to go back; shorter frees the "
+            "source sooner."
+        ),
+    ] = 24 * 3600
+    evacuation_wait_s: Annotated[
+        CountOr0,
+        Meta(
+            description="How long an evacuation waits for room unless it says so itself; 0: not at all. It ends if its host is up again. Longer "
+            "saves more instances of a full cloud."
+        ),
+    ] = 24 * 3600
+    moves_per_host_max: Annotated[
+        CountOr0,
+        Meta(
+            description="How many moves may go on at once from or to one host; a further one is refused; 0: any number. Fewer protects network "
+            "and disks; more empties hosts faster."
+        ),
+    ] = 0
+    moves_per_cell_max: Annotated[
+        CountOr0,
+        Meta(
+            description="How many moves may go on at once in one cell, evacuations included; a further one is refused; 0: any number. Fewer "
+            "protects the cell's network; more empties hosts faster."
+        ),
+    ] = 0
+    wake_lease_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long the one worker that tries waiting instances may take for some of them; then another one takes over. Shorter "
+            "recovers sooner from a dead worker; too short does work twice."
+        ),
+    ] = 10.0
+    deadline_poll_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often requests past their deadline are looked for. Shorter ends them nearer to their deadline, for more queries."
+        ),
+    ] = 5.0
+    snapshot_page: Annotated[
+        Annotated[int, Meta(ge=1, le=SNAPSHOT_PAGE_MAX)],
+        Meta(
+            description="How many providers a scheduler reads from placement at once when it starts. More starts faster; fewer makes smaller "
+            "messages."
+        ),
+    ] = 500
+    verify_every_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often the picture is compared with placement, provider by provider, to find changes that were lost silently. "
+            "Shorter corrects the picture sooner, for more questions."
+        ),
+    ] = 60.0
+    horizon_s: Annotated[
+        Count,
+        Meta(
+            description="A request that was sent longer ago than this is refused. Rows of ended requests are kept for twice this time. Longer "
+            "accepts older messages, for more rows."
+        ),
+    ] = 24 * 3600
+    prune_every_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often rows of old requests are deleted. Shorter makes many small deletes; longer makes fewer large ones."
+        ),
+    ] = 300.0
+    prune_rows_max: Annotated[
+        Count,
+        Meta(
+            description="How many requests are deleted in one transaction; this is repeated while there are more. More is faster; fewer keeps "
+            "transactions short."
+        ),
+    ] = 500
+    unsaid_s: Annotated[
+        SecondsOr0,
+        Meta(
+            description="How old a row's messages are before a sweep repeats them: younger ones are still on their way. Shorter recovers "
+            "sooner; too short sends messages twice."
+        ),
+    ] = 5.0
+    under_way_max: Annotated[
+        Count,
+        Meta(
+            description="How many instances' orders may be under way to one cell's own broker; others wait on their rows. More uses a distant "
+            "broker better; fewer needs less memory while it is away."
+        ),
+    ] = 2000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # They are loaded, so that a name that nothing has is told before anything starts.
         filters_of(self)
         weighers_of(self)
-        if not 1 <= self.shape_tries_max <= self.claims_max:
-            raise ValueError(
-                f"shape_tries_max is {self.shape_tries_max}, must be from 1 to claims_max ({self.claims_max})"
-            )
-        for name, most in (("snapshot_page", SNAPSHOT_PAGE_MAX), ("batches_in_flight", BATCHES_MAX)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be from 1 to {most}")
-        if not 0 <= self.alternates_max <= ALTERNATES_MAX:
-            raise ValueError(f"alternates_max is {self.alternates_max}, must be from 0 to {ALTERNATES_MAX}")
-        if self.node_request_timeout_s < self.request_timeout_s:
-            raise ValueError(
-                f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "
-                f"({self.request_timeout_s}): nodes take longer"
-            )
-        require_positive(
-            self,
-            (
-                "request_timeout_s",
-                "move_timeout_s",
-                "deadline_poll_s",
-                "wake_lease_s",
-                "hosts_kept_s",
-                "hosts_poll_s",
-                "host_row_wait_s",
-                "verify_every_s",
-                "horizon_s",
-                "prune_every_s",
-                "prune_rows_max",
-                "under_way_max",
-                "cell_down_s",
-                "live_answer_s",
-            ),
+        require(
+            self.shape_tries_max <= self.claims_max,
+            f"shape_tries_max is {self.shape_tries_max}, must be at most claims_max ({self.claims_max})",
+        )
+        require(
+            self.node_request_timeout_s >= self.request_timeout_s,
+            f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "
+            f"({self.request_timeout_s}): nodes take longer",
         )
 
     @property
@@ -115,4 +227,4 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
         return timedelta(seconds=self.horizon_s)
 
 
-SECTION = Section("scheduler", SchedulerSettings, signed=SIGNED)
+SCHEDULER = Section("scheduler", SchedulerSettings, "schedulers")

@@ -1,53 +1,174 @@
-"""The settings of the bus: batch sizes, limits and timeouts. Relations between them are checked here."""
+"""The settings of the bus and of databases: batch sizes, limits and timeouts. Relations between them are checked here."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from bus.broker import PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX
+from bus.configuration.sections import Count, Milliseconds, MillisecondsOr0, Seconds, Section, require
+from bus.process import exiting_if_wrong
+
+S = TypeVar("S", bound=Struct)
+
+# RabbitMQ cancels a consumer that holds a delivery for longer than this.
+CONSUMER_TIMEOUT_S = 1800.0
 
 
 class BusSettings(Struct, frozen=True):
     """The settings of publishing, consuming and retries. The defaults come from measurements (docs/architecture.md)."""
 
-    # Publishing: how long a message waits for others while parcels are under way, and how many parcels may be
-    # unconfirmed. The client walks all of them at each confirm, so more makes it slower, not faster.
-    linger_ms: float = 2.0
-    parcels_unconfirmed_max: int = 64
-    parcel_items_max: int = PARCEL_ITEMS_MAX
-    parcel_bytes_max: int = PARCEL_BYTES_MAX
-    # Messages that wait because the broker accepts nothing: at half of this number workers take no more batches, at all
-    # of it nothing more is accepted.
-    messages_waiting_max: int = 50_000
-    # Consuming: the parcels prefetched by a worker, the messages in a batch, and the batches that may be saved but not
-    # yet confirmed.
-    prefetch: int = 200
-    batch_items_max: int = 500
-    batches_unsaid_max: int = 2
-    # Unconfirmed messages on rows are sent again at start, and at this interval.
-    sweep_s: float = 30.0
-    # Retries: transient failures in place, within the worker, and then by way of the queue.
-    tries_in_place_max: int = 4
-    retry_delay_ms_first: float = 20.0
-    retry_delay_ms_max: float = 30_000.0
-    # Less than the broker's delivery limit, so that a dead letter carries our reason.
-    attempts_max: int = 20
-    # The pause after a failure for which the message is not to blame, such as another session's lock.
-    blameless_delay_ms: float = 2_000.0
-    # A message of a newer version is returned to its queue after this pause. After about this total time, as a rolling
-    # upgrade takes minutes, it becomes a dead letter.
-    newer_delay_ms: float = 5_000.0
-    newer_wait_s_max: float = 3_600.0
-    # Asking: the time until a question is repeated, and until it fails.
-    ask_again_ms: float = 2_000.0
-    answer_timeout_ms: float = 30_000.0
-    # Connecting.
-    connect_delay_ms_first: float = 50.0
-    connect_delay_ms_max: float = 5_000.0
-    # A host without a heartbeat for so long is down, for schedulers and for the conductors of its cell.
-    host_down_s: float = 60.0
-    # Stopping: how long unfinished work may take before it is returned to the queue.
-    drain_ms_max: float = 20_000.0
+    linger_ms: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="How long a message waits for others to share its parcel while parcels are under way. Longer makes fewer, larger "
+            "parcels; shorter answers sooner."
+        ),
+    ] = 2.0
+    parcels_unconfirmed_max: Annotated[
+        Count,
+        Meta(
+            description="How many parcels may wait for the broker's confirm at once. The client walks all of them at each confirm, so more is "
+            "not faster; too few leaves a distant broker idle."
+        ),
+    ] = 64
+    parcel_items_max: Annotated[
+        Annotated[int, Meta(ge=1, le=PARCEL_ITEMS_MAX)],
+        Meta(
+            description="How many messages one parcel may have. More costs less for each message; fewer makes smaller units of retry."
+        ),
+    ] = PARCEL_ITEMS_MAX
+    parcel_bytes_max: Annotated[
+        Annotated[int, Meta(ge=1, le=PARCEL_BYTES_MAX)],
+        Meta(
+            description="The size of a parcel beyond which the next one begins. Larger costs less for each message; smaller needs less memory "
+            "in the broker and the workers."
+        ),
+    ] = PARCEL_BYTES_MAX
+    messages_waiting_max: Annotated[
+        Count,
+        Meta(
+            description="How many messages may wait in a process while the broker accepts none. At half of it workers take no more batches, at "
+            "all of it sending fails. More bridges longer outages, for memory."
+        ),
+    ] = 50_000
+    prefetch: Annotated[
+        Count,
+        Meta(
+            description="How many parcels the broker hands to a worker ahead. More keeps a busy worker from waiting; fewer shares the work more "
+            "evenly among workers."
+        ),
+    ] = 200
+    batch_items_max: Annotated[
+        Count,
+        Meta(
+            description="How many messages are handled in one transaction. More is faster under load; fewer keeps transactions and locks short."
+        ),
+    ] = 500
+    batches_unsaid_max: Annotated[
+        Count,
+        Meta(
+            description="How many saved batches may wait for the confirm of their messages. More hides a slow broker; fewer repeats less work "
+            "after a crash."
+        ),
+    ] = 2
+    sweep_s: Annotated[
+        Seconds,
+        Meta(
+            description="How often unconfirmed messages on rows are sent again, besides at the start. Shorter recovers lost messages sooner, "
+            "for more queries."
+        ),
+    ] = 30.0
+    tries_in_place_max: Annotated[
+        Count,
+        Meta(
+            description="How often a message that meets a transient failure is tried within the worker, before it goes back to its queue. More "
+            "spares the broker; fewer frees the worker sooner."
+        ),
+    ] = 4
+    retry_delay_ms_first: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="The first pause after a transient failure; each further one is longer. Shorter recovers sooner; longer spares what "
+            "failed."
+        ),
+    ] = 20.0
+    retry_delay_ms_max: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="The longest pause between tries. Longer spares a server that is down; shorter goes on sooner when it is back."
+        ),
+    ] = 30_000.0
+    attempts_max: Annotated[
+        Count,
+        Meta(
+            description="After how many deliveries a message becomes a dead letter. It must be less than the limit of the broker (40), or dead "
+            "letters have no reason. Fewer gives up sooner; more survives longer trouble."
+        ),
+    ] = 20
+    blameless_delay_ms: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="The pause after a failure for which the message is not to blame, such as another session's lock. Shorter tries sooner; "
+            "longer spares a busy database."
+        ),
+    ] = 2_000.0
+    newer_delay_ms: Annotated[
+        Milliseconds,
+        Meta(
+            description="The pause before a message of a newer version returns to its queue. Shorter finds an upgraded worker sooner, for more "
+            "deliveries meanwhile."
+        ),
+    ] = 5_000.0
+    newer_wait_s_max: Annotated[
+        Seconds,
+        Meta(
+            description="How long messages of a newer version wait for an upgraded worker before they become dead letters. It must be longer "
+            "than a rolling upgrade takes."
+        ),
+    ] = 3_600.0
+    ask_again_ms: Annotated[
+        Milliseconds,
+        Meta(
+            description="The time after which an unanswered question is asked again. Shorter recovers sooner from a lost answer; too short "
+            "doubles the load of a slow worker."
+        ),
+    ] = 2_000.0
+    answer_timeout_ms: Annotated[
+        Milliseconds,
+        Meta(
+            description="The time after which a question without an answer fails. Longer survives short outages; shorter reports them sooner."
+        ),
+    ] = 30_000.0
+    connect_delay_ms_first: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="The first pause before connecting to the broker again; each further one is longer. Shorter reconnects sooner; longer "
+            "spares the broker."
+        ),
+    ] = 50.0
+    connect_delay_ms_max: Annotated[
+        Milliseconds,
+        Meta(
+            description="The longest pause before connecting to the broker again. Longer spares a broker that restarts under load; shorter is "
+            "back sooner."
+        ),
+    ] = 5_000.0
+    host_down_s: Annotated[
+        Seconds,
+        Meta(
+            description="After how long without a heartbeat a host counts as down, for schedulers and for its cell. Shorter reacts to lost "
+            "hosts sooner; too short takes slow ones for lost."
+        ),
+    ] = 60.0
+    drain_ms_max: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="How long a stopping process finishes its work; the rest returns to the queue. Longer repeats less work; shorter stops "
+            "sooner."
+        ),
+    ] = 20_000.0
 
     @property
     def newer_waits_max(self) -> int:
@@ -55,29 +176,10 @@ class BusSettings(Struct, frozen=True):
         return int(self.newer_wait_s_max * 1000 / self.newer_delay_ms)
 
     def __post_init__(self) -> None:
-        bounds = {"parcel_items_max": PARCEL_ITEMS_MAX, "parcel_bytes_max": PARCEL_BYTES_MAX}
-        for field, bound in bounds.items():
-            require(0 < getattr(self, field) <= bound, f"{field} must be 1..{bound}")
         two_parcels = 2 * self.parcel_items_max
         require(
             self.messages_waiting_max >= two_parcels,
             f"messages_waiting_max must be at least two parcels ({two_parcels})",
-        )
-        for count in (
-            "prefetch",
-            "batch_items_max",
-            "attempts_max",
-            "parcels_unconfirmed_max",
-            "batches_unsaid_max",
-            "tries_in_place_max",
-        ):
-            require(getattr(self, count) >= 1, f"{count} must be at least 1")
-        require_positive(
-            self,
-            (
-                *("sweep_s", "ask_again_ms", "newer_delay_ms", "newer_wait_s_max", "connect_delay_ms_max"),
-                "host_down_s",
-            ),
         )
         for less, more in (
             ("connect_delay_ms_first", "connect_delay_ms_max"),
@@ -88,15 +190,139 @@ class BusSettings(Struct, frozen=True):
             require(getattr(self, less) <= most, f"{less} must be at most {more} ({most})")
 
 
-def require_positive(settings: Struct, fields: Iterable[str]) -> None:
-    """Raise ValueError if one of these settings is not more than 0."""
-    for field in fields:
-        value = getattr(settings, field)
-        if value <= 0:
-            raise ValueError(f"{field} is {value}, must be more than 0")
+class DatabaseSettings(Struct, frozen=True):
+    """The limits of all waits for a database server.
+
+    When a limit is reached, the work is tried again later: the server or the network may have failed silently, or
+    another session may hold a lock for ever.
+    """
+
+    connect_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long opening a session may take: connect, log in, first statements. A session that is as silent when a transaction "
+            "begins or rolls back is discarded. Longer tolerates a slow network; shorter notices a dead server sooner."
+        ),
+    ] = 10.0
+    pool_wait_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long work waits for a free session of the pool; on SQLite, for other writers of this process. Longer survives "
+            "bursts; shorter fails, and is tried again, sooner."
+        ),
+    ] = 30.0
+    lock_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a statement waits for a lock that another session holds. Longer waits out slow transactions; shorter gives "
+            "other work a chance sooner."
+        ),
+    ] = 10.0
+    statement_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long one statement may run on the server. Longer allows slow queries; shorter ends runaway ones sooner."
+        ),
+    ] = 60.0
+    idle_in_transaction_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a transaction may be without a statement before the server ends it. Shorter frees the locks of a hanging "
+            "worker sooner; too short cuts a busy one."
+        ),
+    ] = 60.0
+    transaction_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a transaction may take in all before the worker cuts the connection, whatever the server does. Longer allows "
+            "slow servers; shorter frees the worker sooner."
+        ),
+    ] = 120.0
+    long_s: Annotated[
+        Seconds,
+        Meta(
+            description="The limit of statements and transactions of long work: migrations, audits, pruning. It must be longer than the longest "
+            "migration takes."
+        ),
+    ] = 3600.0
+    keepalive_idle_s: Annotated[
+        Count,
+        Meta(
+            description="After how many silent seconds the server asks whether a worker still lives. Shorter releases a dead worker's locks "
+            "sooner, for some more packets."
+        ),
+    ] = 30
+    keepalive_every_s: Annotated[
+        Count,
+        Meta(
+            description="The seconds between two such questions. Shorter notices a dead worker sooner; longer tolerates short breaks of the "
+            "network."
+        ),
+    ] = 10
+    keepalive_tries: Annotated[
+        Count,
+        Meta(
+            description="How many such questions may stay unanswered before the session ends. More tolerates worse networks; fewer releases "
+            "locks sooner."
+        ),
+    ] = 3
+    busy_s: Annotated[
+        Seconds,
+        Meta(
+            description="SQLite: how long a process waits for another process that writes to the same file. Longer survives slow disks; shorter "
+            "fails, and is tried again, sooner."
+        ),
+    ] = 5.0
+
+    def __post_init__(self) -> None:
+        order = ("lock_s", "statement_s", "transaction_s", "long_s")
+        for less, more in pairwise(order):
+            require(getattr(self, less) <= getattr(self, more), f"{less} must be at most {more}")
+        require(
+            self.idle_in_transaction_s <= self.transaction_s,
+            "idle_in_transaction_s must be at most transaction_s",
+        )
+        held_s = self.pool_wait_s + 2 * self.connect_s + self.transaction_s
+        require(
+            held_s < CONSUMER_TIMEOUT_S,
+            f"pool_wait_s, twice connect_s and transaction_s make {held_s:.0f}: must be less than the {CONSUMER_TIMEOUT_S:.0f} s"
+            " for which a consumer may hold a delivery",
+        )
+
+    @property
+    def of_sessions(self) -> dict[str, str]:
+        """The settings of a new PostgreSQL session. Over a Unix socket PostgreSQL ignores the TCP keepalives."""
+        silent_s = self.keepalive_idle_s + self.keepalive_every_s * self.keepalive_tries
+        return {
+            "lock_timeout": milliseconds(self.lock_s),
+            "statement_timeout": milliseconds(self.statement_s),
+            "idle_in_transaction_session_timeout": milliseconds(self.idle_in_transaction_s),
+            "tcp_keepalives_idle": str(self.keepalive_idle_s),
+            "tcp_keepalives_interval": str(self.keepalive_every_s),
+            "tcp_keepalives_count": str(self.keepalive_tries),
+            "tcp_user_timeout": milliseconds(silent_s),
+        }
 
 
-def require(holds: bool, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch
-    """Raise ValueError with this text unless the condition holds. Used for settings that contradict each other."""
-    if not holds:
-        raise ValueError(what)
+DATABASE = Section(
+    "db",
+    DatabaseSettings,
+    "every worker with a database, and `moor db`: the limits of each wait",
+    others=("url",),
+)
+
+
+def milliseconds(seconds: float) -> str:
+    """The time in milliseconds, as text for PostgreSQL. At least 1, since PostgreSQL takes 0 as no limit."""
+    return str(max(1, round(seconds * 1000)))
+
+
+BUS = Section("bus", BusSettings, "every worker: publishing, consuming, asking and retrying", others=("url",))
+
+
+def settings_for_main(
+    environment: Mapping[str, str], section: Section[S]
+) -> tuple[S, BusSettings, DatabaseSettings]:
+    """Read the settings of a worker, its bus and its database from the environment. A wrong one ends the process."""
+    with exiting_if_wrong():
+        return section.read(environment), BUS.read(environment), DATABASE.read(environment)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
-from bus.configuration.addresses import BadSetting, without_password
+from bus.configuration.sections import BadSetting, without_password
 from bus.errors import Transient, Unavailable
 from bus.logs import FORMATS
 from bus.operating.health import About, Health, ReadyTeller

@@ -3,7 +3,7 @@
 Most work is a plain function of a SQLAlchemy connection, written once for both databases. `await transaction.run(work,
 ...)` calls it in the thread that the driver needs. Hot statements use the driver's own connection. Failures that a retry
 may cure are raised as `Transient`. This package knows no table of any worker. The time limits are in
-bus/configuration/database_settings.py, so that commands without a database load no driver.
+bus/configuration/settings.py, so that commands without a database load no driver.
 
     database.py     the interface of both databases, and choosing one by its URL.
     postgresql.py   pooled sessions, and transactions begun by our own statements.
@@ -15,8 +15,7 @@ bus/configuration/database_settings.py, so that commands without a database load
     errors.py       which errors are transient, and whether the server is down.
 """
 
-from bus.configuration.database_settings import SECTION as DATABASE
-from bus.configuration.database_settings import DatabaseSettings
+from bus.configuration.settings import DatabaseSettings
 from bus.sql.database import Database, Transaction, open_database, read_once, reads, runs, write_once
 from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
@@ -27,7 +26,6 @@ from bus.sql.statements import among, array_of, columns_of, insert
 from bus.sql.types import Id, Moment, moment_text
 
 __all__ = [
-    "DATABASE",
     "ONCE",
     "POOL_SIZE",
     "Database",

@@ -6,7 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
-from bus.configuration.database_settings import DatabaseSettings
+from bus.configuration.settings import DatabaseSettings
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresTransaction
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction
 

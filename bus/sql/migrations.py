@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.configuration.database_settings import DatabaseSettings, milliseconds
+from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Failure
 from bus.sql.database import open_database
 from bus.sql.postgresql import PostgresTransaction

@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from bus.configuration.database_settings import DatabaseSettings, milliseconds
+from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.sql.errors import connecting, transients
 

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
-from bus.configuration.database_settings import DatabaseSettings
+from bus.configuration.settings import DatabaseSettings
 from bus.errors import Locked
 from bus.sql.errors import opening, transients
 from bus.sql.types import moment_text

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import typer
 
-from bus.configuration.addresses import without_password
+from bus.configuration.sections import without_password
 from ironic_sync.store_sql import SqlIronicStore
 from moor.options import command_settings, fail, run_with
 

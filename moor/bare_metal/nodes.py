@@ -18,8 +18,7 @@ from ironic_sync.store import IronicStore
 from moor.bare_metal.daemon_rows import opened_rows
 from moor.client import batches_of
 from moor.options import tuned, wrong_value
-from moor.settings import Settings
-from moor.tuning import IRONIC
+from moor.settings import IRONIC_DAEMONS, Settings
 
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
@@ -190,7 +189,7 @@ class NodeReader:
 
 def has_ironic(settings: Settings) -> bool:
     """Whether the settings name an Ironic, by its URL or in Keystone's catalogue."""
-    return bool(settings.ironic_url) or tuned(IRONIC).auth == "keystone"
+    return bool(settings.ironic_url) or tuned(IRONIC_DAEMONS).auth == "keystone"
 
 
 @asynccontextmanager
@@ -205,7 +204,7 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
         rows = None
         with wrong_value():
             api = ironic_api(
-                structs.replace(settings.addresses, ironic_url=settings.ironic_url), tuned(IRONIC)
+                structs.replace(settings.addresses, ironic_url=settings.ironic_url), tuned(IRONIC_DAEMONS)
             )
         if api is not None:
             stack.push_async_callback(api.close)

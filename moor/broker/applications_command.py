@@ -38,7 +38,8 @@ from bus.topology import (
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.client import asked
-from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection, wrong_value
+from moor.options import AsJson, BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
+from moor.settings import TOP
 from moor.showing import print_all
 from moor.tables import Columns
 
@@ -51,13 +52,7 @@ app = typer.Typer(
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
 ]
-Ctl = Annotated[
-    str,
-    typer.Option(
-        envvar="MOOR_BROKER_CTL",
-        help="The command that runs rabbitmqctl for that broker, for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'.",
-    ),
-]
+Ctl = Annotated[str, option_of(TOP, "broker_ctl")]
 Credentials = Annotated[
     Path | None,
     typer.Option(

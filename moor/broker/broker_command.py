@@ -13,18 +13,17 @@ from msgspec import structs
 from rich.markup import escape
 
 from bus.broker import Connection
-from bus.configuration.addresses import without_password
+from bus.configuration.sections import without_password
 from bus.definitions import SALT_BYTES, definitions_of
 from bus.topology import ROUTES, Objects, Queue, Route, Site
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.options import AsJson, BusUrl, Cells, command_settings, out, tuned, with_connection
-from moor.settings import Settings
+from moor.options import AsJson, BusUrl, Cells, command_settings, option_of, out, tuned, with_connection
+from moor.settings import IRONIC_DAEMONS, TOP, Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
-from moor.tuning import IRONIC
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
@@ -66,14 +65,7 @@ def declare(
             help="The file of the users' passwords: known ones are read from it, new ones are added."
         ),
     ] = None,
-    ctl: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_BROKER_CTL",
-            help="For --users: the command that runs rabbitmqctl for that broker, for instance 'kubectl exec -i rabbit-0 -- "
-            "rabbitmqctl'.",
-        ),
-    ] = "rabbitmqctl",
+    ctl: Annotated[str, option_of(TOP, "broker_ctl")] = "rabbitmqctl",
     only: Annotated[
         str,
         typer.Option(
@@ -146,7 +138,7 @@ def _deployments(
 ) -> tuple[Settings, tuple[BrokerDeployment, ...]]:
     settings = command_settings(bus=bus, cells=cells)
     addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
-    return settings, deployments_of(addresses, addresses.cells or else_cells, tuned(IRONIC))
+    return settings, deployments_of(addresses, addresses.cells or else_cells, tuned(IRONIC_DAEMONS))
 
 
 def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[BrokerDeployment]:

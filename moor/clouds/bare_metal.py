@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.configuration.database_settings import DatabaseSettings
+from bus.configuration.settings import DatabaseSettings
 from bus.messages.build import Flavor
 from bus.process import Part, run_until
 from bus.workers.link import Link

@@ -12,7 +12,7 @@ from moor.options import (
     run,
     tuned,
 )
-from moor.tuning import DATABASE
+from moor.settings import DATABASE
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The database's tables.")
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from bus.configuration.addresses import Addresses, BadSetting, check_cell
-from bus.messages.cell import ALTERNATES_MAX
+from bus.configuration.addresses import Addresses, check_cell
+from bus.configuration.sections import BadSetting
 from bus.operating.listen_address import BadAddressError
 from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
@@ -32,21 +32,23 @@ from moor.options import (
     broker_of,
     command_settings,
     fail,
+    option_of,
     pool_flags,
     scheduler_flags,
     tuned,
     wrong_value,
 )
 from moor.placement.placement_api_options import ApiFlags, serving_of
-from moor.tuning import (
+from moor.settings import (
     BUS,
     COMPUTE,
     CONDUCTOR,
     DATABASE,
-    IRONIC,
+    IRONIC_DAEMONS,
     PLACEMENT,
     PLACEMENT_API,
     SCHEDULER,
+    TOP,
 )
 from placement_worker import __main__ as placement_process
 from placement_worker.api.http.server import BadListenError
@@ -60,7 +62,7 @@ app = typer.Typer(
     "their cell's broker.",
 )
 
-Cell = Annotated[str, typer.Option(envvar="MOOR_CELL", help="The cell of this conductor or compute.")]
+Cell = Annotated[str, option_of(TOP, "cell")]
 
 
 @app.command()
@@ -90,25 +92,12 @@ def scheduler(
     db: DatabaseUrl = "",
     *,
     instances_per_host_max: Annotated[
-        int | None, typer.Option(min=0, show_default=False, help="How many instances a host may have.")
+        int | None, option_of(SCHEDULER, "instances_per_host_max", show_default=False)
     ] = None,
     io_ops_per_host_max: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            show_default=False,
-            help="How many builds and similar operations may be under way on a host; 0: no limit.",
-        ),
+        int | None, option_of(SCHEDULER, "io_ops_per_host_max", show_default=False)
     ] = None,
-    alternates_max: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=ALTERNATES_MAX,
-            show_default=False,
-            help="How many alternates a build gets, to try when its host fails.",
-        ),
-    ] = None,
+    alternates_max: Annotated[int | None, option_of(SCHEDULER, "alternates_max", show_default=False)] = None,
     settings: SchedulerFlags = None,
     operating: Operating,
 ) -> None:
@@ -161,14 +150,8 @@ def compute(
     db: DatabaseUrl = "",
     *,
     cell: Cell = "",
-    hosts: Annotated[
-        int,
-        typer.Option(envvar="MOOR_COMPUTE_HOSTS", min=1, help="How many hosts it simulates."),
-    ] = 100,
-    faults: Annotated[
-        Path | None,
-        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
-    ] = None,
+    hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1)] = 100,
+    faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
     pool: PoolFlags = None,
     operating: Operating,
 ) -> None:
@@ -192,9 +175,7 @@ def ironic(
     db: DatabaseUrl = "",
     ironic_db: IronicDatabaseUrl = "",
     *,
-    name: Annotated[
-        str, typer.Option(envvar="MOOR_IRONIC_NAME", help="This daemon's name in the ring.")
-    ] = "",
+    name: Annotated[str, option_of(TOP, "ironic_name")] = "",
     operating: Operating,
 ) -> None:
     """A daemon that reports bare-metal nodes to placement. Several daemons share the nodes.
@@ -210,7 +191,12 @@ def ironic(
         check_name(name)
     _run(
         run_ironic(
-            addresses, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=operating.health_listen
+            addresses,
+            name,
+            tuned(IRONIC_DAEMONS),
+            tuned(BUS),
+            tuned(DATABASE),
+            health_at=operating.health_listen,
         )
     )
 
@@ -220,32 +206,16 @@ def ironic(
 def simulated_ironic(
     bus: BusUrl = "",
     *,
-    nodes: Annotated[
-        int,
-        typer.Option(envvar="MOOR_IRONIC_SIM_NODES", min=1, help="How many nodes there are at the start."),
-    ] = ironic_simulation.NODES_COUNT,
-    groups: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_IRONIC_SIM_GROUPS",
-            metavar="NAME,NAME",
-            help="The conductor groups over which the nodes are spread.",
-        ),
-    ] = "",
+    nodes: Annotated[int, option_of(TOP, "ironic_sim_nodes", min=1)] = ironic_simulation.NODES_COUNT,
+    groups: Annotated[str, option_of(TOP, "ironic_sim_groups", metavar="NAME,NAME")] = "",
     ironic_listen: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_IRONIC_SIM_LISTEN", metavar="HOST:PORT", help="The address of its REST API."
-        ),
+        str, option_of(TOP, "ironic_sim_listen", metavar="HOST:PORT")
     ] = ironic_simulation.LISTEN,
     pace: Annotated[
         float,
         typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
     ] = 1.0,
-    script: Annotated[
-        Path | None,
-        typer.Option(envvar="MOOR_IRONIC_SIM_SCRIPT", help="Its faults: a TOML or JSON file."),
-    ] = None,
+    script: Annotated[Path | None, option_of(TOP, "ironic_sim_script")] = None,
     operating: Operating,
 ) -> None:
     """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`

@@ -61,6 +61,7 @@ from moor.options import (
     SchedulerFlags,
     command_settings,
     fail,
+    option_of,
     out,
     run,
     tuned,
@@ -68,8 +69,7 @@ from moor.options import (
     wrong_value,
 )
 from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
-from moor.settings import Settings
-from moor.tuning import PLACEMENT_API, CloudSettings
+from moor.settings import PLACEMENT_API, TOP, CloudSettings, Settings
 from placement_worker.api.http.server import BadListenError
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
@@ -97,44 +97,14 @@ def up(
     cells: Cells = "",
     placement_db: PlacementDatabaseUrl = "",
     *,
-    hosts: Annotated[
-        int,
-        typer.Option(
-            envvar="MOOR_COMPUTE_HOSTS", min=1, max=10_000, help="How many simulated hosts each cell has."
-        ),
-    ] = 20,
-    faults: Annotated[
-        Path | None,
-        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
-    ] = None,
-    nodes: Annotated[
-        int,
-        typer.Option(
-            envvar="MOOR_IRONIC_SIM_NODES",
-            min=0,
-            max=10_000,
-            help="How many bare-metal nodes a simulated Ironic has, in a conductor group for each cell.",
-        ),
-    ] = 0,
+    hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1, max=10_000)] = 20,
+    faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
+    nodes: Annotated[int, option_of(TOP, "ironic_sim_nodes", max=10_000)] = 0,
     daemons: Annotated[
         int, typer.Option(min=1, max=50, help="How many bare-metal daemons share these nodes.")
     ] = 1,
-    ironic_listen: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_IRONIC_SIM_LISTEN",
-            metavar="HOST:PORT",
-            help="The address of the simulated Ironic's REST API.",
-        ),
-    ] = LISTEN,
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR",
-            show_default=False,
-            help=r"The directory of all data. [dim]\[MOOR_DATA; else ~/.local/state/moorage][/dim]",
-        ),
-    ] = "",
+    ironic_listen: Annotated[str, option_of(TOP, "ironic_sim_listen", metavar="HOST:PORT")] = LISTEN,
+    data: Annotated[str, option_of(TOP, "data", show_default=False)] = "",
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
     listen: ListenAt = DEFAULT_LISTEN,

@@ -30,8 +30,8 @@ import msgspec
 import typer
 
 from bus.messages.build import Flavor
-from moor.options import wrong_value
-from moor.settings import Settings
+from moor.options import option_of, wrong_value
+from moor.settings import TOP, Settings
 
 
 class BadFlavors(ValueError):  # noqa: N818 - named for what it is
@@ -42,14 +42,7 @@ Flavors = Mapping[str, Flavor]
 RESOURCES, CUSTOM = "resources:", "CUSTOM_"
 ALTERNATIVES = "alternatives"
 FlavorsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--flavors",
-        envvar="MOOR_FLAVORS",
-        metavar="FILE",
-        show_default=False,
-        help="A file of flavors, in TOML or JSON. Without it: those of `moor up --nodes`.",
-    ),
+    Path | None, option_of(TOP, "flavors", "--flavors", metavar="FILE", show_default=False)
 ]
 
 

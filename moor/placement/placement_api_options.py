@@ -9,7 +9,8 @@ import typer
 from msgspec import Struct, structs
 
 from bus.keystone import KeystoneAccount
-from moor.options import wrong_value
+from moor.options import option_of, wrong_value
+from moor.settings import TOP
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.basic import BasicAuthentication, users_in
 from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
@@ -33,118 +34,27 @@ class Auth(StrEnum):
 # With these, any client may connect without a credential.
 UNGUARDED = (Auth.NONE, Auth.NOAUTH2)
 
-ListenAt = Annotated[
-    str,
-    typer.Option(
-        "--listen", envvar="MOOR_LISTEN", metavar="HOST:PORT", help="The address of placement's HTTP API."
-    ),
-]
+ListenAt = Annotated[str, option_of(TOP, "listen", "--listen", metavar="HOST:PORT")]
 
 
 class ApiFlags(Struct, frozen=True, kw_only=True):
     listen: ListenAt = DEFAULT_LISTEN
-    share_port: Annotated[
-        bool,
-        typer.Option(
-            "--share-port",
-            envvar="MOOR_SHARE_PORT",
-            help="Let other processes listen at the same address: start one process per core.",
-        ),
-    ] = False
-    auth: Annotated[
-        Auth,
-        typer.Option(
-            envvar="MOOR_AUTH",
-            help="How clients authenticate: none (anyone, from this machine only), basic (users of a file), keystone (Keystone "
-            "tokens), or noauth2 (anyone, under any name; for tests).",
-        ),
-    ] = Auth.NONE
-    allow_anyone: Annotated[
-        bool,
-        typer.Option(
-            "--allow-anyone",
-            envvar="MOOR_ALLOW_ANYONE",
-            help="With none or noauth2: also accept clients from other machines.",
-        ),
-    ] = False
-    users: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOOR_USERS",
-            metavar="FILE",
-            help="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read.",
-        ),
-    ] = None
-    policy: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_POLICY",
-            metavar="legacy|secure|open|FILE",
-            help="The policy that says which role may do what.",
-        ),
-    ] = "legacy"
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="MOOR_CORS_ORIGINS",
-            metavar="ORIGIN",
-            help="An origin whose pages a browser may let read the answers; may be repeated, * means any.",
-        ),
-    ] = None
-    prefix: Annotated[
-        str,
-        typer.Option(envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all paths, for proxies."),
-    ] = ""
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOOR_TLS_CERT",
-            metavar="FILE",
-            help="Serve TLS with this certificate chain (PEM).",
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(envvar="MOOR_TLS_KEY", metavar="FILE", help="The private key of --tls-cert (PEM)."),
-    ] = None
-    keystone_url: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_KEYSTONE_URL",
-            metavar="URL",
-            help="For keystone: Keystone's URL, without /v3.",
-        ),
-    ] = ""
-    keystone_user: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_KEYSTONE_USER",
-            metavar="NAME",
-            help="The user with which placement asks Keystone about tokens.",
-        ),
-    ] = "placement"
+    share_port: Annotated[bool, option_of(TOP, "share_port", "--share-port")] = False
+    auth: Annotated[Auth, option_of(TOP, "auth")] = Auth.NONE
+    allow_anyone: Annotated[bool, option_of(TOP, "allow_anyone", "--allow-anyone")] = False
+    users: Annotated[Path | None, option_of(TOP, "users", metavar="FILE")] = None
+    policy: Annotated[str, option_of(TOP, "policy", metavar="legacy|secure|open|FILE")] = "legacy"
+    cors_origin: Annotated[list[str] | None, option_of(TOP, "cors_origins", metavar="ORIGIN")] = None
+    prefix: Annotated[str, option_of(TOP, "prefix", metavar="/PATH")] = ""
+    tls_cert: Annotated[Path | None, option_of(TOP, "tls_cert", metavar="FILE")] = None
+    tls_key: Annotated[Path | None, option_of(TOP, "tls_key", metavar="FILE")] = None
+    keystone_url: Annotated[str, option_of(TOP, "keystone_url", metavar="URL")] = ""
+    keystone_user: Annotated[str, option_of(TOP, "keystone_user", metavar="NAME")] = "placement"
     # Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
-    keystone_password: Annotated[str, typer.Option(envvar="MOOR_KEYSTONE_PASSWORD", hidden=True)] = ""
-    keystone_project: Annotated[
-        str,
-        typer.Option(envvar="MOOR_KEYSTONE_PROJECT", metavar="NAME", help="The project of that user."),
-    ] = "service"
-    keystone_domain: Annotated[
-        str,
-        typer.Option(
-            envvar="MOOR_KEYSTONE_DOMAIN",
-            metavar="NAME",
-            help="The domain of that user and project.",
-        ),
-    ] = "Default"
-    keystone_ca: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MOOR_KEYSTONE_CA",
-            metavar="FILE",
-            help="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's.",
-        ),
-    ] = None
+    keystone_password: Annotated[str, option_of(TOP, "keystone_password", hidden=True)] = ""
+    keystone_project: Annotated[str, option_of(TOP, "keystone_project", metavar="NAME")] = "service"
+    keystone_domain: Annotated[str, option_of(TOP, "keystone_domain", metavar="NAME")] = "Default"
+    keystone_ca: Annotated[Path | None, option_of(TOP, "keystone_ca", metavar="FILE")] = None
 
 
 def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceOptions:

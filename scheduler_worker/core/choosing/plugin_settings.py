@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from math import isfinite
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from scheduler_worker.core.choosing.plugins import MULTIPLIERS_MAX
 
@@ -26,54 +27,161 @@ WEIGHERS = (
         "image_cache",
     ),
 )
-# An instance gets one of at most so many best hosts.
-SUBSET_MAX = 1000
+# At most the largest number that a column of a database has for a count.
+CountOr0 = Annotated[int, Meta(ge=0, le=2_147_483_647)]
+Multiplier = Annotated[float, Meta(ge=-MULTIPLIERS_MAX, le=MULTIPLIERS_MAX)]
 
 
 class PluginSettings(Struct, frozen=True, kw_only=True):
-    # The filters beside those that are always used; `metrics`, `own_aggregates` and `required_own_aggregates` are more. A plugin of another package is named by its
-    # entry point. The order is that of the funnel.
-    filters: tuple[str, ...] = FILTERS
-    # Each weigher counts by its multiplier: 0 leaves it out, a negative one turns it round.
-    weighers: tuple[str, ...] = WEIGHERS
-    cpu_weight_multiplier: float = 1.0
-    ram_weight_multiplier: float = 1.0
-    disk_weight_multiplier: float = 1.0
-    hypervisor_version_weight_multiplier: float = 1.0
-    num_instances_weight_multiplier: float = 0.0
-    io_ops_weight_multiplier: float = -1.0
-    pci_weight_multiplier: float = 1.0
-    build_failure_weight_multiplier: float = 1e6
-    soft_affinity_weight_multiplier: float = 1.0
-    soft_anti_affinity_weight_multiplier: float = 1.0
-    metrics_weight_multiplier: float = 1.0
-    # Keys of aggregates' metadata whose values get as many instances each, such as zones and racks. With a multiplier of
-    # about 1000, spreading comes before all free amounts.
-    spread_over: tuple[str, ...] = ("availability_zone",)
-    spread_weight_multiplier: float = 0.0
-    # Hosts that have the image of the request cached.
-    image_cache_weight_multiplier: float = 0.0
-    # Preferred traits and classes of the request count more than all free amounts together.
-    preferred_weight_multiplier: float = 1_000.0
-    # The metrics of a host's weight, each with its ratio: "temperature=-1.0". A host that lacks one has the fixed weight.
-    metrics_weights: tuple[str, ...] = ()
-    metrics_weight_of_unavailable: float = -10_000.0
-    # An instance gets one of so many of the best hosts, by chance. Among equal hosts chance decides in any case.
-    host_subset_size: int = 1
-    # How many builds and the like may be under way on one host (0: any number), and how many instances it may have. A
-    # limit on builds refuses requests of a burst that would fit a moment later.
-    io_ops_per_host_max: int = 0
-    instances_per_host_max: int = 50
+    filters: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The filters beside those that are always used, in the order of the funnel; metrics, own_aggregates and "
+            "required_own_aggregates are more, and other packages bring others by their entry points. More filters remove more "
+            "hosts."
+        ),
+    ] = FILTERS
+    weighers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The weighers that rank the hosts which pass the filters. A weigher of another package is NAME or NAME=MULTIPLIER."
+        ),
+    ] = WEIGHERS
+    cpu_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much free processors count. Higher spreads instances by processors; negative fills hosts up; 0 leaves them out."
+        ),
+    ] = 1.0
+    ram_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much free memory counts. Higher spreads instances by memory; negative fills hosts up; 0 leaves it out."
+        ),
+    ] = 1.0
+    disk_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much free disk counts. Higher spreads instances by disk; negative fills hosts up; 0 leaves it out."
+        ),
+    ] = 1.0
+    hypervisor_version_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much a newer hypervisor counts. Higher prefers newer ones; negative prefers older ones."
+        ),
+    ] = 1.0
+    num_instances_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much the number of instances counts. Positive prefers hosts with many instances; negative prefers those with few."
+        ),
+    ] = 0.0
+    io_ops_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much builds under way on a host count. Negative avoids busy hosts, the more the lower it is; positive prefers "
+            "them."
+        ),
+    ] = -1.0
+    pci_weight_multiplier: Annotated[
+        Annotated[float, Meta(ge=0, le=MULTIPLIERS_MAX)],
+        Meta(
+            description="How much free PCI devices count. Higher sends requests for devices to hosts that have many, and keeps all others away "
+            "from these."
+        ),
+    ] = 1.0
+    build_failure_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much failed builds since the last success count against a host. Higher avoids such hosts before all else; 0 "
+            "ignores failures."
+        ),
+    ] = 1e6
+    soft_affinity_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much members of a soft-affinity group attract each other. Higher puts more of them on one host."
+        ),
+    ] = 1.0
+    soft_anti_affinity_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much members of a soft-anti-affinity group repel each other. Higher spreads them more."
+        ),
+    ] = 1.0
+    metrics_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much the metrics of metrics_weights count together. Higher goes by them before free amounts; 0 leaves them out."
+        ),
+    ] = 1.0
+    spread_over: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The keys of aggregates' metadata whose values get as many instances each, such as zones and racks. They count only "
+            "with a spread_weight_multiplier."
+        ),
+    ] = ("availability_zone",)
+    spread_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much an even spread over zones or racks counts. About 1000 puts it before all free amounts; 0 leaves it out."
+        ),
+    ] = 0.0
+    image_cache_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much it counts that a host has the image of the request cached. Higher makes builds faster, and loads such hosts "
+            "more; 0 leaves it out."
+        ),
+    ] = 0.0
+    preferred_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much the traits and classes count that a request prefers. At the default they count more than all free amounts "
+            "together."
+        ),
+    ] = 1_000.0
+    metrics_weights: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The metrics of a host's weight, each with its ratio, as temperature=-1.0. A larger ratio counts more; a negative one "
+            "prefers low values."
+        ),
+    ] = ()
+    metrics_weight_of_unavailable: Annotated[
+        Annotated[float, Meta(ge=-1e9, le=1e9)],
+        Meta(
+            description="The weight of a host that lacks one of these metrics. Lower avoids such hosts more."
+        ),
+    ] = -10_000.0
+    host_subset_size: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)],
+        Meta(
+            description="An instance gets one of so many best hosts, by chance. More makes conflicts of several schedulers rarer; 1 always "
+            "takes the best."
+        ),
+    ] = 1
+    io_ops_per_host_max: Annotated[
+        CountOr0,
+        Meta(
+            description="How many builds and the like may be under way on one host; 0: any number. Lower protects hosts, and refuses requests "
+            "of a burst that would fit a moment later."
+        ),
+    ] = 0
+    instances_per_host_max: Annotated[
+        CountOr0,
+        Meta(
+            description="How many instances a host may have; 0: any number. Higher packs hosts denser; lower loses fewer instances with a host."
+        ),
+    ] = 50
 
     def __post_init__(self) -> None:
         for field in ("filters", "weighers"):
             named = getattr(self, field)
             if twice := [name for name in named if named.count(name) > 1]:
                 raise ValueError(f"{field} names {twice[0]!r} twice")
-        if self.pci_weight_multiplier < 0:
-            raise ValueError(f"pci_weight_multiplier is {self.pci_weight_multiplier:g}, must be at least 0")
-        if not 1 <= self.host_subset_size <= SUBSET_MAX:
-            raise ValueError(f"host_subset_size is {self.host_subset_size}, must be from 1 to {SUBSET_MAX}")
         _ = self.ratios
         if "metrics" in self.filters and not self.metrics_weights:
             raise ValueError("filters names 'metrics', and metrics_weights names no metric for it")
@@ -104,5 +212,3 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
 
 
 MULTIPLIERS = tuple(name for name in PluginSettings.__struct_fields__ if name.endswith("_weight_multiplier"))
-# Numbers that may be negative.
-SIGNED = (*MULTIPLIERS, "metrics_weight_of_unavailable")

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.configuration.settings import BusSettings
+from bus.configuration.settings import BUS, BusSettings
 from bus.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
 from bus.workers.handling import GiveUp, OneByOne, PutBack, after_failure, backoff_ms
 
@@ -59,5 +59,5 @@ def test_pauses_grow_to_a_limit() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="retry_delay_ms_first must be at most retry_delay_ms_max"):
         structs.replace(BusSettings(), retry_delay_ms_first=2, retry_delay_ms_max=1)
-    with pytest.raises(ValueError, match="prefetch must be at least 1"):
-        structs.replace(BusSettings(), prefetch=0)
+    with pytest.raises(ValueError, match=r"bus\.prefetch is '0' .* must be a whole number, at least 1"):
+        BUS.read({"MOOR_BUS_PREFETCH": "0"})

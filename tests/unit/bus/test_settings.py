@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from typer.testing import CliRunner
 
-from bus.configuration.addresses import Addresses, BadSetting, addresses_in, without_password
+from bus.configuration.addresses import ADDRESSES, Addresses
+from bus.configuration.sections import BadSetting, without_password
 from moor.commands import COMMANDS, app, command_of
 from moor.options import key_of
-from moor.settings import OF_COMMANDS, of_commands, settings_from
+from moor.settings import TOP, sources
 
 HERE = Path("/nowhere")
 NO_FLAGS: dict[str, str] = {}
@@ -31,7 +33,7 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
     )
     environment = {"MOOR_BUS_URL": "unix:///variable", "MOOR_DB_URL": "sqlite:////variable"}
 
-    addresses = settings_from({"bus_url": "unix:///flag"}, environment, config=file, here=HERE).addresses
+    addresses = sources(environment, config=file, here=HERE).of_command({"bus_url": "unix:///flag"}).addresses
 
     assert addresses.bus_url == "unix:///flag"
     assert addresses.db_url == "sqlite+aiosqlite:////variable"
@@ -47,7 +49,7 @@ def test_the_file_is_the_named_one_or_the_one_here_or_the_one_at_home(tmp_path: 
     with_variable = {**at_home, "MOOR_CONFIG": str(named)}
 
     def bus(environment: dict[str, str], where: Path, config: Path | None = None) -> str:
-        return settings_from(NO_FLAGS, environment, config=config, here=where).bus_url
+        return sources(environment, config=config, here=where).of_command(NO_FLAGS).bus_url
 
     assert bus(with_variable, here, flagged) == "unix:///flagged"
     assert bus(with_variable, here) == "unix:///named"
@@ -56,21 +58,21 @@ def test_the_file_is_the_named_one_or_the_one_here_or_the_one_at_home(tmp_path: 
 
 
 def test_without_a_bus_it_is_that_of_moor_up_in_the_data_directory() -> None:
-    at_home = settings_from(NO_FLAGS, {"HOME": "/h"}, here=HERE)
-    of_state = settings_from(NO_FLAGS, {"HOME": "/h", "XDG_STATE_HOME": "/s"}, here=HERE)
-    elsewhere = settings_from(NO_FLAGS, {"HOME": "/h", "MOOR_DATA": "/d"}, here=HERE)
+    at_home = sources({"HOME": "/h"}, here=HERE).of_command(NO_FLAGS)
+    of_state = sources({"HOME": "/h", "XDG_STATE_HOME": "/s"}, here=HERE).of_command(NO_FLAGS)
+    elsewhere = sources({"HOME": "/h", "MOOR_DATA": "/d"}, here=HERE).of_command(NO_FLAGS)
 
     assert at_home.bus_url == "unix:///h/.local/state/moorage/bus.sock"
     assert of_state.bus_url == "unix:///s/moorage/bus.sock"
     assert elsewhere.bus_url == "unix:///d/bus.sock"
-    assert settings_from({"data": "/f"}, {"MOOR_DATA": "/d"}, here=HERE).data == Path("/f")
+    assert sources({"MOOR_DATA": "/d"}, here=HERE).of_command({"data": "/f"}).data == Path("/f")
 
 
 # Their contents
 
 
 def test_a_cell_without_addresses_of_its_own_uses_those_of_the_api_level() -> None:
-    addresses = addresses_in(
+    addresses = ADDRESSES.read(
         {
             "MOOR_BUS_URL": "amqp://m:p@api/",
             "MOOR_DB_URL": "postgresql://m:p@api/moorage",
@@ -100,9 +102,9 @@ def test_a_file_has_the_same_settings_as_variables(tmp_path: Path) -> None:
         'cells = ["harbour", "island"]\n[cell_bus_urls]\nisland = "amqp://i/"\n[cell_db_urls]\nisland = "sqlite:////i.db"\n',
     )
 
-    said = settings_from(NO_FLAGS, {}, config=file, here=HERE).addresses
+    said = sources({}, config=file, here=HERE).of_command(NO_FLAGS).addresses
 
-    assert said == addresses_in(
+    assert said == ADDRESSES.read(
         {
             "MOOR_CELLS": "harbour,island",
             "MOOR_CELL_BUS_URLS": "island=amqp://i/",
@@ -116,13 +118,13 @@ def test_a_file_has_the_same_settings_as_variables(tmp_path: Path) -> None:
 )
 def test_the_address_of_a_cell_that_is_not_listed_is_refused(variable: str, url: str) -> None:
     with pytest.raises(
-        BadSetting, match=f"is 'reef' .{variable}.: there is no such cell; the cells are harbour, island"
+        BadSetting, match=f"{variable}.: .* has 'reef': there is no such cell; the cells are harbour, island"
     ):
-        addresses_in({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
+        ADDRESSES.read({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
 
 
 def test_without_any_setting_nothing_is_set() -> None:
-    assert addresses_in({"MOOR_BUS_URL": " ", "PATH": "/bin"}) == Addresses()
+    assert ADDRESSES.read({"MOOR_BUS_URL": " ", "PATH": "/bin"}) == Addresses()
 
 
 # Invalid settings
@@ -156,7 +158,7 @@ def test_without_any_setting_nothing_is_set() -> None:
 )
 def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, what: str) -> None:
     with pytest.raises(BadSetting, match=what):
-        addresses_in({variable: value})
+        ADDRESSES.read({variable: value})
 
 
 @pytest.mark.parametrize(
@@ -187,23 +189,26 @@ def test_a_wrong_file_is_named_with_its_key_and_value(tmp_path: Path, text: str,
     file = a_file(tmp_path / "c.toml", text)
 
     with pytest.raises(BadSetting, match=what):
-        settings_from(NO_FLAGS, {}, config=file, here=HERE)
+        sources({}, config=file, here=HERE).of_command(NO_FLAGS)
 
 
 def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "audit_every = 30\naudit_settle = 1.5")
 
-    assert of_commands({}, config=file, here=HERE) == {"audit_every": 30.0, "audit_settle": 1.5}
+    assert {key: each.value for key, each in sources({}, config=file, here=HERE).written[""].items()} == {
+        "audit_every": 30.0,
+        "audit_settle": 1.5,
+    }
 
 
 def test_a_named_file_must_exist() -> None:
     with pytest.raises(BadSetting, match=r"config is '/no/such.toml' .* cannot be read"):
-        settings_from(NO_FLAGS, {"MOOR_CONFIG": "/no/such.toml"}, here=HERE)
+        sources({"MOOR_CONFIG": "/no/such.toml"}, here=HERE).of_command(NO_FLAGS)
 
 
 def test_a_password_is_never_shown() -> None:
     with pytest.raises(BadSetting) as told:
-        addresses_in({"MOOR_DB_URL": "postgres://moor:s3cr/t@h/x"})
+        ADDRESSES.read({"MOOR_DB_URL": "postgres://moor:s3cr/t@h/x"})
 
     assert "s3cr" not in str(told.value)
     assert "postgres://moor:***@h/x" in str(told.value)
@@ -230,7 +235,7 @@ def test_a_password_is_not_shown_wherever_a_url_has_it(url: str, shown: str) -> 
 
 def test_half_a_password_is_not_shown_where_a_comma_cuts_it() -> None:
     with pytest.raises(BadSetting) as told:
-        addresses_in({"MOOR_CELL_BUS_URLS": "c1=amqp://u:pass,word@h/"})
+        ADDRESSES.read({"MOOR_CELL_BUS_URLS": "c1=amqp://u:pass,word@h/"})
 
     assert "word" not in str(told.value)
     assert "cell_bus_urls is '***@h/'" in str(told.value)
@@ -240,10 +245,10 @@ def test_a_password_of_a_wrong_type_is_not_shown(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "keystone_password = 73219\n")
 
     with pytest.raises(BadSetting) as told:
-        of_commands({}, config=file, here=HERE)
+        sources({}, config=file, here=HERE)
 
     assert "73219" not in str(told.value)
-    assert "keystone_password is '***'" in str(told.value)
+    assert "keystone_password is ***" in str(told.value)
 
 
 # The flags of single commands
@@ -258,7 +263,21 @@ def flags_of(command: Any) -> Iterator[Any]:
 def test_every_flag_with_a_variable_has_a_key_in_the_file() -> None:
     keys = {key_of(flag) for name in COMMANDS for flag in flags_of(command_of(name))} - {""}
 
-    assert keys == OF_COMMANDS.keys()
+    assert keys == TOP.settings.keys() - ADDRESSES.settings.keys() - {"data"} | {"cell"}
+
+
+def test_a_flag_has_the_default_that_its_setting_shows() -> None:
+    """Those of `moor up` differ, as the settings say."""
+    usual = structs.asdict(TOP.kind())
+    flags = [flag for name in COMMANDS if name != "up" for flag in flags_of(command_of(name)) if key_of(flag)]
+
+    wrong = {
+        key_of(flag): flag.default
+        for flag in flags
+        if (flag.default or None) != (usual[key_of(flag)] or None)
+    }
+
+    assert wrong == {}
 
 
 def test_a_flag_overrides_its_variable_and_that_overrides_its_key(tmp_path: Path) -> None:
@@ -266,7 +285,7 @@ def test_a_flag_overrides_its_variable_and_that_overrides_its_key(tmp_path: Path
 
     def said(*flags: str, **environment: str) -> str:
         command = ["--config", str(file), "run", "placement-api", "--db", "sqlite:////x.db", *flags]
-        done = CliRunner().invoke(app, command, env={"TERMINAL_WIDTH": "200", **environment})
+        done = CliRunner().invoke(app, command, env={"COLUMNS": "200", **environment})
         assert done.exit_code == 2
         return " ".join(done.output.split())
 

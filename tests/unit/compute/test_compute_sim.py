@@ -12,7 +12,7 @@ from bus.messages.placement import (
 from compute_sim.__main__ import main
 from compute_sim.core.pools import pools_of, read_pools
 from compute_sim.core.tree import ProviderTree
-from compute_sim.settings import ComputeSettings
+from compute_sim.settings import COMPUTE, ComputeSettings
 from compute_sim.simulated.driver import IMAGES_MAX, SimulatedDriver, root_of
 from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts
 from compute_sim.simulated.pools import SimulatedPool, aggregate_of
@@ -93,15 +93,19 @@ def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"cell": "Not A Cell"}, "matching regex"),
-        ({"beat_s": 0}, "beat_s is 0"),
-        ({"again_s": -1.0}, "again_s is -1"),
-        ({"reports_at_once_max": 0}, "reports_at_once_max is 0, must be more than 0"),
+        ({"BEAT_S": "0"}, "beat_s is '0'"),
+        ({"AGAIN_S": "-1.0"}, "again_s is '-1.0'"),
+        ({"REPORTS_AT_ONCE_MAX": "0"}, "reports_at_once_max is '0' .* must be a whole number, at least 1"),
     ],
 )
-def test_invalid_settings_are_refused(wrong: dict[str, object], what: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, str], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        structs.replace(ComputeSettings(), **wrong)
+        COMPUTE.read({f"MOOR_COMPUTE_{name}": value for name, value in wrong.items()})
+
+
+def test_the_name_of_a_cell_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="matching regex"):
+        structs.replace(ComputeSettings(), cell="Not A Cell")
 
 
 @pytest.mark.parametrize(

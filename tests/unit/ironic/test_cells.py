@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from bus.configuration.addresses import BadSetting, addresses_in
+from bus.configuration.addresses import ADDRESSES
+from bus.configuration.sections import BadSetting
 from ironic_sync.__main__ import run
 from ironic_sync.core.cells import CellMap, CellPlan, cell_map, cell_of, decide_cell
 from ironic_sync.core.rows import NodeRow
@@ -98,7 +99,7 @@ def test_the_only_cell_of_a_cloud_is_that_of_all_nodes_that_no_table_names() -> 
 def test_a_daemon_does_not_start_without_a_cell_for_any_node() -> None:
     """Its nodes would be known, and none would ever be offered."""
     for stated in ({}, {"MOOR_CELLS": "harbour,island"}):
-        addresses = addresses_in({"MOOR_BUS_URL": "memory://", "MOOR_DB_URL": "sqlite:////x", **stated})
+        addresses = ADDRESSES.read({"MOOR_BUS_URL": "memory://", "MOOR_DB_URL": "sqlite:////x", **stated})
         with pytest.raises(BadSetting, match=r"ironic_cell is '' .*MOOR_IRONIC_CELL.*MOOR_IRONIC_GROUPS"):
             asyncio.run(run(addresses, "d1", IronicSettings()))
 

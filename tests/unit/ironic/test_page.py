@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bus.configuration.addresses import READERS, addresses_in
-from bus.configuration.tuning import settings_in
+from bus.configuration.addresses import ADDRESSES
 from ironic_sync.rest_login import check_login
-from ironic_sync.settings import SECTION
+from ironic_sync.settings import IRONIC_DAEMONS
 from tests.pages.commands import ROOT
 
 PAGE = (ROOT / "docs" / "bare-metal.md").read_text()
@@ -28,23 +27,23 @@ def blocks() -> Iterator[dict[str, str]]:
 
 
 def test_every_variable_of_the_page_is_a_setting() -> None:
-    known = {SECTION.variable(field) for field in SECTION.types} | {f"MOOR_{key.upper()}" for key in READERS}
+    known = {each.variable(field) for each in (IRONIC_DAEMONS, ADDRESSES) for field in each.settings}
 
     assert {*re.findall(r"\bMOOR_IRONIC_[A-Z_]*[A-Z]", PAGE)} - known == set()
 
 
 @pytest.mark.parametrize("block", [*blocks()], ids=lambda block: ",".join(block)[:60])
 def test_the_variables_of_a_block_fit_together(block: dict[str, str]) -> None:
-    addresses, settings = addresses_in(block), settings_in(block, SECTION)
+    addresses, settings = ADDRESSES.read(block), IRONIC_DAEMONS.read(block)
 
     check_login(addresses.ironic_url, settings)
 
 
 def test_the_page_names_every_setting_of_the_login_and_of_the_names() -> None:
-    fields = [*SECTION.types]
+    fields = [*IRONIC_DAEMONS.settings]
     of_page = [*fields[fields.index("exchange") : fields.index("rest_connect_s_max")]]
 
-    assert [field for field in of_page if SECTION.variable(field) not in PAGE] == []
+    assert [field for field in of_page if IRONIC_DAEMONS.variable(field) not in PAGE] == []
 
 
 def test_every_line_of_the_log_is_in_the_code() -> None:

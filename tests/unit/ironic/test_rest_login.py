@@ -19,13 +19,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from bus.configuration.addresses import Addresses, BadSetting
-from bus.configuration.tuning import settings_in
+from bus.configuration.addresses import Addresses
+from bus.configuration.sections import BadSetting
 from bus.errors import Unavailable, WrongAnswer
 from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
 from ironic_sync.rest import CredentialsRefused
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
-from ironic_sync.settings import SECTION, IronicSettings
+from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from placement_worker.api.http.server import HttpServer, Listen
 from placement_worker.api.settings import ApiSettings
 from tests.api.fake_keystone import FakeKeystone
@@ -330,7 +330,7 @@ def test_there_is_no_client_without_url_and_without_keystone() -> None:
             {"KEY_FILE": "/k"},
             r"ironic.key_file is '/k' \(MOOR_IRONIC_KEY_FILE\): a key without a certificate",
         ),
-        ({"AUTH": "kerberos"}, "must be none or basic or keystone"),
+        ({"AUTH": "kerberos"}, "must be basic or keystone or none"),
         ({"AUTH": "keystone", "PASSWORD": "hunter2"}, "this needs"),
     ],
 )
@@ -338,7 +338,7 @@ def test_settings_that_cannot_log_in_are_told_before_the_start(environment: dict
     with pytest.raises(BadSetting, match=why) as wrong:
         ironic_api(
             Addresses(ironic_url="http://ironic"),
-            settings_in({f"MOOR_IRONIC_{key}": value for key, value in environment.items()}, SECTION),
+            IRONIC_DAEMONS.read({f"MOOR_IRONIC_{key}": value for key, value in environment.items()}),
         )
 
     assert "hunter2" not in str(wrong.value)

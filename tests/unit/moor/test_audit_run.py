@@ -35,7 +35,7 @@ from bus.messages.placement import (
 )
 from bus.workers.asking import NoAnswer
 from moor.books.auditing import AuditOptions, AuditResult, audited
-from moor.books.reading import NEW_S, BooksReader
+from moor.books.books_reader import NEW_S, BooksReader
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio

@@ -25,7 +25,7 @@ from moor.instances.flavors import (
     write_flavors,
 )
 from moor.instances.requests import config_drive_of, drive_of
-from moor.settings import settings_from
+from moor.settings import sources
 
 ID = ProviderId(UUID(int=7))
 NODE = Node(id=ID, name="n7", provision_state="available", resource_class="gold")
@@ -210,7 +210,7 @@ def test_the_reason_why_a_node_is_not_offered_is_shown(
 def test_a_flavor_of_a_file_names_its_alternatives(tmp_path: Path) -> None:
     file = tmp_path / "flavors.toml"
     file.write_text('[gold]\nalternatives = ["vm", "small"]\n[small]\nvcpus = 1\n[vm]\nvcpus = 4\n')
-    settings = settings_from({}, {"XDG_STATE_HOME": str(tmp_path)}, here=tmp_path)
+    settings = sources({"XDG_STATE_HOME": str(tmp_path)}, here=tmp_path).of_command({})
 
     assert [each.name for each in alternatives_of("gold", file, settings)] == ["vm", "small"]
     assert alternatives_of("vm", file, settings) == ()

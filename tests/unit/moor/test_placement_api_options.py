@@ -6,13 +6,12 @@ import bcrypt
 import pytest
 import typer
 
-from bus.configuration.tuning import settings_in
 from moor.placement.placement_api_options import ApiFlags, Auth, serving_of
 from placement_worker.api.auth.basic import BasicAuthentication
 from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.settings import SECTION
+from placement_worker.api.settings import PLACEMENT_API
 
 EVERYWHERE = "[::]:8780"
 
@@ -57,7 +56,7 @@ def test_limits_of_connections_are_those_of_the_settings() -> None:
     stated = {"IDLE_S_MAX": 1, "HEAD_S_MAX": 2, "BODY_S_MAX": 3}
     stated |= {"CONNECTIONS_MAX": 4, "CONNECTIONS_PER_ADDRESS_MAX": 5}
     variables = {f"MOOR_PLACEMENT_API_{name}": str(value) for name, value in stated.items()}
-    said = serving_of(ApiFlags(), settings_in(variables, SECTION)).settings
+    said = serving_of(ApiFlags(), PLACEMENT_API.read(variables)).settings
     assert (said.idle_s_max, said.head_s_max, said.body_s_max) == (1, 2, 3)
     assert (said.connections_max, said.connections_per_address_max) == (4, 5)
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.configuration.database_settings import CONSUMER_TIMEOUT_S
+from bus.configuration.settings import CONSUMER_TIMEOUT_S, DATABASE
 from bus.errors import Locked, Unavailable
 from bus.sql import Database, DatabaseSettings, PostgresDatabase, open_database, upgrade
 
@@ -114,10 +114,11 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
         ("transaction_s", 3601.0, "transaction_s must be at most long_s"),
         ("idle_in_transaction_s", 121.0, "idle_in_transaction_s must be at most transaction_s"),
         ("transaction_s", 1800.0, "must be less than the 1800 s for which a consumer may hold a delivery"),
-        ("connect_s", 0.0, "connect_s is 0.0, must be more than 0"),
     ):
         with pytest.raises(ValueError, match=what):
             structs.replace(settings, **{field: value})
+    with pytest.raises(ValueError, match=r"connect_s is '0\.0' .* must be a number, more than 0"):
+        DATABASE.read({"MOOR_DB_CONNECT_S": "0.0"})
 
 
 def test_the_settings_that_a_server_gets_when_a_session_opens() -> None:
