@@ -33,12 +33,13 @@ def settings(
     sections = (TOP, *SECTIONS.values())
     rows = [row for section in sections for row in _rows(section, name)]
     if not rows:
-        known = [
+        known = {
             each for section in sections for field in section.settings for each in _names(section, field)
-        ]
-        raise typer.BadParameter(
-            f"NAME is {name!r}; there is no such section or setting; {near(name, known)}"
-        )
+        }
+        # There are hundreds of settings.
+        listed = f"the sections are {', '.join(SECTIONS)}, and `moor settings` lists all"
+        similar = near(name, sorted(known - {""}), listed)
+        raise typer.BadParameter(f"NAME is {name!r}; there is no such section or setting; {similar}")
     if json:
         print_json(rows)
         return

@@ -10,7 +10,7 @@ value, where it was set, and what is allowed.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from functools import cache
@@ -230,10 +230,10 @@ def without_password(url: str) -> str:
     return re.sub(r"([?&]password=)[^&\s]*", r"\1***", hidden)
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """What an error says for an unknown name."""
+def near(name: str, known: Collection[str], otherwise: str = "") -> str:
+    """What an error says for an unknown name: the known name that is like it, or else all of them, or `otherwise`."""
     similar = get_close_matches(name, known, 1)
-    return f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}"
+    return f"did you mean {similar[0]}?" if similar else otherwise or f"known are {', '.join(known)}"
 
 
 def _parsed(text: str, setting: Setting, where: str) -> object:

@@ -244,6 +244,14 @@ def test_moor_settings_names_the_nearest_setting_for_an_unknown_one() -> None:
     )
 
 
+def test_moor_settings_names_the_sections_for_a_name_like_no_setting() -> None:
+    ended = CliRunner().invoke(app, ["settings", "nonsense"], env={"COLUMNS": "300"})
+
+    assert ended.exit_code == 2
+    assert f"the sections are {', '.join(SECTIONS)}, and `moor settings` lists all" in ended.output
+    assert "bus_url" not in ended.output
+
+
 def test_moor_settings_lists_every_setting_without_passwords_of_urls() -> None:
     environment = {
         "MOOR_DB_URL": "postgresql://moor:hunter2@h/x",
