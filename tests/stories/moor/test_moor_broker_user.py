@@ -35,6 +35,7 @@ from tests.stories.moor.moor_process import Result, moor, moor_json, started
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(180)]
 
 STAGE = ("rabbitmq, a broker a cell", "memory")
+HOST = "h1"
 
 
 class OperatorAccess:
@@ -42,12 +43,15 @@ class OperatorAccess:
 
     def __init__(self, setup: Cloud, credentials: Path) -> None:
         assert isinstance(setup.brokers.api, RabbitMQUnderTest)
-        self.under_test = setup.brokers.api
+        self.setup, self.under_test = setup, setup.brokers.api
         self.credentials = credentials
 
     async def command(self, *arguments: str, user: str = user_of("operator"), ctl: bool = True) -> Result:
         how = ("--ctl", os.environ[CTL_VARIABLE], "--credentials", str(self.credentials)) if ctl else ()
-        return await moor("broker", "user", *arguments, *how, MOOR_BUS_URL=self.under_test.url(user))
+        ran = await moor("broker", "user", *arguments, *how, MOOR_BUS_URL=self.under_test.url(user))
+        # On a busy machine this takes a minute, after which a host that nobody heard is down.
+        await self.setup.add_host(HOST, vcpu=16)
+        return ran
 
     async def add(self, name: str, *flags: str) -> str:
         """Add an application; returns its URL."""
@@ -69,8 +73,8 @@ async def operator_access(tmp_path: Path) -> AsyncIterator[tuple[Cloud, Operator
     """
     names: list[str] = []
     async with cloud(*STAGE) as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1", vcpu=16)
-        await setup.until_reported("h1")
+        await setup.add_host(HOST, vcpu=16)
+        await setup.until_reported(HOST)
         try:
             yield setup, OperatorAccess(setup, tmp_path / "credentials.toml"), names
         finally:
