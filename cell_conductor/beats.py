@@ -16,8 +16,8 @@ from bus.message import CellName, Message, ProviderId
 from bus.messages.hosts import HostsAlive
 from bus.parts import PartState
 from bus.topology import BEATS, EVENTS, Grant, in_cell
+from bus.workers.announcing import is_silent
 from bus.workers.handling import Received
-from bus.workers.heartbeats import is_silent
 from bus.workers.station import FeedListener, Station
 from cell_conductor.core.host_states import HeardHost
 

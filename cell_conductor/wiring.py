@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import uuid4
 
 from bus.clock import now
 from bus.configuration.sections import BadSetting
 from bus.message import ConsumerId
 from bus.process import Part
+from bus.workers.announcing import Heartbeats
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
-from cell_conductor.beating import heartbeats
+from cell_conductor.beating import conductor_beats
 from cell_conductor.core.instance import ConductorRules, DrawId
 from cell_conductor.handlers import handlers
 from cell_conductor.host_handlers import host_handlers
@@ -79,12 +81,11 @@ def conductor_parts(
         Notifying(store, saved),
         outbox=store,
     )
-    beats = heartbeats(
-        store,
+    beats = Heartbeats(
+        "heartbeats",
         station.publisher,
-        cell=cell,
-        name=station.name,
-        every_s=settings.beat_s,
+        partial(conductor_beats, store, cell=cell, name=station.name, within_s=settings.beat_s),
+        settings.beat_s,
         chance=station.chance,
     )
     # Questions do not wait behind orders, nor orders behind them.

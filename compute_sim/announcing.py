@@ -5,7 +5,7 @@ being stored.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bus.message import CellName, ProviderId
 from bus.messages.hosts import (
@@ -16,16 +16,16 @@ from bus.messages.hosts import (
     ImagesCached,
     in_messages,
 )
-from bus.parts import PartGroup, Periodic
-from bus.workers.heartbeats import HostHeartbeats
-from bus.workers.publisher import Outgoing, Publisher
+from bus.parts import Periodic
+from bus.workers.announcing import HostAnnouncer
+from bus.workers.publisher import Publisher
 from compute_sim.core.hosts import facts_of
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 
 
-class HostAnnouncer(PartGroup):
+class FleetAnnouncer(HostAnnouncer[None]):
     def __init__(
         self,
         fleet: Fleet,
@@ -36,66 +36,72 @@ class HostAnnouncer(PartGroup):
         *,
         chance: random.Random | None = None,
     ) -> None:
+        measuring = Periodic(
+            "tell what hosts measure",
+            self._tell_metrics,
+            settings.metrics_every_s,
+            is_cut_short=True,
+            chance=chance,
+        )
         super().__init__(
-            Periodic(
-                "tell of changed hosts",
-                self._announce,
-                settings.facts_every_s,
-                is_cut_short=True,
-                chance=chance,
-            ),
-            Periodic(
-                "tell what hosts measure",
-                self._tell_metrics,
-                settings.metrics_every_s,
-                is_cut_short=True,
-                chance=chance,
-            ),
-            HostHeartbeats("heartbeats", publisher, self._alive, settings.beat_s, chance=chance),
+            "tell of changed hosts",
+            "heartbeats",
+            publisher,
+            every_s=settings.facts_every_s,
+            beat_s=settings.beat_s,
+            beside=(measuring,),
+            chance=chance,
         )
         self._fleet = fleet
         self._store = store
-        self._publisher = publisher
         self._settings = settings
         self._next_sequence = next_sequence
-        self._touched: dict[ProviderId, None] = dict.fromkeys(fleet)
         # The cached images that each host has told since all were told.
         self._told_images: dict[ProviderId, Sequence[str]] = {}
         self._all_told_at_s = 0.0
+        self.touch(fleet)
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
         """Note these hosts, so that their facts are published."""
-        self._touched.update(dict.fromkeys(hosts))
+        self.touched.update(dict.fromkeys(hosts))
 
-    async def _announce(self) -> None:
+    async def report(self) -> None:
         self.touch(await self._store.take_changed())
-        # A host that is silent now is touched again when it comes back.
-        hosts = self._fleet.well(self._touched, self._fleet.clock_s())
-        self._touched.clear()
-        try:
-            await self._publisher.send_all(await self._facts(hosts))
-        except Exception:
-            self.touch(hosts)
-            raise
+        await super().report()
         await self._tell_images()
 
-    def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
-        return {self._settings.cell: self._fleet.well(self._fleet, self._fleet.clock_s())}
+    async def reports(self, touched: Iterable[ProviderId]) -> Iterator[HostsReported]:
+        # A host that is silent now is touched again when it comes back.
+        hosts = self._well(touched)
+        # Taken before the loads are read, so that later facts have a higher number.
+        sequence = self._next_sequence()
+        loads = await self._store.loads(hosts)
+        facts = [
+            facts_of(id_, self._fleet[id_].host, loads[id_], self._fleet.failed_builds.of(id_))
+            for id_ in hosts
+        ]
+        return (
+            HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence)
+            for some in in_messages(facts)
+        )
+
+    def alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
+        return {self._settings.cell: self._well(self._fleet)}
+
+    def _well(self, hosts: Iterable[ProviderId]) -> list[ProviderId]:
+        return self._fleet.well(hosts, self._fleet.clock_s())
 
     async def _tell_metrics(self) -> None:
         at_s = self._fleet.clock_s()
-        hosts = self._fleet.well(self._fleet, at_s)
         measured = [
             HostMetrics(id=id_, values=dict(values))
-            for id_ in hosts
+            for id_ in self._fleet.well(self._fleet, at_s)
             if (values := self._fleet[id_].metrics(at_s))
         ]
         sequence = self._next_sequence()
-        await self._publisher.send_all(
-            [
-                Outgoing(HostsMeasured(cell=self._settings.cell, hosts=some, sequence=sequence))
-                for some in in_messages(measured)
-            ]
+        await self.send(
+            HostsMeasured(cell=self._settings.cell, hosts=some, sequence=sequence)
+            for some in in_messages(measured)
         )
 
     async def _tell_images(self) -> None:
@@ -110,23 +116,8 @@ class HostAnnouncer(PartGroup):
         if not hosts:
             return
         sequence = self._next_sequence()
-        await self._publisher.send_all(
-            [
-                Outgoing(ImagesCached(cell=self._settings.cell, hosts=some, sequence=sequence))
-                for some in in_messages(hosts)
-            ]
+        await self.send(
+            ImagesCached(cell=self._settings.cell, hosts=some, sequence=sequence)
+            for some in in_messages(hosts)
         )
         told.update({each.id: news[each.id] for each in hosts})
-
-    async def _facts(self, hosts: Sequence[ProviderId]) -> list[Outgoing]:
-        # Taken before the loads are read, so that later facts have a higher number.
-        sequence = self._next_sequence()
-        loads = await self._store.loads(hosts)
-        facts = [
-            facts_of(id_, self._fleet[id_].host, loads[id_], self._fleet.failed_builds.of(id_))
-            for id_ in hosts
-        ]
-        return [
-            Outgoing(HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence))
-            for some in in_messages(facts)
-        ]

@@ -9,7 +9,7 @@ from bus.moments import microseconds
 from bus.parts import Supervised
 from bus.process import Part
 from bus.workers.station import Station
-from compute_sim.announcing import HostAnnouncer
+from compute_sim.announcing import FleetAnnouncer
 from compute_sim.drivers import Driver, Reported
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet, watch_hosts
@@ -44,7 +44,7 @@ def compute_parts(
 
     chance = station.chance
     reporter = TreeReporter(fleet, station, settings, next_sequence, chance)
-    announcer = HostAnnouncer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
+    announcer = FleetAnnouncer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
     lister = AttemptLister(fleet, store, station.publisher, settings, chance=chance)
     watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch, lister.touch))
     return (

@@ -12,9 +12,8 @@ from msgspec import structs
 
 from bus.message import CellName, ProviderId
 from bus.messages.hosts import NODE, HostFacts, HostsReported, in_messages
-from bus.parts import PartGroup, Periodic
-from bus.workers.heartbeats import HostHeartbeats
-from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.announcing import HostAnnouncer
+from bus.workers.publisher import Publisher
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
@@ -22,7 +21,7 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 
 
-class NodeAnnouncer(PartGroup):
+class NodeAnnouncer(HostAnnouncer[NodeRow]):
     """Reports nodes to the host registry, and sends the heartbeats of this daemon's nodes."""
 
     def __init__(
@@ -34,21 +33,19 @@ class NodeAnnouncer(PartGroup):
         *,
         chance: random.Random | None = None,
     ) -> None:
-        self._telling = Periodic(
-            "tell of nodes", self._announce, settings.beat_s, is_cut_short=True, chance=chance
-        )
         super().__init__(
-            self._telling,
-            HostHeartbeats("vouch for nodes", publisher, self._alive, settings.beat_s, chance=chance),
+            "tell of nodes",
+            "vouch for nodes",
+            publisher,
+            every_s=settings.beat_s,
+            beat_s=settings.beat_s,
+            chance=chance,
         )
         self._store = store
         self._membership = membership
-        self._publisher = publisher
         self._settings = settings
         # The nodes that were reported to the registry, each with its cell.
         self._reported: dict[ProviderId, str] = {}
-        self._touched: dict[ProviderId, NodeRow] = {}
-        self._sending: dict[ProviderId, NodeRow] = {}
         self._gained: dict[ProviderId, None] = {}
 
     def touch(self, written: Iterable[tuple[NodeRow, NodeRow]]) -> None:
@@ -68,37 +65,35 @@ class NodeAnnouncer(PartGroup):
         for row in rows:
             if row.is_deleted:
                 # No heartbeats for a deleted node, even if it is being reported.
-                for known in (self._reported, self._sending):
+                for known in (self._reported, self.sending):
                     known.pop(row.id, None)
             if row.cell and row.node is not None:
-                self._touched[row.id] = row
-                self._telling.wake()
+                self.touched[row.id] = row
+                self.reporting.wake()
 
     def gained(self, nodes: Sequence[Owned]) -> None:
         """Report these nodes, which the daemon now owns, under their new epoch."""
         self._gained.update(dict.fromkeys(each.id for each in nodes))
-        self._telling.wake()
+        self.reporting.wake()
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
         for node in nodes:
             self._reported.pop(node, None)
             self._gained.pop(node, None)
 
-    async def _announce(self) -> None:
+    async def report(self) -> None:
         while self._gained:
             some = [*self._gained][: self._settings.page]
             self.tell_again((await self._store.read(some)).values())
             for node in some:
                 self._gained.pop(node, None)
-        self._sending, self._touched = self._touched, {}
-        try:
-            await self._publisher.send_all([Outgoing(each) for each in _reports(self._sending.values())])
-        except Exception:
-            self._touched = self._sending | self._touched
-            raise
-        self._reported.update((row.id, row.cell) for row in self._sending.values() if not row.is_deleted)
+        await super().report()
+        self._reported.update((row.id, row.cell) for row in self.sending.values() if not row.is_deleted)
 
-    def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
+    async def reports(self, touched: Mapping[ProviderId, NodeRow]) -> Iterator[HostsReported]:
+        return _reports(touched.values())
+
+    def alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
         """The nodes to send heartbeats for, by cell: those that this daemon owns and has reported. None while its
         lease may be over.
         """

@@ -25,8 +25,8 @@ from bus.messages.hosts import (
     ImagesCached,
 )
 from bus.parts import Counts
+from bus.workers.announcing import is_silent
 from bus.workers.handling import Received
-from bus.workers.heartbeats import is_silent
 from scheduler_worker.core.host_modes import is_untold, may_be_up
 from scheduler_worker.core.host_reports import reported, rewritten
 from scheduler_worker.core.picture.picture import Picture

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,10 +15,11 @@ from bus.memory import MemoryBroker
 from bus.messages.build import AttemptFailed, InstanceId, InstanceState, RequestId
 from bus.messages.cells import AskCells, AskLive, CellsFound, ConductorAlive, LiveFound, LiveTold, TellLive
 from bus.parts import PartState
+from bus.workers.announcing import Heartbeats
 from bus.workers.handling import Answer, Bury, ReadOnly, Said, Tell
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
-from cell_conductor.beating import heartbeats
+from cell_conductor.beating import conductor_beats
 from cell_conductor.questions import question_handlers
 from cell_conductor.store import ConductorStore
 from scheduler_worker.cells.down_watch import CellWatch
@@ -517,13 +520,9 @@ async def test_a_heartbeat_says_that_the_database_does_not_answer(
     problem: Exception | None, trouble: str
 ) -> None:
     station = Sending()
-    beats = heartbeats(
-        Unreachable(problem),  # type: ignore[arg-type]
-        station.publisher,
-        cell="c1",
-        name="conductor-1",
-        every_s=0.001,
-    )
+    store: Any = Unreachable(problem)
+    said = partial(conductor_beats, store, cell="c1", name="conductor-1", within_s=0.001)
+    beats = Heartbeats("heartbeats", station.publisher, said, 0.001)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(beats.run())
