@@ -12,10 +12,10 @@ from bus.messages.host_modes import CheckHost
 from bus.messages.hosts import NODE
 from bus.parts import PartGroup, Periodic
 from bus.workers.station import Station
-from cell_conductor.beats import Beats
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.host_states import CellHost, HostStates, awaited, concerns, number_of
 from cell_conductor.core.instance import ConductorRules, Instance
+from cell_conductor.heard_hosts import HeardHosts
 from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -41,10 +41,10 @@ class CellHostWatch(PartGroup):
         clock_s: Callable[[], float] | None = None,
     ) -> None:
         """`clock_s` measures how long hosts are silent."""
-        self._beats = Beats(station, rules.cell, clock_s)
+        self._heard = HeardHosts(station, rules.cell, clock_s)
         self._every_s = min(settings.look_s, station.settings.host_down_s / 10)
         self._watching = Periodic("watch the hosts", self._look, self._every_s, chance=station.chance)
-        super().__init__(self._beats, self._watching)
+        super().__init__(self._heard, self._watching)
         self._publisher = station.publisher
         self._store = store
         self._timers = timers
@@ -77,13 +77,13 @@ class CellHostWatch(PartGroup):
         before = self._hosts.states
         await self._read_set()
         await self._keep_heard()
-        states = self._hosts.states = HostStates(self._set, frozenset(self._beats.silent()))
+        states = self._hosts.states = HostStates(self._set, self._silent())
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
         await self._check_unclean()
-        if self._beats.has_listened_long and not self._has_listened_long:
+        if self._heard.has_listened_long and not self._has_listened_long:
             await self._miss_hosts(states)
-        self._has_listened_long = self._beats.has_listened_long
+        self._has_listened_long = self._heard.has_listened_long
         if self._readings_left:
             await self._read_waiting()
             self._readings_left -= 1
@@ -106,11 +106,14 @@ class CellHostWatch(PartGroup):
         Written only when that changes. Other conductors of the cell hear the same hosts, and write the same.
         """
         if not self._remembers:
-            self._beats.remember(await self._store.heard_hosts())
+            self._heard.remember(await self._store.heard_hosts())
             self._remembers = True
-        if unsaid := self._beats.unsaid(self._clock()):
+        if unsaid := self._heard.unsaid(self._clock()):
             await self._store.save_heard_hosts(unsaid)
-            self._beats.said(unsaid)
+            self._heard.said(unsaid)
+
+    def _silent(self) -> frozenset[int]:
+        return frozenset(host.int for host in self._heard.silent())
 
     async def _read_waiting(self) -> None:
         async for page in self._waiting():
@@ -124,10 +127,10 @@ class CellHostWatch(PartGroup):
         Only hosts that some row waits for are needed, so only those are looked for.
         """
         async for page in self._waiting():
-            self._beats.miss(
+            self._heard.miss(
                 host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
             )
-        if silent := frozenset(self._beats.silent()) - states.silent:
+        if silent := self._silent() - states.silent:
             self._hosts.states = HostStates(states.set, states.silent | silent)
             self._readings_left = 2
 
@@ -151,7 +154,7 @@ class CellHostWatch(PartGroup):
 
     async def _check_unclean(self) -> None:
         """Ask hosts that were dead, and are heard again, what they have. The answer decides what they must destroy."""
-        unclean = [each for each in self._unclean if self._beats.is_heard(each.word.host)]
+        unclean = [each for each in self._unclean if self._heard.is_heard(each.word.host)]
         orders = [
             CheckHost(cell=self._rules.cell, host=each.word.host, number=number_of(each)) for each in unclean
         ]

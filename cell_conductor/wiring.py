@@ -12,9 +12,9 @@ from bus.process import Part
 from bus.workers.announcing import Heartbeats
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
-from cell_conductor.beating import conductor_beats
 from cell_conductor.core.instance import ConductorRules, DrawId
 from cell_conductor.handlers import handlers
+from cell_conductor.heartbeats import conductor_beats
 from cell_conductor.host_handlers import host_handlers
 from cell_conductor.host_watch import CellHostWatch
 from cell_conductor.known_hosts import KnownHosts

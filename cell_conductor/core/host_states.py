@@ -57,7 +57,10 @@ class HeardHost(Struct, frozen=True):
 
 
 class HostStates(Struct, frozen=True):
-    """The hosts whose mode was set, and the hosts that are silent. Both have the hosts' ids as integers."""
+    """The hosts whose mode was set, and the hosts that are silent.
+
+    Both have the hosts' ids as integers: each boot looks its host up, and Python computes the hash of a UUID at each lookup.
+    """
 
     set: Mapping[int, CellHost] = {}
     silent: AbstractSet[int] = frozenset()

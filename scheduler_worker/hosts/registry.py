@@ -61,9 +61,9 @@ class HostRegistry:
         # For each cell: since when something of it is heard without a long pause, and when it was last heard.
         self._heard_of: dict[str, tuple[datetime, datetime]] = {}
         # The sequence of the last metrics of each host.
-        self._measured: dict[int, int] = {}
+        self._measured: dict[ProviderId, int] = {}
         # And of the last images.
-        self._cached: dict[int, int] = {}
+        self._cached: dict[ProviderId, int] = {}
         # The picture takes the later state of a host: later in this process, since a row does not say whether it is up.
         self._told = itertools.count(1)
         self._when_untold: list[Callable[[], None]] = []
@@ -206,9 +206,9 @@ class HostRegistry:
             host = self._hosts.get(each.id)
             if host is None or host.cell != told.cell or speaks_for not in (None, told.cell):
                 continue
-            if told.sequence < last.get(each.id.int, 0):
+            if told.sequence < last.get(each.id, 0):
                 continue
-            last[each.id.int] = told.sequence
+            last[each.id] = told.sequence
             if isinstance(each, HostMetrics):
                 self._picture.measure(each.id, each.values)
             else:
@@ -252,8 +252,8 @@ class HostRegistry:
         going = [host for host in hosts if self._hosts.pop(host, None) is not None]
         for host in going:
             self._heard.pop(host, None)
-            self._measured.pop(host.int, None)
-            self._cached.pop(host.int, None)
+            self._measured.pop(host, None)
+            self._cached.pop(host, None)
         self._picture.remove_hosts(going)
 
     def look(self) -> None:

@@ -4,9 +4,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from cell_conductor import host_handlers
-from cell_conductor.beats import Beats
 from cell_conductor.core import decide
 from cell_conductor.core.host_states import HostStates
+from cell_conductor.heard_hosts import HeardHosts
 from scheduler_worker.hosts.telling import ModeTeller
 from tests.simulation.replacing import replaced
 
@@ -26,7 +26,7 @@ def _only_when_destroyed(real: Any) -> Any:
 
 def silence_not_noticed() -> AbstractContextManager[None]:
     """A conductor does not notice that a host of its cell is silent: a build there waits for the whole time of its attempt."""
-    return replaced(Beats, "silent", lambda _real: lambda _self: ())
+    return replaced(HeardHosts, "silent", lambda _real: lambda _self: ())
 
 
 def returned_host_not_asked() -> AbstractContextManager[None]:

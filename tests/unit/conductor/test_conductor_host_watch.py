@@ -22,9 +22,9 @@ from bus.topology import EVENTS, Grant, objects_of
 from bus.workers.handling import Received, Said
 from bus.workers.listening import listen
 from bus.workers.station import Station
-from cell_conductor.beats import HOSTS_KEPT_MAX, Beats
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
+from cell_conductor.heard_hosts import HOSTS_KEPT_MAX, HeardHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from tests.memory_stores.conductor import MemoryConductorStore
@@ -323,18 +323,18 @@ def test_what_is_heard_of_hosts_is_saved_only_when_it_changes() -> None:
 def test_hosts_that_left_the_cell_do_not_fill_the_memory() -> None:
     async def story(world: World) -> tuple[int, bool, bool]:
         at_s = 0.0
-        beats = Beats(world.computes, "c1", lambda: at_s)
-        beats.status.well()
-        beats.hear([host("h1"), host("h2")])
-        beats.silent()
+        heard = HeardHosts(world.computes, "c1", lambda: at_s)
+        heard.status.well()
+        heard.hear([host("h1"), host("h2")])
+        heard.silent()
         at_s = 25.0
-        beats.hear(ProviderId(UUID(int=number)) for number in range(HOSTS_KEPT_MAX - 1))
-        beats.silent()
+        heard.hear(ProviderId(UUID(int=number)) for number in range(HOSTS_KEPT_MAX - 1))
+        heard.silent()
         at_s = 50.0
-        beats.silent()
+        heard.silent()
         at_s = 65.0
-        silent = beats.silent()
-        return len(silent), host("h1").int in silent, host("h2").int in silent
+        silent = heard.silent()
+        return len(silent), host("h1") in silent, host("h2") in silent
 
     assert simulated(story) == (1, False, True)
 

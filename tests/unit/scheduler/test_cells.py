@@ -19,7 +19,7 @@ from bus.workers.announcing import Heartbeats
 from bus.workers.handling import Answer, Bury, ReadOnly, Said, Tell
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
-from cell_conductor.beating import conductor_beats
+from cell_conductor.heartbeats import conductor_beats
 from cell_conductor.questions import question_handlers
 from cell_conductor.store import ConductorStore
 from scheduler_worker.cells.down_watch import CellWatch

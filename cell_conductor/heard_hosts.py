@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from math import inf
-from uuid import UUID
 
 from bus.message import CellName, Message, ProviderId
 from bus.messages.hosts import HostsAlive
@@ -28,7 +27,7 @@ HOSTS_KEPT_MAX = 100_000
 STILL_SILENT_AFTER = 1 / 3
 
 
-class Beats(FeedListener):
+class HeardHosts(FeedListener):
     """Hears the heartbeats of the cell's hosts. `clock_s` never jumps; by default it is the event loop's."""
 
     def __init__(self, station: Station, cell: CellName, clock_s: Callable[[], float] | None = None) -> None:
@@ -39,15 +38,15 @@ class Beats(FeedListener):
         self._down_after = timedelta(seconds=station.settings.host_down_s)
         self._still_silent_after_s = station.settings.host_down_s * STILL_SILENT_AFTER
         # When each host was heard, the earliest first.
-        self._heard: dict[int, float] = {}
+        self._heard: dict[ProviderId, float] = {}
         # Hosts that are needed, and were not heard since this process began to listen.
-        self._never_heard: set[int] = set()
+        self._never_heard: set[ProviderId] = set()
         # Hosts that were found silent, and were not heard since.
-        self._silent: set[int] = set()
+        self._silent: set[ProviderId] = set()
         # For each host that the database knows, whether it says that the host is silent; and the hosts of which it says
         # something else than this process, or nothing.
-        self._said_silent: dict[int, bool] = {}
-        self._unsaid: set[int] = set()
+        self._said_silent: dict[ProviderId, bool] = {}
+        self._unsaid: set[ProviderId] = set()
         self._since_s = 0.0
         self._judged_s = 0.0
 
@@ -62,12 +61,12 @@ class Beats(FeedListener):
         now_s = self._clock_s()
         for host in hosts:
             # To the end of the order.
-            self._heard.pop(host.int, None)
-            self._heard[host.int] = now_s
-            self._never_heard.discard(host.int)
-            self._silent.discard(host.int)
-            if self._said_silent.get(host.int) is not False:
-                self._unsaid.add(host.int)
+            self._heard.pop(host, None)
+            self._heard[host] = now_s
+            self._never_heard.discard(host)
+            self._silent.discard(host)
+            if self._said_silent.get(host) is not False:
+                self._unsaid.add(host)
         for gone in [*islice(self._heard, max(0, len(self._heard) - HOSTS_KEPT_MAX))]:
             del self._heard[gone]
             self._silent.discard(gone)
@@ -76,7 +75,7 @@ class Beats(FeedListener):
 
     def remember(self, hosts: Iterable[HeardHost]) -> None:
         """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
-        self._said_silent = {host.id.int: host.silent_since is not None for host in hosts}
+        self._said_silent = {host.id: host.silent_since is not None for host in hosts}
         self._unsaid = {host for host in self._heard if self._said_silent.get(host) is not False}
         unheard = self._said_silent.keys() - self._heard.keys()
         self._heard = {**dict.fromkeys(sorted(unheard), -inf), **self._heard}
@@ -84,22 +83,19 @@ class Beats(FeedListener):
 
     def unsaid(self, now: datetime) -> list[HeardHost]:
         """The hosts of which the database does not say yet what this process knows."""
-        return [
-            HeardHost(ProviderId(UUID(int=host)), now if host in self._silent else None)
-            for host in sorted(self._unsaid)
-        ]
+        return [HeardHost(host, now if host in self._silent else None) for host in sorted(self._unsaid)]
 
     def said(self, hosts: Iterable[HeardHost]) -> None:
         """These hosts were saved. Some may have changed meanwhile."""
         for host in hosts:
-            is_silent = self._said_silent[host.id.int] = host.silent_since is not None
-            if is_silent is (host.id.int in self._silent):
-                self._unsaid.discard(host.id.int)
+            is_silent = self._said_silent[host.id] = host.silent_since is not None
+            if is_silent is (host.id in self._silent):
+                self._unsaid.discard(host.id)
 
     def is_heard(self, host: ProviderId) -> bool:
         """Was this host heard, and is it not silent now?"""
-        heard_s = self._heard.get(host.int, -inf)
-        return heard_s > -inf and host.int not in self._silent and not self._is_silent(heard_s)
+        heard_s = self._heard.get(host, -inf)
+        return heard_s > -inf and host not in self._silent and not self._is_silent(heard_s)
 
     @property
     def has_listened_long(self) -> bool:
@@ -108,9 +104,9 @@ class Beats(FeedListener):
 
     def miss(self, hosts: Iterable[ProviderId]) -> None:
         """Count those of these hosts as silent that were never heard. Only to be called once `has_listened_long` is true."""
-        self._never_heard.update(host.int for host in hosts if host.int not in self._heard)
+        self._never_heard |= {*hosts} - self._heard.keys()
 
-    def silent(self) -> Collection[int]:
+    def silent(self) -> Collection[ProviderId]:
         """The hosts that are silent now.
 
         The caller asks often. If it did not ask for long, this process was suspended: then each host counts as heard
