@@ -83,10 +83,10 @@ from bus.topology.routes import (
     Destination,
     destination_of,
     destination_of_like,
+    end_field_of,
     end_of,
     in_cell,
     project_of_key,
-    reader_of_end,
 )
 from bus.topology.values import (
     DEAD_LETTERS,
@@ -173,6 +173,7 @@ __all__ = [
     "broker_user_of",
     "destination_of",
     "destination_of_like",
+    "end_field_of",
     "end_of",
     "feed_queue",
     "in_cell",
@@ -185,7 +186,6 @@ __all__ = [
     "of_projects",
     "project_of_key",
     "properties_of",
-    "reader_of_end",
     "retry_exchange_of",
     "user_of",
 ]

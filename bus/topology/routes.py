@@ -1,9 +1,6 @@
 """The route of each message type, and the destination of one message."""
 
 import functools
-import operator
-from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
@@ -175,25 +172,27 @@ def destination_of(message: Message) -> Destination:
 
 
 def end_of(message: Message) -> str:
-    """The cell or project that ends the routing key of a message. Messages of equal type and end have the same
-    destination.
+    """The cell or project that ends the routing key of a message; empty if none does, or if it names no project.
+
+    Messages of equal type and end have the same destination.
     """
-    return reader_of_end(type(message))(message)
+    field = end_field_of(type(message))
+    return getattr(message, field) if field else ""
 
 
 @functools.cache
-def reader_of_end(kind: type[Message]) -> Callable[[Any], str]:
-    """Returns `end_of` for messages of one type. It is made once for each type, since a message takes it often.
+def end_field_of(kind: type[Message]) -> str:
+    """The field of messages of this type that ends their routing keys; empty if none does.
 
-    A test checks that messages of each type have the field that is read.
+    A test checks that messages of each type have it.
     """
     match ROUTES[type_of(kind)].scope:
         case Scope.CELL:
-            return operator.attrgetter("cell")
+            return "cell"
         case Scope.PROJECT:
-            return lambda message: message.project or NO_PROJECT
+            return "project"
         case Scope.NONE:
-            return lambda _: ""
+            return ""
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -206,9 +205,11 @@ def project_of_key(routing_key: str) -> str:
 
 @functools.lru_cache(maxsize=100_000)
 def destination_of_like(kind_of_message: type[Message], end: str) -> Destination:
-    """The destination of messages of this type whose routing keys have this end."""
+    """The destination of messages of this type with this end (`end_of`)."""
     name = type_of(kind_of_message)
     route = ROUTES[name]
+    if route.scope is Scope.PROJECT:
+        end = end or NO_PROJECT
     exchange = in_cell(route.exchange, end) if route.scope is Scope.CELL else route.exchange
     return Destination(exchange, f"{name}.{end}" if end else name, route.kind)
 

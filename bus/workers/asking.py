@@ -27,7 +27,6 @@ from bus.errors import Unavailable
 from bus.message import Envelope, Message
 from bus.origin import Origin, origin_of
 from bus.parts import Supervised
-from bus.pauses import grown
 from bus.topology import Objects, answers_queue
 from bus.workers.authority import judge_answer
 from bus.workers.link import Link, pauses_of
@@ -36,8 +35,8 @@ from bus.workers.publisher import Outgoing, Publisher
 log = logging.getLogger(__name__)
 
 ANYONE = "anyone"
-# The longest pause before a question is asked again, in times of the first.
-ASK_AGAIN_TIMES_MAX = 8
+# The pauses before a question is asked again, in times of the first: more questions do not help a slow worker.
+ASK_AGAIN_TIMES = (1, 2, 4, 8)
 
 
 class NoAnswer(Unavailable):
@@ -72,6 +71,7 @@ class Asker:
         self._link = link
         self._publisher = publisher
         self._settings = settings
+        self._pauses_s = [times * settings.ask_again_ms / 1000 for times in ASK_AGAIN_TIMES]
         self._codec = codec
         self._name = name
         self._secret = secret
@@ -140,26 +140,20 @@ class Asker:
         if self._open.is_set():
             self._ask(batch)  # otherwise it is asked when the queue opens
         tries = 0
-        wait_s = self._pause_s(tries)
+        wait_s = pause_s = self._pauses_s[tries]
         while not (await asyncio.wait((batch.done,), timeout=wait_s))[0]:
-            wait_s = self._due_in_s(batch, tries)
+            wait_s = self._due_in_s(batch, pause_s)
             if wait_s <= 0:
                 self.asked_again += len(batch.questions) - len(batch.answers)
                 self._ask(batch)
                 tries += 1
-                wait_s = self._pause_s(tries)
+                wait_s = pause_s = self._pauses_s[min(tries, len(self._pauses_s) - 1)]
 
-    def _pause_s(self, tries: int) -> float:
-        """Seconds until a question is asked again. They double with each try: more questions do not help a slow worker."""
-        first_ms = self._settings.ask_again_ms
-        return grown(first_ms, ASK_AGAIN_TIMES_MAX * first_ms, tries + 1) / 1000
-
-    def _due_in_s(self, batch: _Batch, tries: int) -> float:
-        """Seconds until the questions of a batch are asked again.
+    def _due_in_s(self, batch: _Batch, pause_s: float) -> float:
+        """Seconds until the questions of a batch are asked again, if the pause after their last copy is so long.
 
         If their last copy has not left this process yet, it is the time until this is checked again.
         """
-        pause_s = self._pause_s(tries)
         if batch.left_at_s is None or self._publisher.is_held or not self._open.is_set():
             return pause_s
         # No worker could answer before the alarm ended.

@@ -37,8 +37,8 @@ from bus.topology import (
     broker_user_of,
     destination_of,
     destination_of_like,
+    end_field_of,
     of_projects,
-    reader_of_end,
 )
 
 REPLY_TO_LENGTH_MAX = 255
@@ -105,14 +105,16 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
             return _elsewhere(type_of(message), destination_of(message), origin)
         return _may_say(origin.sender, FEED, origin.key, "", facts)
     kind = type(message)
-    return _judge_like(kind, reader_of_end(kind)(message), getattr(message, "cell", ""), origin, facts)
+    field = end_field_of(kind)
+    end = getattr(message, field) if field else ""
+    return _judge_like(kind, end, getattr(message, "cell", ""), origin, facts)
 
 
 @functools.lru_cache(maxsize=10_000)
 def _judge_like(
     kind: type[Message], end: str, cell: str, origin: Origin, facts: BrokerFacts
 ) -> Refused | None:
-    """Judge messages of this type which name this cell, and whose routing keys have this end."""
+    """Judge messages of this type which name this cell, and have this end (`end_of`)."""
     destination = destination_of_like(kind, end)
     if destination.routing_key != origin.key or (
         destination.exchange != origin.exchange and not _is_by_its_own_exchange(destination.exchange, origin)

@@ -35,7 +35,7 @@ from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.message import Envelope, Message
 from bus.pauses import Pauses
-from bus.topology import FEED, REPLY, Destination, Kind, destination_of, reader_of_end
+from bus.topology import FEED, REPLY, Destination, Kind, destination_of, end_field_of
 from bus.workers.link import Link, PublishingChannel
 from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
 
@@ -77,6 +77,7 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._name = name
+        self._pauses = Pauses(settings.retry_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
         # A simulation can replay its pauses.
         self._chance = random.Random(name)
         self._ids = itertools.count(1)
@@ -357,9 +358,6 @@ class Publisher:
 
         Returns `REFUSED` if all messages of the parcel were withdrawn meanwhile.
         """
-        pauses = Pauses(
-            self._settings.retry_delay_ms_first / 1000, self._settings.connect_delay_ms_max / 1000
-        )
         tries = 0
         while not is_withdrawn():
             if (receipt := await self._publish_once(parcel)) in final:
@@ -367,7 +365,7 @@ class Publisher:
             tries += 1
             self.held_back += 1
             log.info("a queue is full or the broker is unreachable: trying again", extra={"tries": tries})
-            await asyncio.sleep(pauses.after(tries, self._chance))
+            await asyncio.sleep(self._pauses.after(tries, self._chance))
         return Receipt.REFUSED
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
@@ -417,7 +415,8 @@ def _key_of(outgoing: Outgoing) -> Key:
         return REPLY, outgoing.to, outgoing.reply_to
     message = outgoing.message
     kind = type(message)
-    return kind, reader_of_end(kind)(message), outgoing.reply_to
+    field = end_field_of(kind)
+    return kind, getattr(message, field) if field else "", outgoing.reply_to
 
 
 def _destination(outgoing: Outgoing) -> Destination:
