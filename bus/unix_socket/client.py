@@ -3,11 +3,9 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-
-from msgspec import structs
 
 from bus.arrivals import Arrivals
 from bus.broker import (
@@ -23,30 +21,21 @@ from bus.broker import (
 )
 from bus.topology import Binding, Objects
 from bus.unix_socket.frames import (
+    CONNECTION,
     FRAME_BYTES_MAX,
     NO_ANSWER,
     PROBLEMS,
-    Acknowledge,
-    AskDepth,
-    Bind,
     BlockedChanged,
     Cancelled,
-    CloseChannel,
-    Declare,
     Delivered,
     Failed,
-    GiveBack,
-    Goodbye,
-    Hello,
-    OpenConsuming,
-    OpenPublishing,
-    Publish,
     Reply,
-    Request,
     RequestDone,
     decode_reply,
     frame_of,
+    in_bytes,
     read_frame,
+    request_for,
 )
 from bus.unreadable import NOT_JSON
 
@@ -74,7 +63,7 @@ class UnixBroker:
             raise ConnectionLost(f"no process serves a bus at {self._path}: {problem}") from problem
         connection = UnixConnection(reader, writer, self._answer_s_max)
         try:
-            connection.blocked = await connection.ask(Hello, self.user)
+            connection.blocked = await connection.ask("hello", user=self.user)
         except BaseException:
             connection.cut("not connected")
             raise
@@ -106,14 +95,14 @@ class UnixConnection:
             await self._unblocked.wait()
 
     async def declare(self, objects: Objects) -> None:
-        await self.ask(Declare, objects)
+        await self.ask("declare", objects=objects)
 
     async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
-        await self.ask(Bind, queue, tuple(bindings))
+        await self.ask("bind", queue=queue, bindings=tuple(bindings))
 
     async def open_publishing(self) -> "UnixPublishing":
         channel = next(self._channels)
-        await self.ask(OpenPublishing, channel)
+        await self.ask("open_publishing", channel)
         return UnixPublishing(self, channel)
 
     async def open_consuming(self, queue: str, prefetch: int) -> "UnixConsuming":
@@ -122,19 +111,19 @@ class UnixConnection:
         # Register the consumer first: deliveries may follow the answer before the caller has read it.
         consuming = self._consumings[channel] = UnixConsuming(self, channel)
         try:
-            await self.ask(OpenConsuming, channel, queue, prefetch)
+            await self.ask("open_consuming", channel, queue=queue, prefetch=prefetch)
         except BaseException:
             self._consumings.pop(channel, None)
             raise
         return consuming
 
     async def depth(self, queue: str) -> int:
-        depth: int = await self.ask(AskDepth, queue)
+        depth: int = await self.ask("depth", queue=queue)
         return depth
 
     async def close(self) -> None:
         if not self._lost:
-            self.tell(Goodbye(NO_ANSWER))
+            self.tell("close")
             await asyncio.wait((self._reading,), timeout=CLOSE_S_MAX)
             self.cut("closed by this end")
 
@@ -145,9 +134,9 @@ class UnixConnection:
 
     # Used by its channels
 
-    async def ask(self, kind: Callable[..., Request], *fields: object) -> Any:
+    async def ask(self, operation: str, channel: int = CONNECTION, **arguments: object) -> Any:
         """Send a request and wait for its answer. While the broker is blocked, this waits without limit."""
-        answer = self.begin(kind, *fields)
+        answer = self.begin(operation, channel, **arguments)
         try:
             while not (await asyncio.wait((answer,), timeout=self._answer_s_max))[0]:
                 if not self.blocked:
@@ -157,19 +146,22 @@ class UnixConnection:
             answer.cancel()
         return answer.result()
 
-    def begin(self, kind: Callable[..., Request], *fields: object) -> asyncio.Future[Any]:
+    def begin(self, operation: str, channel: int, **arguments: object) -> asyncio.Future[Any]:
         """Send a request, and return the future of its answer."""
-        request = kind(next(self._ids), *fields)
-        self.tell(request)
-        answer = self._answers[request.id] = asyncio.get_running_loop().create_future()
+        id_ = next(self._ids)
+        self._send(operation, id_, channel, arguments)
+        answer = self._answers[id_] = asyncio.get_running_loop().create_future()
         return answer
 
-    def tell(self, request: Request) -> None:
-        """Send a request without waiting for an answer; requests arrive in the order of the calls."""
+    def tell(self, operation: str, channel: int = CONNECTION, **arguments: object) -> None:
+        """Send a request that has no answer; requests arrive in the order of the calls."""
+        self._send(operation, NO_ANSWER, channel, arguments)
+
+    def _send(self, operation: str, id_: int, channel: int, arguments: Mapping[str, object]) -> None:
         if self._lost:
             raise ConnectionLost(self._lost)
         try:
-            frame = frame_of(request)
+            frame = frame_of(request_for(operation, id_, channel, arguments))
         except (ValueError, TypeError, OverflowError) as problem:
             raise Refusal(f"the request cannot be encoded: {problem}") from problem
         if len(frame) > FRAME_BYTES_MAX:
@@ -179,7 +171,7 @@ class UnixConnection:
     async def close_channel(self, channel: int) -> None:
         self._consumings.pop(channel, None)
         with suppress(ConnectionLost):
-            await self.ask(CloseChannel, channel)
+            await self.ask("close", channel)
 
     # Received from the broker
 
@@ -235,9 +227,8 @@ class UnixPublishing:
     async def publish(self, parcel: Parcel) -> Receipt:
         if self._closed:
             raise Interrupted("the channel is closed: closed by its user")
-        in_bytes = structs.replace(parcel, envelopes=())
         # Its answer has no time limit: it may take as long as the journal's disk.
-        return Receipt(await self._connection.begin(Publish, self._channel, in_bytes))
+        return Receipt(await self._connection.begin("publish", self._channel, parcel=in_bytes(parcel)))
 
     async def close(self) -> None:
         if not self._closed:
@@ -256,11 +247,11 @@ class UnixConsuming:
 
     async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         self.arrivals.check()
-        self._connection.tell(Acknowledge(NO_ANSWER, self._channel, tag, multiple))
+        self._connection.tell("acknowledge", self._channel, tag=tag, multiple=multiple)
 
     async def give_back(self, tag: int) -> None:
         self.arrivals.check()
-        self._connection.tell(GiveBack(NO_ANSWER, self._channel, tag))
+        self._connection.tell("give_back", self._channel, tag=tag)
 
     async def close(self) -> None:
         if self.arrivals.why_over is None:

@@ -5,11 +5,13 @@ Each of these is a msgpack array after four bytes of length.
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.broker import (
     AccessRefused,
@@ -29,93 +31,56 @@ from bus.topology import Binding, Objects
 FRAME_BYTES_MAX = BODY_BYTES_MAX + 256 * 1024
 # The id of a request that has no answer.
 NO_ANSWER = 0
+# Stands for a channel in requests that are about the connection itself.
+CONNECTION = 0
 
 _LENGTH = struct.Struct(">I")
 
 
-class Ask(Struct, frozen=True, array_like=True):
-    """A request of a client, which numbers its requests and its channels."""
+class Request(Struct, frozen=True, array_like=True):
+    """A client's request for an operation, on its connection or on one of its channels. The client numbers both."""
 
     id: int
-
-
-class Hello(Ask, frozen=True, tag="hello"):
-    """A client's first request, which names its user. The answer is why the broker accepts nothing now, empty if it does."""
-
-    user: str
-
-
-class Declare(Ask, frozen=True, tag="declare"):
-    objects: Objects
-
-
-class Bind(Ask, frozen=True, tag="bind"):
-    queue: str
-    bindings: tuple[Binding, ...]
-
-
-class OnChannel(Ask, frozen=True):
     channel: int
 
+    @property
+    def operation(self) -> str:
+        return str(self.__struct_config__.tag)
 
-class OpenPublishing(OnChannel, frozen=True, tag="publishing"):
-    pass
-
-
-class OpenConsuming(OnChannel, frozen=True, tag="consuming"):
-    queue: str
-    prefetch: int
-
-
-class Publish(OnChannel, frozen=True, tag="publish"):
-    """Request to publish a parcel. The answer is a receipt."""
-
-    parcel: Parcel
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ARGUMENTS[self.operation]}
 
 
-class Acknowledge(OnChannel, frozen=True, tag="ack"):
-    """Acknowledges a delivery; with `multiple`, all deliveries up to it.
-
-    The request has no answer; if its tag is wrong, the consumer is ended.
-    """
-
-    tag: int
-    multiple: bool
-
-
-class GiveBack(OnChannel, frozen=True, tag="back"):
-    """Returns a delivery to its queue. Has no answer."""
-
-    tag: int
-
-
-class AskDepth(Ask, frozen=True, tag="depth"):
-    """Asks how many parcels wait in a queue. The answer is a number."""
-
-    queue: str
-
-
-class CloseChannel(OnChannel, frozen=True, tag="close"):
-    pass
-
-
-class Goodbye(Ask, frozen=True, tag="goodbye"):
-    """The client's last request. The server closes the stream when everything before it is done, and sends no answer."""
+# The operations of bus/broker.py, with the names and types of their arguments. A channel is opened under the number that it
+# shall have. A wrong acknowledgement has no answer: it ends its consumer.
+#
+# `hello` is a client's first request. Its answer is why the broker accepts nothing now, empty if it does. To close the
+# connection is its last request: the server closes the stream when everything before it is done.
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "hello": {"user": str},
+    "declare": {"objects": Objects},
+    "bind": {"queue": str, "bindings": tuple[Binding, ...]},
+    "depth": {"queue": str},
+    "open_publishing": {},
+    "open_consuming": {"queue": str, "prefetch": int},
+    "publish": {"parcel": Parcel},
+    "acknowledge": {"tag": int, "multiple": bool},
+    "give_back": {"tag": int},
+    "close": {},
+}
+_REQUESTS = {
+    operation: msgspec.defstruct(
+        operation, [*arguments.items()], bases=(Request,), tag=operation, frozen=True, array_like=True
+    )
+    for operation, arguments in ARGUMENTS.items()
+}
 
 
-Request = (
-    Hello
-    | Declare
-    | Bind
-    | OpenPublishing
-    | OpenConsuming
-    | Publish
-    | Acknowledge
-    | GiveBack
-    | AskDepth
-    | CloseChannel
-    | Goodbye
-)
+def request_for(operation: str, id_: int, channel: int, arguments: Mapping[str, object]) -> Request:
+    request = _REQUESTS[operation](id_, channel, **arguments)
+    assert isinstance(request, Request)
+    return request
 
 
 class RequestDone(Struct, frozen=True, array_like=True, tag="done"):
@@ -154,7 +119,8 @@ class BlockedChanged(Struct, frozen=True, array_like=True, tag="blocked"):
 
 Reply = RequestDone | Failed | Delivered | Cancelled | BlockedChanged
 
-decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder[Any](Request).decode
+_any_request: Any = reduce(or_, _REQUESTS.values())
+decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder[Any](_any_request).decode
 decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder[Any](Reply).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -163,6 +129,11 @@ PROBLEMS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (Refusal, AccessRefused, NotFound, Interrupted, ConnectionLost, ConsumerCancelled)
 }
+
+
+def in_bytes(parcel: Parcel) -> Parcel:
+    """The parcel without its message objects: these are only for readers in one process, and a client could send false ones."""
+    return structs.replace(parcel, envelopes=())
 
 
 def frame_of(message: Request | Reply) -> bytes:

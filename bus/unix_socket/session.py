@@ -5,32 +5,23 @@ import logging
 
 from msgspec import structs
 
-from bus.broker import Interrupted, Refusal
+from bus.broker import Interrupted, Receipt, Refusal
 from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
 from bus.unix_socket.frames import (
+    CONNECTION,
     NO_ANSWER,
-    Acknowledge,
-    AskDepth,
-    Bind,
     BlockedChanged,
     Cancelled,
-    CloseChannel,
-    Declare,
     Delivered,
     Failed,
-    GiveBack,
-    Goodbye,
-    Hello,
-    OpenConsuming,
-    OpenPublishing,
-    Publish,
     Reply,
     Request,
     RequestDone,
     decode_request,
     frame_of,
+    in_bytes,
     read_frame,
 )
 from bus.unreadable import NOT_JSON
@@ -53,8 +44,7 @@ class Session:
         self._tasks = asyncio.TaskGroup()
         self._room = asyncio.Semaphore(REQUESTS_UNDER_WAY_MAX)
         self._connection: MemoryConnection | None = None
-        self._publishings: dict[int, MemoryPublishing] = {}
-        self._consumings: dict[int, MemoryConsuming] = {}
+        self._channels: dict[int, MemoryPublishing | MemoryConsuming] = {}
 
     async def run(self) -> None:
         """Serve the client until it goes, or sends anything but requests."""
@@ -87,10 +77,10 @@ class Session:
 
     async def _hear(self) -> None:
         hello = await self._next()
-        if not isinstance(hello, Hello):
+        if hello is None or hello.operation != "hello":
             return
         try:
-            connection = self._connection = self._broker.connect(hello.user, self)
+            connection = self._connection = self._broker.connect(hello.arguments["user"], self)
         except (Refusal, Interrupted) as problem:
             self._say(Failed(hello.id, type(problem).__name__, str(problem)))
             return
@@ -120,38 +110,28 @@ class Session:
             self._say(reply)
 
     async def _do(self, request: Request, connection: MemoryConnection) -> int | str | None:
-        match request:
-            case Publish(channel=channel, parcel=parcel):
-                # Message objects are only for readers in one process; a client could send false ones, so drop them.
-                in_bytes = structs.replace(parcel, envelopes=())
-                return (await self._publishings[channel].publish(in_bytes)).value
-            case AskDepth(queue=queue):
-                return await connection.depth(queue)
-            case Declare(objects=objects):
-                await connection.declare(objects)
-            case Bind(queue=queue, bindings=bindings):
-                await connection.bind(queue, bindings)
-            case Goodbye():
-                await connection.close()
-            case _:
-                await self._use_channel(request, connection)
-        return None
+        """Carry out an operation on the connection or on a channel. It does nothing on a consumer that has ended."""
+        number, operation, arguments = request.channel, request.operation, request.arguments
+        opens = operation in ("open_publishing", "open_consuming")
+        on = connection if opens or number == CONNECTION else self._channels.get(number)
+        if on is None:
+            assert operation != "publish", "a client publishes on a channel that it has opened"
+            return None
+        if operation == "publish":
+            arguments["parcel"] = in_bytes(arguments["parcel"])
+        elif operation == "close":
+            self._channels.pop(number, None)
+        done = await getattr(on, operation)(**arguments)
+        if opens:
+            self._opened(number, done)
+            return None
+        answer: int | str | None = done.value if isinstance(done, Receipt) else done
+        return answer
 
-    async def _use_channel(self, request: Request, connection: MemoryConnection) -> None:
-        match request:
-            case OpenPublishing(channel=channel):
-                self._publishings[channel] = await connection.open_publishing()
-            case OpenConsuming(channel=channel, queue=queue, prefetch=prefetch):
-                consuming = self._consumings[channel] = await connection.open_consuming(queue, prefetch)
-                self._tasks.create_task(self._push(channel, consuming))
-            case Acknowledge(channel=channel, tag=tag, multiple=multiple) if channel in self._consumings:
-                await self._consumings[channel].acknowledge(tag, multiple=multiple)
-            case GiveBack(channel=channel, tag=tag) if channel in self._consumings:
-                await self._consumings[channel].give_back(tag)
-            case CloseChannel(channel=channel) if channel in self._publishings:
-                await self._publishings.pop(channel).close()
-            case CloseChannel(channel=channel) if channel in self._consumings:
-                await self._consumings.pop(channel).close()
+    def _opened(self, number: int, channel: MemoryPublishing | MemoryConsuming) -> None:
+        self._channels[number] = channel
+        if isinstance(channel, MemoryConsuming):
+            self._tasks.create_task(self._push(number, channel))
 
     # Deliveries
 
@@ -160,11 +140,11 @@ class Session:
         try:
             while True:
                 for delivery in await consuming.receive():
-                    in_bytes = structs.replace(delivery.parcel, envelopes=())
-                    self._say(Delivered(channel, structs.replace(delivery, parcel=in_bytes)))
+                    delivered = structs.replace(delivery, parcel=in_bytes(delivery.parcel))
+                    self._say(Delivered(channel, delivered))
                 await self._writer.drain()
         except (Interrupted, ConnectionError) as problem:
-            self._consumings.pop(channel, None)
+            self._channels.pop(channel, None)
             self._say(Cancelled(channel, type(problem).__name__, str(problem)))
 
     def _say(self, reply: Reply) -> None:

@@ -18,17 +18,14 @@ from bus.message import Envelope, Message
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket import SocketTakenError, UnixBroker, serve_unix
 from bus.unix_socket.frames import (
+    CONNECTION,
     FRAME_BYTES_MAX,
     NO_ANSWER,
-    Acknowledge,
     Delivered,
-    Hello,
-    OpenConsuming,
-    OpenPublishing,
-    Publish,
     decode_reply,
     frame_of,
     read_frame,
+    request_for,
 )
 from bus.unix_socket.session import REQUESTS_UNDER_WAY_MAX
 from tests.held_time import held_time
@@ -179,8 +176,9 @@ async def test_message_objects_from_a_client_are_not_accepted(socket_path: Path)
         connection = await UnixBroker(socket_path).connect()
         await connection.declare(Objects((Exchange("moor.town"),), (work,)))
         made_up = (Envelope(message=Message()),)
-        await connection.ask(OpenPublishing, 1)
-        await connection.ask(Publish, 1, Parcel("moor.town", "work", b"bytes", envelopes=made_up))
+        await connection.ask("open_publishing", 1)
+        parcel = Parcel("moor.town", "work", b"bytes", envelopes=made_up)
+        await connection.ask("publish", 1, parcel=parcel)
 
         consuming = await (await broker.as_user().connect()).open_consuming("work", prefetch=1)
         (delivery,) = await consuming.receive()
@@ -329,13 +327,19 @@ async def test_what_a_client_acknowledged_before_it_left_is_done(socket_path: Pa
         await staying.declare(Objects((Exchange("moor.town"),), (work,)))
         await (await staying.open_publishing()).publish(one)
         reader, writer = await asyncio.open_unix_connection(socket_path)
-        for request in (Hello(1, ""), OpenPublishing(2, 1), OpenConsuming(3, 2, "work", 1)):
+        for request in (
+            request_for("hello", 1, CONNECTION, {"user": ""}),
+            request_for("open_publishing", 2, 1, {}),
+            request_for("open_consuming", 3, 2, {"queue": "work", "prefetch": 1}),
+        ):
             writer.write(frame_of(request))
         while not isinstance(reply := decode_reply(await read_frame(reader)), Delivered):
             pass
         memory.block("low on memory")
-        writer.write(b"".join(frame_of(Publish(4 + number, 1, one)) for number in range(count)))
-        writer.write(frame_of(Acknowledge(NO_ANSWER, 2, reply.delivery.tag, multiple=False)))
+        for number in range(count):
+            writer.write(frame_of(request_for("publish", 4 + number, 1, {"parcel": one})))
+        done = {"tag": reply.delivery.tag, "multiple": False}
+        writer.write(frame_of(request_for("acknowledge", NO_ANSWER, 2, done)))
         writer.write_eof()
         await staying.depth("work")
 
