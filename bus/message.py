@@ -36,6 +36,8 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     VERSION: ClassVar[int] = 1
     # Between workers an unknown key comes from a later release and is skipped.
     IS_STRICT: ClassVar[bool] = False
+    # Read in place of a cell or project where a message has none.
+    NOTHING: ClassVar[str] = ""
 
 
 class StrictMessage(Message, frozen=True):

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -37,7 +38,7 @@ CACHE_KB = 16_384
 sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), lambda nothing: nothing)
 # As SQLAlchemy writes them by the types of types.py.
-sqlite3.register_adapter(UUID, lambda id_: id_.hex)
+sqlite3.register_adapter(UUID, attrgetter("hex"))
 sqlite3.register_adapter(datetime, moment_text)
 
 

@@ -87,6 +87,7 @@ from bus.topology.routes import (
     end_of,
     in_cell,
     project_of_key,
+    reader_of_end,
 )
 from bus.topology.values import (
     DEAD_LETTERS,
@@ -186,6 +187,7 @@ __all__ = [
     "of_projects",
     "project_of_key",
     "properties_of",
+    "reader_of_end",
     "retry_exchange_of",
     "user_of",
 ]

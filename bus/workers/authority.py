@@ -9,8 +9,9 @@ Pure: the facts about the broker are a value (`BrokerFacts`), and so is the verd
 """
 
 import functools
+import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -105,9 +106,14 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
             return _elsewhere(type_of(message), destination_of(message), origin)
         return _may_say(origin.sender, FEED, origin.key, "", facts)
     kind = type(message)
-    field = end_field_of(kind)
-    end = getattr(message, field) if field else ""
-    return _judge_like(kind, end, getattr(message, "cell", ""), origin, facts)
+    end, cell = _reader_of_names(kind)(message)
+    return _judge_like(kind, end, cell, origin, facts)
+
+
+@functools.cache
+def _reader_of_names(kind: type[Message]) -> Callable[[Message], tuple[str, str]]:
+    """Returns a function that reads the end (`end_of`) of a message of this type, and the cell that it names."""
+    return operator.attrgetter(end_field_of(kind), "cell" if "cell" in kind.__struct_fields__ else "NOTHING")
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -275,13 +275,12 @@ class Intake:
         If it does not count and its sender may be told why, the handler gets a stand-in with the reason. Otherwise the
         message is dead-lettered here, and the result is None.
         """
-        message = envelope.message
-        refused = None if isinstance(message, Unreadable) else judge(message, held.origin, self._facts)
+        refused = judge(envelope.message, held.origin, self._facts)
         if refused is not None:
             if not refused.is_told:
                 self.bury(Item(place, held, NOTHING_READ), refused.reason)
                 return None
-            told = _told(message, refused, envelope.id, held.origin.key)
+            told = _told(envelope.message, refused, envelope.id, held.origin.key)
             envelope = structs.replace(envelope, message=told)
         return received(envelope, held.origin, returns, held.cell)
 
@@ -299,12 +298,15 @@ class Intake:
         if isinstance(read, NewerVersion):
             self._leave_for_newer(read, held)
             return None
+        is_readable = isinstance(read, Envelope)
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
         if (attempts := read.attempts + returns) >= self._settings.attempts_max:
             self._bury_spent(place, line, held, returns, attempts)
             return None
+        if not is_readable:
+            return received(read, held.origin, returns, held.cell)
         return self._judged(place, read, held, returns)
 
     def _bury_spent(self, place: int, line: bytes, held: OpenParcel, returns: int, attempts: int) -> None:

@@ -35,7 +35,7 @@ from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.message import Envelope, Message
 from bus.pauses import Pauses
-from bus.topology import FEED, REPLY, Destination, Kind, destination_of, end_field_of
+from bus.topology import FEED, REPLY, Destination, Kind, destination_of, reader_of_end
 from bus.workers.link import Link, PublishingChannel
 from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
 
@@ -415,8 +415,7 @@ def _key_of(outgoing: Outgoing) -> Key:
         return REPLY, outgoing.to, outgoing.reply_to
     message = outgoing.message
     kind = type(message)
-    field = end_field_of(kind)
-    return kind, getattr(message, field) if field else "", outgoing.reply_to
+    return kind, reader_of_end(kind)(message), outgoing.reply_to
 
 
 def _destination(outgoing: Outgoing) -> Destination:
