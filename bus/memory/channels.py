@@ -47,13 +47,11 @@ class MemoryPublishing:
                     f"user {self._user!r} may not publish to exchange {parcel.exchange or 'amq.default'!r} "
                     f"with key {parcel.routing_key!r}"
                 )
-            receipt = self._wire.host.store(parcel, self._user)
+            return self._wire.host.store(parcel, self._user)
         except Refusal as refusal:
             # As in AMQP, an error closes the channel, not the connection.
             self._over = str(refusal)
             raise
-        self._wire.host.on_stored(parcel)
-        return receipt
 
 
 class MemoryConsuming:

@@ -4,8 +4,6 @@ The connection has checked the user's rights before it calls this (connection.py
 such as binding to a missing exchange, raises a `Refusal`.
 """
 
-from collections.abc import Callable
-
 import msgspec
 from msgspec import Struct, structs
 
@@ -28,8 +26,6 @@ HEADERS_LENGTH_MAX = 32 * 1024
 
 # RabbitMQ's default: a consumer that holds a delivery for longer is cancelled.
 CONSUMER_TIMEOUT_S = 1800.0
-
-Hook = Callable[[Parcel], None]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,9 +59,6 @@ class MemoryVirtualHost:
         self.blocked = ""
         # For consumers that are opened from now on.
         self.consumer_timeout_s = CONSUMER_TIMEOUT_S
-        # Called when a parcel was stored and its publisher does not know yet. Cutting the connection there loses the
-        # confirm.
-        self.on_stored: Hook = lambda _: None
         if journal is not None:
             self._restore(journal)
 

@@ -14,8 +14,5 @@ def tree_fingerprint(tree: Iterable[ProviderState]) -> str:
     """A hash of the tree's providers, their parents, traits and aggregates. Inventories are left out: placement itself
     checks whether a share still fits.
     """
-    parts = [
-        (state.id, state.parent, state.traits, state.aggregates)
-        for state in sorted(tree, key=lambda state: state.id.int)
-    ]
+    parts = sorted((state.id, state.parent, state.traits, state.aggregates) for state in tree)
     return hashlib.blake2b(_encode(parts), digest_size=8).hexdigest()

@@ -131,11 +131,14 @@ def _judge_like(
 
 def judge_answer(question: Message, answer: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
     """Why this answer to the question does not count: its type, exchange or sender is wrong. None if it counts."""
-    return _may_answer(type_of(question), type_of(answer), origin.exchange, origin.sender, facts)
+    return _may_answer(type(question), type(answer), origin.exchange, origin.sender, facts)
 
 
 @functools.lru_cache(maxsize=10_000)
-def _may_answer(asked: str, answered: str, exchange: str, sender: str, facts: BrokerFacts) -> Refused | None:
+def _may_answer(
+    question: type[Message], answer: type[Message], exchange: str, sender: str, facts: BrokerFacts
+) -> Refused | None:
+    asked, answered = type_of(question), type_of(answer)
     route = ROUTES[asked]
     if answered not in (route.answer, REJECTION) or exchange != REPLY:
         return Refused(f"{answered!r} on {exchange!r} does not answer {asked!r}: that takes {route.answer!r}")

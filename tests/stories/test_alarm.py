@@ -43,6 +43,7 @@ from tests.memory_stores.placement import MemoryPlacementStore
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
+from tests.when_stored import when_stored
 
 BOOTS_PER_S = 200
 BEFORE_S, ALARM_S, DEADLINE_S = 5.0, 600.0, 200
@@ -73,7 +74,7 @@ class Stored:
         self.questions: Counter[str] = Counter()
         self.claims: Counter[tuple[int, int]] = Counter()
         self.beats = 0
-        memory.host.on_stored = self._stored
+        when_stored(memory, self._stored)
 
     def forget(self) -> None:
         self.questions.clear()

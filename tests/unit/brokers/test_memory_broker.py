@@ -23,6 +23,7 @@ from bus.topology import (
     Queue,
     QueueKind,
 )
+from tests.when_stored import when_stored
 
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ async def depth(broker: MemoryBroker, queue: str) -> int:
 @pytest.mark.asyncio
 async def test_a_cut_between_storing_and_confirming_loses_the_confirm_and_not_the_parcel() -> None:
     broker = await standing()
-    broker.host.on_stored = lambda _: broker.cut_connections()
+    when_stored(broker, lambda _: broker.cut_connections())
 
     with pytest.raises(ConnectionLost):
         await publish(broker)
@@ -117,7 +118,7 @@ async def test_nothing_is_confirmed_or_delivered_within_the_call_that_published_
         asyncio.create_task(note("received", consuming.receive())),
         asyncio.create_task(note("confirmed", publishing.publish(ORDER))),
     ]
-    broker.host.on_stored = lambda _: happened.append("stored")
+    when_stored(broker, lambda _: happened.append("stored"))
     await asyncio.gather(*tasks)
 
     assert happened[0] == "stored"
