@@ -43,10 +43,9 @@ class HeardHosts(FeedListener):
         self._never_heard: set[ProviderId] = set()
         # Hosts that were found silent, and were not heard since.
         self._silent: set[ProviderId] = set()
-        # For each host that the database knows, whether it says that the host is silent; and the hosts of which it says
-        # something else than this process, or nothing.
-        self._said_silent: dict[ProviderId, bool] = {}
-        self._unsaid: set[ProviderId] = set()
+        # What the database says of hosts: that they are heard, or silent.
+        self._said_heard: set[ProviderId] = set()
+        self._said_silent: set[ProviderId] = set()
         self._since_s = 0.0
         self._judged_s = 0.0
 
@@ -58,39 +57,39 @@ class HeardHosts(FeedListener):
                 self.hear(each.message.hosts)
 
     def hear(self, hosts: Iterable[ProviderId]) -> None:
-        now_s = self._clock_s()
-        for host in hosts:
+        # Python computes the hash of a UUID at each lookup, and sets keep it. So all that follows is done by sets.
+        heard = dict.fromkeys(hosts, self._clock_s())
+        for host in heard:
             # To the end of the order.
             self._heard.pop(host, None)
-            self._heard[host] = now_s
-            self._never_heard.discard(host)
-            self._silent.discard(host)
-            if self._said_silent.get(host) is not False:
-                self._unsaid.add(host)
-        for gone in [*islice(self._heard, max(0, len(self._heard) - HOSTS_KEPT_MAX))]:
+        self._heard |= heard
+        self._never_heard -= set(heard)
+        self._silent -= set(heard)
+        too_many = max(0, len(self._heard) - HOSTS_KEPT_MAX)
+        for gone in [*islice(self._heard, too_many)]:
             del self._heard[gone]
-            self._silent.discard(gone)
-            self._said_silent.pop(gone, None)
-            self._unsaid.discard(gone)
+            for known in (self._silent, self._said_heard, self._said_silent):
+                known.discard(gone)
 
-    def remember(self, hosts: Iterable[HeardHost]) -> None:
+    def remember(self, hosts: Sequence[HeardHost]) -> None:
         """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
-        self._said_silent = {host.id: host.silent_since is not None for host in hosts}
-        self._unsaid = {host for host in self._heard if self._said_silent.get(host) is not False}
-        unheard = self._said_silent.keys() - self._heard.keys()
+        self.said(hosts)
+        unheard = {host.id for host in hosts} - set(self._heard)
         self._heard = {**dict.fromkeys(sorted(unheard), -inf), **self._heard}
-        self._silent |= {host for host in unheard if self._said_silent[host]}
+        self._silent |= unheard & self._said_silent
 
     def unsaid(self, now: datetime) -> list[HeardHost]:
         """The hosts of which the database does not say yet what this process knows."""
-        return [HeardHost(host, now if host in self._silent else None) for host in sorted(self._unsaid)]
+        silent = self._silent - self._said_silent
+        heard = set(self._heard) - self._silent - self._said_heard
+        return [HeardHost(host, now if host in silent else None) for host in sorted(silent | heard)]
 
-    def said(self, hosts: Iterable[HeardHost]) -> None:
-        """These hosts were saved. Some may have changed meanwhile."""
-        for host in hosts:
-            is_silent = self._said_silent[host.id] = host.silent_since is not None
-            if is_silent is (host.id in self._silent):
-                self._unsaid.discard(host.id)
+    def said(self, hosts: Sequence[HeardHost]) -> None:
+        """The database says this of these hosts now."""
+        silent = {host.id for host in hosts if host.silent_since is not None}
+        heard = {host.id for host in hosts} - silent
+        self._said_heard = self._said_heard - silent | heard
+        self._said_silent = self._said_silent - heard | silent
 
     def is_heard(self, host: ProviderId) -> bool:
         """Was this host heard, and is it not silent now?"""
@@ -124,9 +123,7 @@ class HeardHosts(FeedListener):
         for host, heard_s in self._heard.items():
             if not self._is_silent(heard_s):
                 break
-            if host not in self._silent:
-                self._silent.add(host)
-                self._unsaid.add(host)
+            self._silent.add(host)
         return self._silent | self._never_heard
 
     def _is_silent(self, heard_s: float) -> bool:
