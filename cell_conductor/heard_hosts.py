@@ -43,7 +43,7 @@ class HeardHosts(FeedListener):
         self._never_heard: set[ProviderId] = set()
         # Hosts that were found silent, and were not heard since.
         self._silent: set[ProviderId] = set()
-        # What the database says of hosts: that they are heard, or silent.
+        # The hosts that are heard, and those that are silent, as the database has them.
         self._said_heard: set[ProviderId] = set()
         self._said_silent: set[ProviderId] = set()
         self._since_s = 0.0

@@ -1,4 +1,4 @@
-"""What a conductor's heartbeats tell schedulers: that it lives, and whether it can work. It cannot without its database."""
+"""The heartbeats of a conductor tell schedulers that it lives, and whether it can work: it cannot without its database."""
 
 import asyncio
 

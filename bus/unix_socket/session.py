@@ -110,7 +110,10 @@ class Session:
             self._say(reply)
 
     async def _do(self, request: Request, connection: MemoryConnection) -> int | str | None:
-        """Carry out an operation on the connection or on a channel. It does nothing on a consumer that has ended."""
+        """Carry out an operation on the connection or on a channel. It does nothing on a consumer that has ended.
+
+        The client names the method. Only requests for the operations of the table (`ARGUMENTS`) are decoded.
+        """
         number, operation, arguments = request.channel, request.operation, request.arguments
         opens = operation in ("open_publishing", "open_consuming")
         on = connection if opens or number == CONNECTION else self._channels.get(number)

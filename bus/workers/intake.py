@@ -241,7 +241,7 @@ class Intake:
         lines = self._lines_of(delivery, origin)
         if isinstance(lines, Unreadable):
             held = self._hold(consuming, delivery, origin, 1)
-            self._bury_unread(held, lines)
+            self._bury_unread(held, lines.line, lines.reason)
         elif delivery.returns and (len(lines) > 1 or self._is_uncounted):
             self._set_aside(self._halve(self._hold(consuming, delivery, origin, 1), lines))
         else:
@@ -324,7 +324,7 @@ class Intake:
             if judged is not None:
                 self.bury(Item(place, held, judged), why)
         else:
-            self._bury_unread(held, Unreadable(line, why))
+            self._bury_unread(held, line, why)
 
     def _leave_for_newer(self, newer: NewerVersion, held: OpenParcel) -> None:
         """Return a message of a newer version to its queue: a worker of a later release will read it.
@@ -339,7 +339,7 @@ class Intake:
             log.error("%s: left for a newer worker on %s", what, self.queue)
             self._set_aside(self._send_back(held, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
             return
-        self._bury_unread(held, Unreadable(newer.line, what))
+        self._bury_unread(held, newer.line, what)
 
     def _is_from_a_worker(self, sender: str) -> bool:
         """Whether this user may belong to a worker. On a broker without users of the topology, our own user counts too."""
@@ -367,8 +367,8 @@ class Intake:
         parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
         return await self._until_done(lambda: self._publisher.offer(parcel), held, self.putting_back)
 
-    def _bury_unread(self, held: OpenParcel, unreadable: Unreadable) -> None:
-        self._set_aside(self._bury(held, unreadable.line, unreadable.reason, NOTHING_READ))
+    def _bury_unread(self, held: OpenParcel, line: bytes, reason: str) -> None:
+        self._set_aside(self._bury(held, line, reason, NOTHING_READ))
 
     async def _bury(self, held: OpenParcel, line: bytes, reason: str, read: Received[Any]) -> None:
         give_back = self.before_burial
