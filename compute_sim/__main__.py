@@ -14,11 +14,11 @@ from bus.operating.running import about, run_main, run_worker, with_flags
 from bus.process import exiting_if_wrong
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
+from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts
+from compute_sim.laboratory.script_file import load_script
+from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import COMPUTE, ComputeSettings
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import SimulatedHost, equal_hosts
-from compute_sim.simulated.script_file import load_script
-from compute_sim.simulated.wiring import simulated_parts
 
 HOSTS_COUNT = 100
 

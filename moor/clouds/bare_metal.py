@@ -14,7 +14,7 @@ from bus.messages.build import Flavor
 from bus.process import Part, run_until
 from bus.workers.link import Link
 from bus.workers.station import Station
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     IronicSimulation,

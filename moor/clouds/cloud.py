@@ -14,9 +14,9 @@ from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.fleet import Elapsed
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import SimulatedHost
-from compute_sim.simulated.wiring import simulated_parts
+from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.hosts import SimulatedHost
+from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.store_sql import open_compute_store
 from moor.client import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.errors import Failure
-from compute_sim.simulated.faults import FaultScript
+from compute_sim.laboratory.faults import FaultScript
 from moor.clouds.bare_metal import BareMetalPlan
 from moor.clouds.cloud import prepare
 

@@ -13,10 +13,10 @@ from bus.operating.listen_address import BadAddressError
 from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute
-from compute_sim.ironic import __main__ as ironic_simulation
-from compute_sim.ironic.core.script import IronicScript
-from compute_sim.simulated.hosts import equal_hosts
-from compute_sim.simulated.script_file import load_script
+from compute_sim.laboratory.hosts import equal_hosts
+from compute_sim.laboratory.ironic import __main__ as ironic_simulation
+from compute_sim.laboratory.ironic.core.script import IronicScript
+from compute_sim.laboratory.script_file import load_script
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
 from moor.clouds.up_command import faults_in

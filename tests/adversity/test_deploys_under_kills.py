@@ -26,7 +26,7 @@ from bus.messages.build import (
 )
 from bus.process import run_until
 from bus.topology import user_of
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicScript,
     IronicServer,
     IronicSimSettings,
@@ -35,7 +35,7 @@ from compute_sim.ironic import (
     WorkDurations,
     available_nodes,
 )
-from compute_sim.ironic.core.script import Loses, WorkFails
+from compute_sim.laboratory.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.rows import NodeRow
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until

@@ -48,7 +48,7 @@ from bus.topology import (
 from bus.urls import broker_at
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.station import Station
-from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.laboratory.hosts import SimulatedHost
 from moor.client import answer_of, hosts_of, running, until_choosable
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud import cloud

@@ -88,10 +88,10 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
 
 
 async def _compute(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    from compute_sim.laboratory.faults import FailsToBuild, FaultScript
+    from compute_sim.laboratory.hosts import HostSize, equal_hosts
+    from compute_sim.laboratory.wiring import simulated_parts
     from compute_sim.settings import ComputeSettings
-    from compute_sim.simulated.faults import FailsToBuild, FaultScript
-    from compute_sim.simulated.hosts import HostSize, equal_hosts
-    from compute_sim.simulated.wiring import simulated_parts
 
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
     hosts = equal_hosts(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)

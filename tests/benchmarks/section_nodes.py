@@ -31,7 +31,7 @@ from bus.sql.sqlite import PAGE_BYTES
 from bus.topology import IRONIC, objects_of
 from bus.workers.handling import Received, Said
 from bus.workers.station import Station
-from compute_sim.ironic import SimulatedIronic, available_nodes
+from compute_sim.laboratory.ironic import SimulatedIronic, available_nodes
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from placement_worker.store import PlacementStore

@@ -20,7 +20,7 @@ from bus.process import run_until
 from bus.sql import upgrade
 from bus.topology import objects_of
 from bus.workers.station import Station
-from compute_sim.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
+from compute_sim.laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore

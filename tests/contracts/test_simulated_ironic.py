@@ -11,7 +11,7 @@ import pytest
 from bus.parts import PartGroup, PartState
 from bus.workers.inbox import Inbox, read_inbox
 from bus.workers.link import Link
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicSimSettings,
     NotificationSender,
     SimulatedIronic,

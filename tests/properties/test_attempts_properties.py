@@ -31,9 +31,8 @@ from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Wo
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Fleet
 from compute_sim.handlers import handlers
-from compute_sim.settings import ComputeSettings
-from compute_sim.simulated.driver import SimulatedDriver, root_of
-from compute_sim.simulated.faults import (
+from compute_sim.laboratory.driver import SimulatedDriver, root_of
+from compute_sim.laboratory.faults import (
     FailsToBuild,
     FailsToReceive,
     FailsToStart,
@@ -41,7 +40,8 @@ from compute_sim.simulated.faults import (
     Fault,
     FaultScript,
 )
-from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.laboratory.hosts import SimulatedHost
+from compute_sim.settings import ComputeSettings
 from compute_sim.store_memory import MemoryComputeStore
 from tests.properties.bounds import BOUNDED, THOROUGH
 

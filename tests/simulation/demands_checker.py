@@ -11,7 +11,7 @@ from msgspec import Struct
 from bus.message import AggregateId, ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.placement import ClaimResources, ReleaseClaim, ResourceAmount, Share, SwapClaim
-from compute_sim.simulated.driver import root_of
+from compute_sim.laboratory.driver import root_of
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.requests.instance_ids import instance_id_of

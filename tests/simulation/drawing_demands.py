@@ -9,8 +9,8 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.message import AggregateId
-from compute_sim.simulated.faults import FailsToBuild
-from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.laboratory.faults import FailsToBuild
+from compute_sim.laboratory.hosts import SimulatedHost
 from scheduler_worker.core.choosing.plugin_settings import FILTERS, WEIGHERS
 from tests.simulation.demands import PHYSNET, Demand, Part
 from tests.simulation.plan import GOLD, AggregateOrder, Boot, Delete, DisabledHost, Plan

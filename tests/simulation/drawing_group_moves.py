@@ -13,7 +13,7 @@ from msgspec import structs
 
 from bus.message import GroupId
 from bus.messages.placement import ServerGroup
-from compute_sim.simulated.faults import FallsSilent
+from compute_sim.laboratory.faults import FallsSilent
 from tests.simulation.faults import FOREIGN_OWNERS, Duplicate, Fault, Hostile, Nack
 from tests.simulation.plan import CELLS, Boot, EndOfMove, Evacuation, Plan, PlannedMove
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from bus.messages.hosts import HostMode
-from compute_sim.simulated.faults import Changes, Dies, FallsSilent
+from compute_sim.laboratory.faults import Changes, Dies, FallsSilent
 from tests.simulation.plan import HostOrder, Plan
 
 HOSTS_EVERY, HOSTS_AT = 20, 5

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.simulated.faults import FallsSilent
-from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.laboratory.faults import FallsSilent
+from compute_sim.laboratory.hosts import SimulatedHost
 from tests.simulation.faults import Crash, Fault
 from tests.simulation.plan import CELLS, Boot, Delete, EndOfMove, Evacuation, Plan, PlannedMove
 

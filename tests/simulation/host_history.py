@@ -11,7 +11,7 @@ from bus.message import ProviderId
 from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
 from compute_sim.core.attempts import WELL
-from compute_sim.simulated.faults import (
+from compute_sim.laboratory.faults import (
     ComesBackLate,
     Dies,
     FallsSilent,

@@ -18,7 +18,7 @@ from bus.broker import Connection
 from bus.errors import Locked, TookTooLong, Unavailable
 from bus.memory import MemoryBroker
 from bus.message import ProviderId
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     NotificationSender,
@@ -27,11 +27,11 @@ from compute_sim.ironic import (
     SimulatedNode,
     WorkDurations,
 )
-from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.orders import ProvisionOrder
-from compute_sim.ironic.core.refusals import CONFLICT
-from compute_sim.ironic.core.script import BmcSilent, Loses
-from compute_sim.ironic.node_table import NodeTable
+from compute_sim.laboratory.ironic.core.allocations import Allocation
+from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
+from compute_sim.laboratory.ironic.core.refusals import CONFLICT
+from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses
+from compute_sim.laboratory.ironic.node_table import NodeTable
 from ironic_sync import rest
 from ironic_sync.core import node as known
 from ironic_sync.core.node_data import NodeData, node_of

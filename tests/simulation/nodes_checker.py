@@ -17,7 +17,7 @@ from msgspec import Struct
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import InventoryState, SwapClaim
-from compute_sim.ironic import SimulatedNode
+from compute_sim.laboratory.ironic import SimulatedNode
 from ironic_sync.core import node as known
 from ironic_sync.core.reports import offer_number, trial_number
 from ironic_sync.core.ring import Member, NodeHandover, Owned

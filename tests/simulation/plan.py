@@ -12,9 +12,9 @@ from bus.message import AggregateId, GroupId
 from bus.messages.build import MoveEnd, MoveKind, RequestId
 from bus.messages.hosts import HostMode
 from bus.messages.placement import ServerGroup
-from compute_sim.ironic import IronicScript, SimulatedNode
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.hosts import SimulatedHost
+from compute_sim.laboratory.ironic import IronicScript, SimulatedNode
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.demands import Demand
 from tests.simulation.faults import CellDown, Fault

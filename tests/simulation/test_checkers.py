@@ -21,7 +21,7 @@ from bus.messages.placement import (
     SnapshotPage,
     SwapClaim,
 )
-from compute_sim.simulated.faults import FaultScript
+from compute_sim.laboratory.faults import FaultScript
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD

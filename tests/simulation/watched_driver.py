@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from compute_sim.core.attempts import BuildOrder, HostOrder, Work
 from compute_sim.core.pools import Pool
-from compute_sim.simulated.driver import SimulatedDriver
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.laboratory.driver import SimulatedDriver
+from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.hosts import SimulatedHost
 
 
 class WatchedDriver(SimulatedDriver):

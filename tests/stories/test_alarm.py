@@ -28,10 +28,10 @@ from bus.workers.publisher import Overfull, now
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
+from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.hosts import equal_hosts
+from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import equal_hosts
-from compute_sim.simulated.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerSettings

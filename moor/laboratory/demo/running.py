@@ -13,8 +13,8 @@ from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId
 from bus.messages.hosts import HostState
 from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
+from compute_sim.laboratory.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from compute_sim.settings import ComputeSettings
-from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from moor.client import Feed, during, hearing, providers_of, until_choosable
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.at_rest import is_in_use, problems_left

@@ -16,7 +16,7 @@ from bus.errors import Failure
 from bus.messages.build import InstanceState
 from bus.messages.placement import ProviderState
 from bus.topology import QueueKind, objects_of
-from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
+from compute_sim.laboratory.faults import FailsToBuild, FailsToReceive, FaultScript
 from moor.client import hearing, providers_of, until_choosable
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.laboratory.at_rest import found_instances, is_in_use, problems_left

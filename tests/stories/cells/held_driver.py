@@ -7,7 +7,7 @@ from bus.messages.cell import DestroyInstance
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Silent, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree
-from compute_sim.simulated.driver import SimulatedDriver
+from compute_sim.laboratory.driver import SimulatedDriver
 
 # How often the compute looks whether the test has moved the clock.
 LOOK_MS = 20.0

@@ -1,7 +1,7 @@
 """A second kind of compute: it brings a driver, and stands on the same parts as the simulated hosts.
 
 Its instances are domains that a hypervisor starts and removes in its own time, as libvirt would. Nothing of
-`compute_sim.simulated` is used.
+`compute_sim.laboratory` is used.
 """
 
 import asyncio

@@ -27,8 +27,8 @@ from bus.messages.placement import (
     Share,
 )
 from bus.workers.station import Station
-from compute_sim.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
-from compute_sim.ironic.core.script import Loses
+from compute_sim.laboratory.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
+from compute_sim.laboratory.ironic.core.script import Loses
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
 from tests.contracts.stage import SETTINGS, until

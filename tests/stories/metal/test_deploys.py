@@ -20,7 +20,7 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     IronicSimulation,
@@ -30,8 +30,8 @@ from compute_sim.ironic import (
     available_nodes,
     simulated_ironic,
 )
-from compute_sim.ironic import RequestRefused as RefusedByIronic
-from compute_sim.ironic.core.script import Loses, WorkFails
+from compute_sim.laboratory.ironic import RequestRefused as RefusedByIronic
+from compute_sim.laboratory.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest_http import HttpIronicApi

@@ -10,7 +10,7 @@ from msgspec import structs
 from bus.messages.build import InstanceId
 from bus.parts import PartState, Status, statuses
 from bus.process import Part
-from compute_sim.ironic import IronicSimSettings, SimulatedNode, available_nodes
+from compute_sim.laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from ironic_sync.core.cells import CellMap
 from ironic_sync.wiring import now_us
 from tests.contracts.stage import until

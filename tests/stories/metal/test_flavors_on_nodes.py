@@ -9,8 +9,8 @@ from bus.messages.build import BuildAccepted, BuildInstance, Flavor, Image, Inst
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
-from compute_sim.ironic import IronicScript, SimulatedNode, available_nodes
-from compute_sim.ironic.core.script import WorkFails
+from compute_sim.laboratory.ironic import IronicScript, SimulatedNode, available_nodes
+from compute_sim.laboratory.ironic.core.script import WorkFails
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import a_build, instance_of, wait_until
 from tests.stories.layouts import STAGES

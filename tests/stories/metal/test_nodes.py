@@ -19,7 +19,7 @@ from bus.topology import IRONIC, Exchange, Objects, objects_of
 from bus.workers.inbox import Inbox
 from bus.workers.link import Link
 from bus.workers.station import Station
-from compute_sim.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
+from compute_sim.laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.membership import Membership

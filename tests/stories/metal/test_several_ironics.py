@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct, structs
 
 from bus.message import ProviderId
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicSimSettings,
     IronicSimulation,
     WorkDurations,

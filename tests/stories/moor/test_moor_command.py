@@ -16,7 +16,7 @@ from bus import headers
 from bus.broker import AccessRefused, NotFound, Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import API, DEAD, EVENTS, user_of
-from compute_sim.simulated.hosts import equal_hosts
+from compute_sim.laboratory.hosts import equal_hosts
 from moor.clouds.cloud import cloud
 from tests.adversity.hostile import hostile_parcel
 from tests.contracts.broker_under_test import ADMIN

@@ -26,9 +26,9 @@ from bus.messages.moves import MoveInstance
 from bus.topology import user_of
 from bus.urls import broker_at
 from bus.workers.station import Station
+from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from compute_sim.settings import ComputeSettings
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import HostSize, SimulatedHost
 from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
 from moor.books.books_reader import BooksReader
 from moor.client import answer_of, hosts_of, running, until_choosable

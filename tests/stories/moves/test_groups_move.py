@@ -19,8 +19,8 @@ from bus.messages.build import (
 )
 from bus.messages.groups import CreateGroup
 from bus.messages.planning import AskDrain, DrainFound
-from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
-from compute_sim.simulated.hosts import HostSize
+from compute_sim.laboratory.faults import FailsToBuild, FailsToReceive, FaultScript
+from compute_sim.laboratory.hosts import HostSize
 from tests.stories.cloud import a_build, instance_of, wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.moves.test_moves import SMALL, Movers, movers

@@ -20,8 +20,8 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound
-from compute_sim.simulated.faults import FaultScript
-from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import STAGES

@@ -14,8 +14,8 @@ from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, Mo
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.workers.station import Station
 from cell_conductor.wiring import conductor_parts
-from compute_sim.simulated.driver import SimulatedDriver
-from compute_sim.simulated.faults import (
+from compute_sim.laboratory.driver import SimulatedDriver
+from compute_sim.laboratory.faults import (
     FailsToReceive,
     FailsToStart,
     FailsToStop,
@@ -24,7 +24,7 @@ from compute_sim.simulated.faults import (
     FaultScript,
     ReceivesSlowly,
 )
-from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.laboratory.hosts import SimulatedHost
 from compute_sim.wiring import compute_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS

@@ -34,7 +34,7 @@ from bus.messages.placement import (
 )
 from bus.topology import CELL0
 from bus.workers.station import Station
-from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until

@@ -13,7 +13,7 @@ from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, Reques
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import SetHost
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
-from compute_sim.simulated.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
+from compute_sim.laboratory.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
 from tests.contracts.stage import until
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.moves.test_moves import Movers, movers

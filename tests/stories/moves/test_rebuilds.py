@@ -5,8 +5,8 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildRejected, Image, InstanceId, InstancesFound, RebuildInstance, RequestId
-from compute_sim.ironic import IronicScript, available_nodes
-from compute_sim.ironic.core.script import WorkFails
+from compute_sim.laboratory.ironic import IronicScript, available_nodes
+from compute_sim.laboratory.ironic.core.script import WorkFails
 from tests.contracts.placement_orders import an_id
 from tests.ironic_clock import LONG_S
 from tests.stories.cloud import wait_until

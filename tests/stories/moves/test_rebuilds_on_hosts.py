@@ -16,7 +16,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.hosts import SetHost
-from compute_sim.simulated.faults import BuildsSlowly, FailsToBuild
+from compute_sim.laboratory.faults import BuildsSlowly, FailsToBuild
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import STAGES

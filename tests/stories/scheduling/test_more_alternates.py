@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.message import GroupId
 from bus.messages.build import DeleteInstance, Flavor, InstanceState, JoinedGroup
 from bus.messages.groups import CreateGroup, GroupsFound
-from compute_sim.simulated.faults import FailsToBuild, FaultScript
+from compute_sim.laboratory.faults import FailsToBuild, FaultScript
 from tests.stories.cloud import a_build, instance_of, wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.moves.test_moves import Movers, movers

@@ -13,7 +13,7 @@ from bus.messages.placement import (
     Share,
 )
 from compute_sim.core.tree import TreeProvider
-from compute_sim.simulated.driver import root_of
+from compute_sim.laboratory.driver import root_of
 
 HOST = root_of("h1")
 

@@ -42,7 +42,7 @@ from compute_sim.core.attempts import (
     refusal_of,
     waiting,
 )
-from compute_sim.simulated.driver import root_of
+from compute_sim.laboratory.driver import root_of
 
 HOST = root_of("h1")
 INSTANCE = ConsumerId(HOST)

@@ -18,8 +18,8 @@ from bus.messages.cell import (
 )
 from compute_sim.core.attempts import WELL, AttemptState, Dead, Silent, Work, begun
 from compute_sim.core.hosts import FailedBuilds
-from compute_sim.simulated.driver import SimulatedDriver, root_of
-from compute_sim.simulated.faults import (
+from compute_sim.laboratory.driver import SimulatedDriver, root_of
+from compute_sim.laboratory.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -38,8 +38,8 @@ from compute_sim.simulated.faults import (
     is_on,
     next_turn_s,
 )
-from compute_sim.simulated.hosts import HostSize, SimulatedHost, size_at
-from compute_sim.simulated.script_file import BadScript, load_script
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost, size_at
+from compute_sim.laboratory.script_file import BadScript, load_script
 from tests.unit.compute.compute_trees import HOST, a_spawn
 
 

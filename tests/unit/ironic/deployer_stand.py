@@ -18,7 +18,7 @@ from bus.messages.cell import (
     InstanceSpawned,
 )
 from bus.process import run_until
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     IronicTransport,

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
 from bus.messages.config_drive import ConfigDriveParts, text_of
-from compute_sim.ironic import IronicScript, IronicSimSettings, available_nodes
-from compute_sim.ironic.core.script import NodeLocked, WorkFails
+from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, available_nodes
+from compute_sim.laboratory.ironic.core.script import NodeLocked, WorkFails
 from ironic_sync.core.rows import Offer
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Place, Stand, lose_answer, lose_request

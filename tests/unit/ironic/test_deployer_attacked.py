@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
-from compute_sim.ironic import IronicSimSettings, SimulatedNode, available_nodes
+from compute_sim.laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from ironic_sync.core.deploying import NO_EFFECT_MAX, REFUSALS_MAX
 from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow

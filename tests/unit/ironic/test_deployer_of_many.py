@@ -16,7 +16,7 @@ from bus.messages.build import InstanceId
 from bus.messages.cell import DeployProgressed, InstanceDestroyed
 from bus.parts import PartState, statuses
 from bus.process import run_until
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicSimSettings,
     IronicTransport,
     SimulatedIronic,

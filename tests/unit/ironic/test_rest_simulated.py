@@ -7,11 +7,11 @@ import pytest
 
 from bus.errors import Locked, Unavailable
 from bus.message import ProviderId
-from compute_sim.ironic.api.transport import IronicTransport
-from compute_sim.ironic.core.node import SimulatedNode as Simulated
-from compute_sim.ironic.core.script import IronicScript, NodeLocked
-from compute_sim.ironic.settings import IronicSimSettings
-from compute_sim.ironic.simulated import SimulatedIronic
+from compute_sim.laboratory.ironic.api.transport import IronicTransport
+from compute_sim.laboratory.ironic.core.node import SimulatedNode as Simulated
+from compute_sim.laboratory.ironic.core.script import IronicScript, NodeLocked
+from compute_sim.laboratory.ironic.settings import IronicSimSettings
+from compute_sim.laboratory.ironic.simulated import SimulatedIronic
 from ironic_sync.rest import CredentialsRefused, IronicRefused, PatchOperation
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings

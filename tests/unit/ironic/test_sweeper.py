@@ -13,7 +13,7 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.parts import PartState, statuses
-from compute_sim.ironic import IronicTransport, SimulatedIronic, available_nodes
+from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node

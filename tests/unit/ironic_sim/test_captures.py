@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from compute_sim.ironic import IronicScript, IronicSimSettings, SimulatedNode, WorkDurations
-from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.node import COMMON_FIELDS
-from compute_sim.ironic.core.orders import ProvisionOrder
-from compute_sim.ironic.core.script import BmcSilent, Loses, NodeLocked, WorkFails
+from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, SimulatedNode, WorkDurations
+from compute_sim.laboratory.ironic.core.allocations import Allocation
+from compute_sim.laboratory.ironic.core.node import COMMON_FIELDS
+from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
+from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses, NodeLocked, WorkFails
 from tests.unit.ironic_sim.worlds import CAPTURES, Notification, World, captured, plain
 
 GOLD = "baremetal-gold"

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from compute_sim.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
-from compute_sim.ironic.core import states
-from compute_sim.ironic.core.allocations import ACTIVE, ALLOCATING, Allocation
-from compute_sim.ironic.node_file import LINES_LEAST
-from compute_sim.ironic.node_table import TableChange
+from compute_sim.laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
+from compute_sim.laboratory.ironic.core import states
+from compute_sim.laboratory.ironic.core.allocations import ACTIVE, ALLOCATING, Allocation
+from compute_sim.laboratory.ironic.node_file import LINES_LEAST
+from compute_sim.laboratory.ironic.node_table import TableChange
 
 NODE = "node-00000"
 

@@ -12,7 +12,7 @@ from bus.broker import Delivery
 from bus.memory import MemoryBroker
 from bus.process import Part
 from bus.topology import IRONIC, Binding, Exchange, Objects, Queue, QueueKind
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicServer,
     IronicSimSettings,
     SimulatedIronic,
@@ -20,9 +20,9 @@ from compute_sim.ironic import (
     available_nodes,
     simulated_ironic,
 )
-from compute_sim.ironic.__main__ import main, read_listen
-from compute_sim.ironic.core.script import IronicScript, Loses, WorkFails
-from compute_sim.simulated.script_file import BadScript, load_script
+from compute_sim.laboratory.ironic.__main__ import main, read_listen
+from compute_sim.laboratory.ironic.core.script import IronicScript, Loses, WorkFails
+from compute_sim.laboratory.script_file import BadScript, load_script
 from tests.simulation.loop import run_simulated
 from tests.unit.ironic_sim.worlds import STARTED_S
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     RequestRefused,
@@ -14,12 +14,20 @@ from compute_sim.ironic import (
     WorkDurations,
     available_nodes,
 )
-from compute_sim.ironic.core import states
-from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.node_events import after_event
-from compute_sim.ironic.core.orders import ProvisionOrder
-from compute_sim.ironic.core.script import Away, BmcSilent, Doubles, Loses, NodeLocked, Work, WorkFails
-from compute_sim.ironic.core.script import Delays as LateNotifications
+from compute_sim.laboratory.ironic.core import states
+from compute_sim.laboratory.ironic.core.allocations import Allocation
+from compute_sim.laboratory.ironic.core.node_events import after_event
+from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
+from compute_sim.laboratory.ironic.core.script import (
+    Away,
+    BmcSilent,
+    Doubles,
+    Loses,
+    NodeLocked,
+    Work,
+    WorkFails,
+)
+from compute_sim.laboratory.ironic.core.script import Delays as LateNotifications
 from tests.unit.ironic_sim.worlds import World
 
 INSTANCE = "11111111-2222-3333-4444-555555555555"

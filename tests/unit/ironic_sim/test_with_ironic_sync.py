@@ -9,8 +9,8 @@ from msgspec import structs
 
 from bus.errors import Locked, Unavailable
 from bus.message import ProviderId
-from compute_sim.ironic import IronicScript, IronicSimSettings, IronicTransport, available_nodes
-from compute_sim.ironic.core.script import NodeLocked
+from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, IronicTransport, available_nodes
+from compute_sim.laboratory.ironic.core.script import NodeLocked
 from ironic_sync.core.notifications import NodeDoubted, NodeNotified, read
 from ironic_sync.rest import CredentialsRefused, IronicRefused, PatchOperation
 from ironic_sync.rest_http import HttpIronicApi

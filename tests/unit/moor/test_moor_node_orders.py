@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from compute_sim.ironic import (
+from compute_sim.laboratory.ironic import (
     IronicServer,
     IronicSimSettings,
     SimulatedIronic,

@@ -12,7 +12,7 @@ from msgspec import structs
 from bus.errors import Unavailable
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
-from compute_sim.ironic import IronicTransport, SimulatedIronic, available_nodes
+from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
 from ironic_sync.rest_http import HttpIronicApi

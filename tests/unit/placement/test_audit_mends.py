@@ -10,7 +10,7 @@ from bus.auditing.views import Fault
 from bus.messages.books import MendInstance
 from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
 from compute_sim.core.attempts import AttemptRecord, AttemptState
-from compute_sim.simulated.driver import root_of
+from compute_sim.laboratory.driver import root_of
 from compute_sim.store_memory import MemoryComputeStore
 from moor.books.audit_command import Printer
 from moor.books.auditing import AuditResult, Finding

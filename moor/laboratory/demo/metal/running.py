@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.build import Flavor, InstanceId
-from compute_sim.ironic import IronicScript, RequestRefused
-from compute_sim.ironic.core.script import WorkFails
+from compute_sim.laboratory.ironic import IronicScript, RequestRefused
+from compute_sim.laboratory.ironic.core.script import WorkFails
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
 from moor.client import during

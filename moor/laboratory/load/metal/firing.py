@@ -25,7 +25,7 @@ from bus.messages.build import (
 )
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
-from compute_sim.ironic import SimulatedIronic
+from compute_sim.laboratory.ironic import SimulatedIronic
 from moor.clouds.bare_metal import flavor_of_nodes
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.load.metal.watching import NodeWatch

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from bus.auditing.at_rest import Asked
 from bus.message import ProviderId
-from compute_sim.ironic import IronicScript
-from compute_sim.ironic.core.script import WorkFails
+from compute_sim.laboratory.ironic import IronicScript
+from compute_sim.laboratory.ironic.core.script import WorkFails
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from moor.client import during, hearing, providers_of

@@ -1,0 +1,165 @@
+"""The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID, uuid5
+
+from bus.message import ProviderId
+from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
+from bus.messages.placement import ReportedInventory
+from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
+from compute_sim.core.pools import Pool
+from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.laboratory.faults import (
+    KINDS,
+    Changes,
+    FaultScript,
+    WorkFault,
+    condition_of,
+    faults_of,
+    next_turn_s,
+    work_of,
+)
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost, metrics_at, size_at
+from compute_sim.laboratory.pools import aggregate_of
+
+# The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
+HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
+
+# How many images a host keeps on its disk.
+IMAGES_MAX = 20
+
+
+class SimulatedDriver:
+    """A simulated hypervisor (a `Driver`), with the faults that the fault script gives it."""
+
+    def __init__(
+        self, host: SimulatedHost, script: FaultScript | None = None, pools: Sequence[Pool] = ()
+    ) -> None:
+        """`pools` share their resources with this host, which has no inventories of their classes itself."""
+        self.host = host
+        self.root = root_of(host.name)
+        self._script = script or FaultScript()
+        faults = faults_of(self._script, host.name)
+        # Checked at every order; most hosts have none of these faults.
+        self._work_faults = {
+            order: [fault for fault in faults if isinstance(fault, kind.fails | kind.slows)]
+            for order, kind in KINDS.items()
+        }
+        self._other_faults = [each for each in faults if not isinstance(each, WorkFault)]
+        self._silencing = [each for each in self._other_faults if not isinstance(each, Changes)]
+        self._usual_work = {order: Work(getattr(self._script, kind.time)) for order, kind in KINDS.items()}
+        self._images: dict[str, None] = {}
+        self._pooled = frozenset(pool.resource for pool in pools)
+        self._joins = frozenset(aggregate_of(pool) for pool in pools)
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it is made anew
+        size = size_at(self.host.size, self._other_faults, at_s)
+        providers = (self._root(size), *self._numa_nodes(size), *self._pci_devices(size))
+        return ProviderTree(self.root, {each.id: each for each in providers})
+
+    def next_change_s(self, at_s: float) -> float | None:
+        turns = [turn for fault in self._other_faults if (turn := next_turn_s(fault, at_s)) is not None]
+        return min(turns, default=None)
+
+    def metrics(self, at_s: float) -> Mapping[str, float]:
+        return metrics_at(self.host.metrics, self._other_faults, at_s)
+
+    def condition(self, at_s: float) -> Condition:
+        return condition_of(self._silencing, at_s) if self._silencing else WELL
+
+    def images(self) -> Sequence[str]:
+        return tuple(self._images)
+
+    def begin(self, order: HostOrder, at_s: float) -> Work:
+        if isinstance(order, DestroyInstance):
+            # There is nothing to remove.
+            return Work()
+        # The disk of an instance that is received comes from its source.
+        if isinstance(order, SpawnInstance | RespawnInstance) and order.image is not None:
+            self._download(order.image.source)
+        kind = type(order)
+        if faults := self._work_faults[kind]:
+            return work_of(self._script, KINDS[kind], faults, order, at_s)
+        return self._usual_work[kind]
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided when the work began
+        return Work(failure=attempt.failure)
+
+    def _download(self, image: str) -> None:
+        """Put an image into the host's cache. The image that was not used for the longest time makes room."""
+        self._images.pop(image, None)
+        self._images[image] = None
+        if len(self._images) > IMAGES_MAX:
+            del self._images[next(iter(self._images))]
+
+    def _root(self, size: HostSize) -> TreeProvider:
+        inventories = {"DISK_GB": _inventory(size.disk_gb, size.disk_gb_reserved, size.disk_ratio)}
+        if not size.numa_nodes:
+            inventories |= _cpus_and_memory(size)
+        return TreeProvider(
+            id=self.root,
+            name=self.host.name,
+            inventories=self._its_own(inventories),
+            traits=size.traits,
+            joins=self._joins,
+        )
+
+    def _numa_nodes(self, size: HostSize) -> list[TreeProvider]:
+        return [
+            TreeProvider(
+                id=self._numa_node(number),
+                name=f"{self.host.name}_NUMA{number}",
+                parent=self.root,
+                inventories=self._its_own(_cpus_and_memory(size, number, size.numa_nodes)),
+                traits=frozenset({"HW_NUMA_ROOT"}),
+            )
+            for number in range(size.numa_nodes)
+        ]
+
+    def _its_own(self, inventories: dict[str, ReportedInventory]) -> dict[str, ReportedInventory]:
+        """The inventories that the host reports itself: those that are not empty, and whose class no pool shares."""
+        return {
+            resource: each
+            for resource, each in inventories.items()
+            if each.total and resource not in self._pooled
+        }
+
+    def _pci_devices(self, size: HostSize) -> list[TreeProvider]:
+        return [
+            TreeProvider(
+                id=ProviderId(uuid5(self.root, f"pci-{number}")),
+                name=f"{self.host.name}_PCI{number}",
+                parent=self._numa_node(number % size.numa_nodes) if size.numa_nodes else self.root,
+                inventories={"PCI_DEVICE": ReportedInventory(total=1)},
+                traits=traits,
+            )
+            for number, traits in enumerate(size.pci_devices)
+        ]
+
+    def _numa_node(self, number: int) -> ProviderId:
+        return ProviderId(uuid5(self.root, f"numa-{number}"))
+
+
+def root_of(host: str) -> ProviderId:
+    return ProviderId(uuid5(HOSTS, host))
+
+
+def _cpus_and_memory(size: HostSize, number: int = 0, parts: int = 1) -> dict[str, ReportedInventory]:
+    return {
+        "VCPU": _inventory(
+            _part(size.vcpus, number, parts), _part(size.vcpus_reserved, number, parts), size.vcpu_ratio
+        ),
+        "MEMORY_MB": _inventory(
+            _part(size.ram_mb, number, parts), _part(size.ram_mb_reserved, number, parts), size.ram_ratio
+        ),
+    }
+
+
+def _part(whole: int, number: int, parts: int) -> int:
+    """The size of part `number` when `whole` is divided into `parts`. The first parts take the remainder."""
+    return whole // parts + (number < whole % parts)
+
+
+def _inventory(total: int, reserved: int, ratio: float) -> ReportedInventory:
+    # The reserve cannot be more than the total, which matters when a host shrinks.
+    return ReportedInventory(total=total, reserved=min(reserved, total), allocation_ratio=ratio)

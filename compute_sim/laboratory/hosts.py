@@ -1,0 +1,72 @@
+"""Simulated hosts: their size, and how faults change it."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, structs
+
+from bus.messages.hosts import Supported
+from bus.messages.placement import Ratio
+from compute_sim.core.hosts import Host
+from compute_sim.laboratory.faults import Changes, Fault, is_on
+
+# What simulated hosts tell: they are plain x86 machines.
+SUPPORTS = (Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm"),)
+CAPABILITIES: Mapping[str, str] = {"cpu_info:arch": "x86_64", "cpu_info:features": "aes avx avx2 sse4.2"}
+
+
+class HostSize(Struct, frozen=True):
+    vcpus: int = 32
+    ram_mb: int = 131_072
+    disk_gb: int = 2_000
+    vcpus_reserved: int = 0
+    ram_mb_reserved: int = 512
+    disk_gb_reserved: int = 0
+    vcpu_ratio: Ratio = 4.0
+    ram_ratio: Ratio = 1.0
+    disk_ratio: Ratio = 1.0
+    # Each NUMA node has its part of the CPUs and memory; without NUMA nodes the host's root has them.
+    numa_nodes: int = 0
+    # The traits of each PCI device. Devices are in the NUMA nodes by turns; without NUMA nodes they are below the root.
+    pci_devices: tuple[frozenset[str], ...] = ()
+    traits: frozenset[str] = frozenset({"COMPUTE_NODE", "HW_CPU_X86_AVX2"})
+
+
+class SimulatedHost(Host, frozen=True, kw_only=True):
+    size: HostSize = HostSize()
+    metrics: Mapping[str, float] = {}
+
+
+def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[SimulatedHost, ...]:
+    """Hosts of one size, named after their cell, in three availability zones."""
+    return tuple(
+        SimulatedHost(
+            name=f"{cell}-host-{number:05d}",
+            size=size or HostSize(),
+            availability_zone=f"az{number % 3 + 1}",
+            supports=SUPPORTS,
+            capabilities=CAPABILITIES,
+        )
+        for number in range(1, count + 1)
+    )
+
+
+def size_at(size: HostSize, faults: Iterable[Fault], at_s: float) -> HostSize:
+    """The host's size, changed by the `Changes` faults that are active."""
+    for change in faults:
+        if isinstance(change, Changes) and is_on(change, at_s):
+            size = structs.replace(
+                size,
+                vcpus=max(0, size.vcpus + change.vcpus),
+                ram_mb=max(0, size.ram_mb + change.ram_mb),
+                disk_gb=max(0, size.disk_gb + change.disk_gb),
+                traits=(size.traits | frozenset(change.traits_gained)) - frozenset(change.traits_lost),
+            )
+    return size
+
+
+def metrics_at(metrics: Mapping[str, float], faults: Iterable[Fault], at_s: float) -> Mapping[str, float]:
+    """The host's metrics; those that an active `Changes` fault sets have its values."""
+    for change in faults:
+        if isinstance(change, Changes) and change.metrics and is_on(change, at_s):
+            metrics = {**metrics, **change.metrics}
+    return metrics

@@ -1,0 +1,98 @@
+"""Stores the nodes and allocations of a simulated Ironic in a file, so that they survive a kill of its process.
+
+Each change is one line: the uuid, and the node or allocation, or null if it was deleted. A line is passed to the kernel
+before the change is announced, and lines that belong together in one write. So `kill -9` loses no change. Only the last
+line can be cut off, and is then ignored.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from bus.unreadable import NOT_JSON
+from compute_sim.laboratory.ironic.core.allocations import Allocation
+from compute_sim.laboratory.ironic.core.node import SimulatedNode
+from compute_sim.laboratory.ironic.node_table import TableChange
+
+# The file is written again when it has more lines than this per node, and in total.
+LINES_PER_NODE_MAX = 8
+LINES_LEAST = 1000
+
+
+class NodeFile:
+    """The file in which a simulated Ironic keeps its nodes and allocations.
+
+    The caller passes each change to `keep`. Only one process may use the file at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # The last change of each node and allocation that is not deleted, in the order in which they were first stored.
+        self._last: dict[tuple[str, str], TableChange] = {}
+        for line in _read(path):
+            self._take(line)
+        self._lines = 0
+        self._descriptor = -1
+        self._begin()
+
+    def load(self) -> tuple[SimulatedNode, ...]:
+        return tuple(each.node for each in self._last.values() if each.node is not None)
+
+    def load_allocations(self) -> tuple[Allocation, ...]:
+        return tuple(each.allocation for each in self._last.values() if each.allocation is not None)
+
+    def keep(self, changes: Sequence[TableChange]) -> None:
+        self._append(b"".join(map(_text, changes)))
+        for change in changes:
+            self._take(change)
+        self._lines += len(changes)
+        if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * len(self._last)):
+            self._begin()
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _begin(self) -> None:
+        """Replace the file by a new one, with one line for each node and allocation."""
+        new = self._path.with_suffix(".new")
+        new.write_bytes(b"".join(map(_text, self._last.values())))
+        new.replace(self._path)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._lines = len(self._last)
+
+    def _append(self, lines: bytes) -> None:
+        """Write all of these lines or, on a full disk, none: the rest of a line would make the whole file unreadable."""
+        size = os.fstat(self._descriptor).st_size
+        with suppress(OSError):
+            if os.write(self._descriptor, lines) == len(lines):
+                return
+        os.ftruncate(self._descriptor, size)
+        raise OSError(f"{self._path} cannot be written: is the disk full?")
+
+    def _take(self, change: TableChange) -> None:
+        key = change.kind, change.uuid
+        if change.node is None and change.allocation is None:
+            self._last.pop(key, None)
+        else:
+            self._last[key] = change
+
+
+def _read(path: Path) -> list[TableChange]:
+    lines: list[TableChange] = []
+    decoder = msgspec.json.Decoder(TableChange)
+    with suppress(FileNotFoundError):
+        for text in path.read_bytes().split(b"\n")[:-1]:
+            try:
+                lines.append(decoder.decode(text))
+            except NOT_JSON as problem:
+                raise ValueError(f"{path} is not the file of a simulated Ironic's nodes: {problem}") from None
+    return lines
+
+
+def _text(change: TableChange) -> bytes:
+    return msgspec.json.encode(change) + b"\n"
