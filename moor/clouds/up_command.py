@@ -35,7 +35,7 @@ from bus.unix_socket import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts
-from compute_sim.laboratory.ironic.__main__ import LISTEN, read_listen
+from compute_sim.laboratory.ironic.running import LISTEN, read_listen
 from compute_sim.laboratory.script_file import load_script
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings

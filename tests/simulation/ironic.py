@@ -27,7 +27,6 @@ from compute_sim.laboratory.ironic import (
     SimulatedNode,
     WorkDurations,
 )
-from compute_sim.laboratory.ironic.core.allocations import Allocation
 from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
 from compute_sim.laboratory.ironic.core.refusals import CONFLICT
 from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses
@@ -35,6 +34,8 @@ from compute_sim.laboratory.ironic.node_table import NodeTable
 from ironic_sync import rest
 from ironic_sync.core import node as known
 from ironic_sync.core.node_data import NodeData, node_of
+from tests.ironic_clients.allocations import Allocation, Allocations
+from tests.ironic_clients.nodes import create, delete
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.nodes_checker import NodesChecker, id_of
@@ -88,6 +89,7 @@ class IronicWorld:
             script=plan.ironic,
             chance=random.Random(f"{plan.seed} ironic"),
         )
+        self.allocations = Allocations(self.ironic)
         self.nodes = nodes
         # The names of nodes that were deleted with an instance of this cloud; they do not come back.
         self._vanished: set[str] = set()
@@ -195,16 +197,16 @@ class IronicWorld:
 
     def _allocate(self, node: SimulatedNode, seed: int) -> None:
         uuid = str(uuid5(NAMESPACE_OID, f"allocation {node.uuid}"))
-        if uuid in self.ironic.allocations:
-            self.ironic.deallocate(uuid)
+        if uuid in self.allocations.present:
+            self.allocations.delete(uuid)
             return
         wanted = (node.uuid,) if seed % 2 else ()
-        self.ironic.allocate(
+        self.allocations.create(
             Allocation(uuid=uuid, resource_class=node.resource_class or CLASSES[0], candidate_nodes=wanted)
         )
 
     def _delete(self, node: SimulatedNode, _lot: int) -> SimulatedNode | None:
-        return None if node.instance_uuid else self.ironic.delete(node.uuid)
+        return None if node.instance_uuid else delete(self.ironic, node.uuid)
 
     def _vanish(self, node: SimulatedNode, _lot: int) -> SimulatedNode:
         """An operator deletes the node although an instance of this cloud is active on it."""
@@ -212,7 +214,7 @@ class IronicWorld:
             raise RequestRefused(CONFLICT, f"node {node.uuid} has no active instance of this cloud")
         if not node.maintenance:
             self.ironic.set_maintenance(node.uuid, is_on=True, reason="it is taken away")
-        gone = self.ironic.delete(node.uuid)
+        gone = delete(self.ironic, node.uuid)
         self._vanished.add(str(node.name))
         return gone
 
@@ -225,7 +227,7 @@ class IronicWorld:
             "resource_class": first.resource_class,
             "conductor_group": first.conductor_group,
         }
-        self.ironic.create(fields)
+        create(self.ironic, fields)
         return self.ironic.provision(first.uuid, "manage")
 
     def _patched(self, node: SimulatedNode, op: str, field: str, value: object) -> SimulatedNode:
@@ -238,6 +240,7 @@ class FaultyIronicApi:
 
     def __init__(self, world: IronicWorld, process: SimProcess, instances: frozenset[str]) -> None:
         self._ironic = world.ironic
+        self._allocations = world.allocations
         self._nodes = world.nodes
         self._process = process
         self._loop = asyncio.get_running_loop()
@@ -288,7 +291,7 @@ class FaultyIronicApi:
 
     async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
         await self._reach_api()
-        found = self._ironic.allocation(str(allocation))
+        found = self._allocations.find(str(allocation))
         await self._return_answer()
         return ProviderId(UUID(found.node_uuid)) if found is not None and found.node_uuid else None
 
@@ -403,8 +406,7 @@ def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
     """Report each change of a node at Ironic to the checker."""
 
     def reporting(real: Callable[..., None]) -> Callable[..., None]:
-        def change(table: NodeTable, node: SimulatedNode, *others: SimulatedNode | Allocation) -> None:
-            """Report the change under the node's own id, also where an allocation is among the arguments."""
+        def change(table: NodeTable, node: SimulatedNode, *others: SimulatedNode) -> None:
             real(table, node, *others)
             nodes.changed(id_of(node), table.nodes.get(node.uuid))
 

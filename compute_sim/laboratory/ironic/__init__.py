@@ -1,4 +1,6 @@
-"""A simulated Ironic: its state machine, its notifications and the part of its REST API that bare-metal clients use.
+"""A simulated Ironic: its state machine, its notifications and the part of its REST API that Moorage uses.
+
+What only other clients of Ironic do, as creating nodes and allocating them, is in tests/ironic_clients.
 
 Its messages are byte-compatible with messages captured from Ironic 39 (tests/data/ironic_captures). The interface:
 
@@ -7,17 +9,15 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
                    distributes them over conductor groups. A test may also make each by `SimulatedNode(...)`.
         clock_s    The time, in seconds since 1970: `time.time`, or a clock that a test moves.
         publish    Called as publish(routing_key, properties, body) for every notification. It must not block.
-        settings   IronicSimSettings: delays, automated cleaning, host names, users of the API.
+        settings   IronicSimSettings: delays, automated cleaning, host names.
         script     IronicScript (core/script.py): which faults happen, when, on which nodes. `ironic.script = ...` replaces it.
       .advance()          Do all work that is due by the clock. A test moves its clock and calls this.
       .run(), .stop()     Do the work in real time: SimulatedIronic is a part of a process.
       .next_due_s         When the next work is due; None if there is none.
       .nodes, .node(name or uuid)
                           All nodes as they are now, or one of them; None if there is none.
-      .create, .patch, .set_maintenance, .set_traits, .provision, .set_power, .delete, .attach_vif, .allocate ...
+      .patch, .set_maintenance, .set_traits, .provision, .set_power, .attach_vif ...
                           The operations of the API, without HTTP. Each returns Ironic's answer or raises `RequestRefused`.
-      .change_power_out_of_band(uuid, power)
-                          An event of the hardware itself. A script says which BMCs are silent.
       .resume_work()      After a start with the nodes of a killed process: its unfinished work continues.
       .go_away(for_s, refuses=...), .come_back()
                           The API answers 503, or takes no connections.
@@ -32,31 +32,28 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
     simulated_ironic(broker, nodes, settings, ..., file=...)
                                Creates all of these: `.ironic`, `.url`, `.parts`.
 
-`python -m compute_sim.laboratory.ironic` runs one alone, with settings from the environment (__main__.py). The modules:
+`moor run simulated-ironic` runs one alone (running.py). The modules:
 
     core/states.py        The table of states and verbs.
     core/node.py          A node with all its fields.
     core/node_events.py   A node before and after an event, and the notification of the event.
     core/work.py          The conductor's jobs on a node, and how each ends.
-    core/changes.py       Creating, patching and deleting nodes: what is allowed.
+    core/changes.py       Patching nodes, their maintenance, traits and ports: what is allowed.
     core/json_patch.py    JSON Patch on a node's fields.
     core/orders.py        Provision and power orders: what is allowed, and how they begin.
-    core/allocations.py   Ironic's own allocation API.
     core/payloads.py      The fields of each notification.
     core/script.py        The faults of a script.
     notifications.py      Notifications as bytes.
     announcing.py         Publishes notifications, or loses and delays them as the script says.
     node_file.py          The file of nodes.
-    node_table.py         The current nodes and allocations.
+    node_table.py         The current nodes.
     conductor.py          Jobs that end when they are due, and the power sync.
-    allocating.py         Finds nodes for allocations.
     simulated.py          SimulatedIronic.
     api/                  The REST API.
 """
 
-from compute_sim.laboratory.ironic.api.app import ironic_app
+from compute_sim.laboratory.ironic.api.app import IronicTransport, ironic_app
 from compute_sim.laboratory.ironic.api.server import IronicServer
-from compute_sim.laboratory.ironic.api.transport import IronicTransport
 from compute_sim.laboratory.ironic.core.node import SimulatedNode
 from compute_sim.laboratory.ironic.core.refusals import RequestRefused
 from compute_sim.laboratory.ironic.core.script import IronicScript

@@ -1,13 +1,11 @@
-"""Publishes the simulated Ironic's notifications of its nodes and allocations: each once, or twice, late or never if its
-script of faults (IronicScript) says so.
+"""Publishes the simulated Ironic's notifications: each once, or twice, late or never if its script of faults (IronicScript)
+says so.
 """
 
 import random
 
-from compute_sim.laboratory.ironic.core.allocations import Allocation, AllocationWritten
-from compute_sim.laboratory.ironic.core.node import SimulatedNode
 from compute_sim.laboratory.ironic.core.node_events import NodeEvent
-from compute_sim.laboratory.ironic.core.payloads import payload_of
+from compute_sim.laboratory.ironic.core.payloads import Payload, payload_of
 from compute_sim.laboratory.ironic.core.script import IronicScript, Subject, publishings
 from compute_sim.laboratory.ironic.notifications import PROPERTIES, Publish, body_of, routing_key
 from compute_sim.laboratory.ironic.timers import ActionTimers
@@ -38,20 +36,22 @@ class NotificationAnnouncer:
         """The seconds since the fault script began."""
         return max(0.0, at_s - self._started_s)
 
-    def about(self, what: SimulatedNode | Allocation, at_s: float) -> Subject:
-        count = self._counts[what.uuid] = self._counts.get(what.uuid, 0) + 1
-        return Subject(what.name, what.uuid, self.since_s(at_s), count)
+    def about(self, name: str | None, uuid: str, at_s: float) -> Subject:
+        count = self._counts[uuid] = self._counts.get(uuid, 0) + 1
+        return Subject(name, uuid, self.since_s(at_s), count)
 
-    def say(self, said: NodeEvent | AllocationWritten, at_s: float, request_id: str) -> None:
+    def say(self, said: NodeEvent, at_s: float, request_id: str) -> None:
+        self.publish(payload_of(said), said.node.name, said.node.uuid, at_s, request_id)
+
+    def publish(self, payload: Payload, name: str | None, uuid: str, at_s: float, request_id: str) -> None:
+        """Publish the notification, which is about the object with this name and uuid."""
         # No two notifications have the same time, since consumers order the notifications of a node by it.
         self._last_us = max(int(at_s * 1e6), self._last_us + 1)
-        payload = payload_of(said)
         key = routing_key(payload)
         body = body_of(payload, self._last_us, self._host, request_id, self._chance)
         times: tuple[float, ...] = (0.0,)
         if self.script.faults:
-            subject = said.allocation if isinstance(said, AllocationWritten) else said.node
-            times = publishings(self.script, payload.event_type, self.about(subject, at_s))
+            times = publishings(self.script, payload.event_type, self.about(name, uuid, at_s))
         self.lost += not times
         for late_s in times:
             if late_s:

@@ -6,7 +6,7 @@ from functools import partial
 from msgspec import structs
 
 from compute_sim.laboratory.ironic.announcing import NotificationAnnouncer
-from compute_sim.laboratory.ironic.core import orders, work
+from compute_sim.laboratory.ironic.core import work
 from compute_sim.laboratory.ironic.core.node import SimulatedNode
 from compute_sim.laboratory.ironic.core.script import (
     BmcSilent,
@@ -41,7 +41,7 @@ class Conductor:
         self._announcer = announcer
         self._rules = rules
         self._at = at
-        self._periodic = periodic
+        self.periodic = periodic
         # The current job of each node, and the request that caused it.
         self._jobs: dict[str, tuple[Job, str]] = {}
         self._is_sync_due = False
@@ -59,7 +59,7 @@ class Conductor:
             self._at(step.job.due_s, partial(self._finish, node.uuid, planned))
 
     def resume(self, node: SimulatedNode, at_s: float) -> None:
-        self.go(node, work.resumed(node, at_s, self._rules), at_s, self._periodic)
+        self.go(node, work.resumed(node, at_s, self._rules), at_s, self.periodic)
 
     def forget(self, node: SimulatedNode) -> None:
         self._jobs.pop(node.uuid, None)
@@ -74,9 +74,6 @@ class Conductor:
         if any(happening(script, NodeLocked, Subject(node.name, node.uuid, since_s, int(since_s)))):
             return structs.replace(node, reservation=self._rules.host)
         return node
-
-    def keep_power(self, node: SimulatedNode, at_s: float) -> None:
-        self.go(node, orders.keep_power(node, at_s, self._rules), at_s, self._periodic)
 
     def is_silent(self, node: SimulatedNode, at_s: float) -> bool:
         about = Subject(node.name, node.uuid, self._announcer.since_s(at_s), 0)
@@ -105,7 +102,7 @@ class Conductor:
             if step is not None:
                 self._table.replace(node, step.node)
                 for said in step.said:
-                    self._announcer.say(said, at_s, self._periodic)
+                    self._announcer.say(said, at_s, self.periodic)
         self.watch_power(at_s)
 
     def _finish(self, uuid: str, planned: tuple[Job, str], at_s: float) -> None:
@@ -114,7 +111,7 @@ class Conductor:
             return
         job, request = planned
         if job.name in ("clean timeout", "deploy timeout"):
-            request = self._periodic
+            request = self.periodic
         step = work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self._rules)
         self.go(node, step, at_s, request)
 
@@ -122,4 +119,8 @@ class Conductor:
         if kind in _NEEDS_BMC and self.is_silent(node, at_s):
             return f"Failed to get power state for node {node.uuid}: the BMC did not answer."
         script = self._announcer.script
-        return why_work_fails(script, kind, self._announcer.about(node, at_s)) if script.faults else ""
+        return (
+            why_work_fails(script, kind, self._announcer.about(node.name, node.uuid, at_s))
+            if script.faults
+            else ""
+        )

@@ -1,21 +1,20 @@
-"""Stores the nodes and allocations of a simulated Ironic in a file, so that they survive a kill of its process.
+"""Stores the nodes of a simulated Ironic in a file, so that they survive a kill of its process.
 
-Each change is one line: the uuid, and the node or allocation, or null if it was deleted. A line is passed to the kernel
-before the change is announced, and lines that belong together in one write. So `kill -9` loses no change. Only the last
-line can be cut off, and is then ignored.
+Each change is one line: the uuid, and the node, or null if it was deleted. A line is passed to the kernel before the change
+is announced. So `kill -9` loses no change. Only the last line can be cut off, and is then ignored.
+
+An earlier release also stored allocations, in lines with two more fields and no node: such a line deletes nothing.
 """
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from bus.unreadable import NOT_JSON
-from compute_sim.laboratory.ironic.core.allocations import Allocation
 from compute_sim.laboratory.ironic.core.node import SimulatedNode
-from compute_sim.laboratory.ironic.node_table import TableChange
+from compute_sim.laboratory.ironic.node_table import NodeChange
 
 # The file is written again when it has more lines than this per node, and in total.
 LINES_PER_NODE_MAX = 8
@@ -23,15 +22,12 @@ LINES_LEAST = 1000
 
 
 class NodeFile:
-    """The file in which a simulated Ironic keeps its nodes and allocations.
-
-    The caller passes each change to `keep`. Only one process may use the file at a time.
-    """
+    """The file in which a simulated Ironic keeps its nodes. Only one process may use it at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # The last change of each node and allocation that is not deleted, in the order in which they were first stored.
-        self._last: dict[tuple[str, str], TableChange] = {}
+        # The last change of each node that is not deleted, in the order in which they were first stored.
+        self._last: dict[str, NodeChange] = {}
         for line in _read(path):
             self._take(line)
         self._lines = 0
@@ -41,14 +37,10 @@ class NodeFile:
     def load(self) -> tuple[SimulatedNode, ...]:
         return tuple(each.node for each in self._last.values() if each.node is not None)
 
-    def load_allocations(self) -> tuple[Allocation, ...]:
-        return tuple(each.allocation for each in self._last.values() if each.allocation is not None)
-
-    def keep(self, changes: Sequence[TableChange]) -> None:
-        self._append(b"".join(map(_text, changes)))
-        for change in changes:
-            self._take(change)
-        self._lines += len(changes)
+    def keep(self, change: NodeChange) -> None:
+        self._append(_text(change))
+        self._take(change)
+        self._lines += 1
         if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * len(self._last)):
             self._begin()
 
@@ -56,7 +48,7 @@ class NodeFile:
         os.close(self._descriptor)
 
     def _begin(self) -> None:
-        """Replace the file by a new one, with one line for each node and allocation."""
+        """Replace the file by a new one, with one line for each node."""
         new = self._path.with_suffix(".new")
         new.write_bytes(b"".join(map(_text, self._last.values())))
         new.replace(self._path)
@@ -65,26 +57,25 @@ class NodeFile:
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         self._lines = len(self._last)
 
-    def _append(self, lines: bytes) -> None:
-        """Write all of these lines or, on a full disk, none: the rest of a line would make the whole file unreadable."""
+    def _append(self, line: bytes) -> None:
+        """Write the whole line or, on a full disk, nothing: the rest of a line would make the whole file unreadable."""
         size = os.fstat(self._descriptor).st_size
         with suppress(OSError):
-            if os.write(self._descriptor, lines) == len(lines):
+            if os.write(self._descriptor, line) == len(line):
                 return
         os.ftruncate(self._descriptor, size)
         raise OSError(f"{self._path} cannot be written: is the disk full?")
 
-    def _take(self, change: TableChange) -> None:
-        key = change.kind, change.uuid
-        if change.node is None and change.allocation is None:
-            self._last.pop(key, None)
+    def _take(self, change: NodeChange) -> None:
+        if change.node is None:
+            self._last.pop(change.uuid, None)
         else:
-            self._last[key] = change
+            self._last[change.uuid] = change
 
 
-def _read(path: Path) -> list[TableChange]:
-    lines: list[TableChange] = []
-    decoder = msgspec.json.Decoder(TableChange)
+def _read(path: Path) -> list[NodeChange]:
+    lines: list[NodeChange] = []
+    decoder = msgspec.json.Decoder(NodeChange)
     with suppress(FileNotFoundError):
         for text in path.read_bytes().split(b"\n")[:-1]:
             try:
@@ -94,5 +85,5 @@ def _read(path: Path) -> list[TableChange]:
     return lines
 
 
-def _text(change: TableChange) -> bytes:
+def _text(change: NodeChange) -> bytes:
     return msgspec.json.encode(change) + b"\n"

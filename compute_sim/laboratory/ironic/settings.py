@@ -1,7 +1,5 @@
 """The settings of a simulated Ironic."""
 
-from collections.abc import Mapping
-
 from msgspec import structs
 
 from bus.topology import IRONIC
@@ -26,8 +24,6 @@ class IronicSimSettings(WorkRules, frozen=True, kw_only=True):
     ports_count: int = 2
     # The exchange of its notifications: several Ironics on one broker have one each.
     exchange: str = IRONIC
-    # Users of the API, name to password. With users it requires HTTP basic authentication; without, nothing.
-    users: Mapping[str, str] = {}
     # The limit of notifications that wait for the bus; beyond it the oldest is lost.
     unsent_max: int = 100_000
     sends_at_once_max: int = 64

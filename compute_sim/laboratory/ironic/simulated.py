@@ -7,16 +7,13 @@ sees a change that is half done.
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import os_traits
 
 from bus.parts import Periodic
-from compute_sim.laboratory.ironic.allocating import Allocator
 from compute_sim.laboratory.ironic.announcing import NotificationAnnouncer
 from compute_sim.laboratory.ironic.conductor import Conductor
-from compute_sim.laboratory.ironic.core import changes, orders, states
-from compute_sim.laboratory.ironic.core.allocations import Allocation
+from compute_sim.laboratory.ironic.core import changes, orders
 from compute_sim.laboratory.ironic.core.node import SimulatedNode
 from compute_sim.laboratory.ironic.core.node_events import NodeWritten
 from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
@@ -24,7 +21,7 @@ from compute_sim.laboratory.ironic.core.refusals import no_such_node
 from compute_sim.laboratory.ironic.core.script import Away, IronicScript, away
 from compute_sim.laboratory.ironic.core.work import Step
 from compute_sim.laboratory.ironic.node_table import Keep, NodeTable
-from compute_sim.laboratory.ironic.notifications import Publish, new_request_id, new_uuid
+from compute_sim.laboratory.ironic.notifications import Publish, new_request_id
 from compute_sim.laboratory.ironic.seeds import with_start_times
 from compute_sim.laboratory.ironic.settings import IronicSimSettings
 from compute_sim.laboratory.ironic.timers import Action, ActionTimers
@@ -64,24 +61,22 @@ class SimulatedIronic(Periodic):
         script: IronicScript | None = None,
         chance: random.Random | None = None,
         keep: Keep | None = None,
-        allocations: Iterable[Allocation] = (),
     ) -> None:
         super().__init__("work of the simulated Ironic", self._work_off, self._pause_s, is_cut_short=True)
         self.settings = settings or IronicSimSettings()
         self._clock_s = clock_s
-        self._chance = chance or random.Random()
+        self.chance = chance or random.Random()
         self._timers = ActionTimers()
         self._away: tuple[float, bool] | None = None
-        self._table = NodeTable(self.settings.conductor_groups, keep or (lambda _: None), allocations)
-        self._announcer = NotificationAnnouncer(
-            publish, self.settings.host, self._timers, self._chance, clock_s()
+        self.table = NodeTable(self.settings.conductor_groups, keep or (lambda _: None))
+        self.announcer = NotificationAnnouncer(
+            publish, self.settings.host, self._timers, self.chance, clock_s()
         )
-        self._conductor = Conductor(
-            self._table, self._announcer, self.settings, self._at, new_request_id(self._chance)
+        self.conductor = Conductor(
+            self.table, self.announcer, self.settings, self.at, new_request_id(self.chance)
         )
-        self._allocator = Allocator(self._table, self._announcer, self._at, self.settings.delays.allocation_s)
         for node in nodes:
-            self._table.add(with_start_times(node, clock_s()))
+            self.table.add(with_start_times(node, clock_s()))
         self.script = script or IronicScript()
 
     # The clock
@@ -105,34 +100,25 @@ class SimulatedIronic(Periodic):
 
     def resume_work(self) -> None:
         """Resume work on nodes that was in progress when the process was killed. A real conductor lets such work fail."""
-        for node in [*self._table.nodes.values()]:
-            self._conductor.resume(node, self._clock_s())
-        self._allocator.resume(self._clock_s())
+        for node in [*self.table.nodes.values()]:
+            self.conductor.resume(node, self._clock_s())
 
     @property
     def script(self) -> IronicScript:
-        return self._announcer.script
+        return self.announcer.script
 
     @script.setter
     def script(self, script: IronicScript) -> None:
-        self._announcer.script = script
-        self._conductor.watch_power(self._clock_s())
+        self.announcer.script = script
+        self.conductor.watch_power(self._clock_s())
 
     @property
     def published(self) -> int:
-        return self._announcer.published
+        return self.announcer.published
 
     @property
     def lost(self) -> int:
-        return self._announcer.lost
-
-    def change_power_out_of_band(self, ident: str, power: str) -> None:
-        """Change the power at the node itself; the conductor sets it back to its record."""
-        node = self.known(ident)
-        if power not in (states.POWER_ON, states.POWER_OFF):
-            raise ValueError(f"power is {power!r}, must be {states.POWER_ON!r} or {states.POWER_OFF!r}")
-        if power != node.power_state:
-            self._conductor.keep_power(node, self._clock_s())
+        return self.announcer.lost
 
     def go_away(self, for_s: float, *, refuses: bool = False) -> None:
         """For this time the API answers 503, or takes no connections. Conductors continue."""
@@ -150,20 +136,20 @@ class SimulatedIronic(Periodic):
         """Whether the API is down now, by the fault script or by `go_away`, and how it fails. None if it is up."""
         if self._away is not None and self._clock_s() < self._away[0]:
             return Away(refuses=self._away[1])
-        return away(self.script, self._announcer.since_s(self._clock_s()))
+        return away(self.script, self.announcer.since_s(self._clock_s()))
 
     # Nodes
 
     @property
     def nodes(self) -> Mapping[str, SimulatedNode]:
         """All nodes by uuid, in the order in which they were created."""
-        return self._table.nodes
+        return self.table.nodes
 
     def node(self, ident: str) -> SimulatedNode | None:
         """The node with this uuid or name, locked if the fault script locks it now; None if there is none."""
         self.advance()
-        node = self._table.find(ident)
-        return None if node is None else self._conductor.locked(node, self._clock_s())
+        node = self.table.find(ident)
+        return None if node is None else self.conductor.locked(node, self._clock_s())
 
     def known(self, ident: str) -> SimulatedNode:
         """The node as `node` returns it; raises RequestRefused if there is none."""
@@ -172,37 +158,18 @@ class SimulatedIronic(Periodic):
             raise no_such_node(ident)
         return node
 
-    def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> SimulatedNode:
-        now_s, request = self._begin()
-        uuid = new_uuid(self._chance)
-        written = changes.create(fields, self._table.names_in_use, now_s, minor, uuid=uuid)
-        return self._write(written, "create", now_s, request, self._table.add)
-
     def patch(self, ident: str, operations: object, minor: int = LATEST_MINOR) -> SimulatedNode:
-        return self._written(
+        return self.write(
             ident,
             "update",
-            lambda node, now_s: changes.patch(node, operations, self._table.names_in_use, now_s, minor),
+            lambda node, now_s: changes.patch(node, operations, self.table.in_use, now_s, minor),
         )
 
-    def set_traits(self, ident: str, traits: Sequence[str], *, replaces: bool = True) -> SimulatedNode:
-        return self._written(
-            ident,
-            "update",
-            lambda node, _: changes.set_traits(node, traits, _STANDARD_TRAITS, replaces=replaces),
-        )
-
-    def remove_traits(self, ident: str, trait: str | None = None) -> SimulatedNode:
-        return self._written(ident, "update", lambda node, _: changes.remove_traits(node, trait))
-
-    def delete(self, ident: str) -> SimulatedNode:
-        gone = self._written(ident, "delete", lambda node, _: changes.delete(node))
-        self._conductor.forget(gone)
-        self._table.remove(gone)
-        return gone
+    def set_traits(self, ident: str, traits: Sequence[str]) -> SimulatedNode:
+        return self.write(ident, "update", lambda node, _: changes.set_traits(node, traits, _STANDARD_TRAITS))
 
     def set_maintenance(self, ident: str, *, is_on: bool, reason: str | None = None) -> SimulatedNode:
-        return self._written(
+        return self.write(
             ident, "maintenance_set", lambda node, now_s: changes.set_maintenance(node, is_on, reason, now_s)
         )
 
@@ -233,46 +200,27 @@ class SimulatedIronic(Periodic):
         reasons = dict.fromkeys(_VALIDATED, "")
         if node.has_agent and not node.instance_info.get("image_source"):
             reasons["deploy"] = f"Node {node.uuid} has no image_source in instance_info."
-        if self._conductor.is_silent(node, self._clock_s()):
+        if self.conductor.is_silent(node, self._clock_s()):
             reasons["power"] = f"The BMC of node {node.uuid} does not answer."
         return reasons
 
-    # Allocations
+    # For each operation
 
-    @property
-    def allocations(self) -> Mapping[str, Allocation]:
-        return self._table.allocations
-
-    def allocation(self, ident: str) -> Allocation | None:
-        self.advance()
-        return self._table.find_allocation(ident)
-
-    def allocate(self, allocation: Allocation) -> Allocation:
-        return self._allocator.create(allocation, *self._begin())
-
-    def patch_allocation(self, ident: str, operations: object) -> Allocation:
-        return self._allocator.patch(ident, operations, *self._begin())
-
-    def deallocate(self, ident: str) -> None:
-        self._allocator.delete(ident, *self._begin())
-
-    # Inside
-
-    def _begin(self) -> tuple[float, str]:
+    def begin(self) -> tuple[float, str]:
         """Finish everything that was due before a request. Returns the time and a new request id."""
         self.advance()
-        return self._clock_s(), new_request_id(self._chance)
+        return self._clock_s(), new_request_id(self.chance)
 
-    def _written(
+    def write(
         self, ident: str, action: str, change: Callable[[SimulatedNode, float], changes.ChangedNode]
     ) -> SimulatedNode:
         """Apply a change to a node, with notifications before and after."""
-        now_s, request = self._begin()
+        now_s, request = self.begin()
         node = self.known(ident)
         written = change(node, now_s)
-        return self._write(written, action, now_s, request, partial(self._table.replace, node))
+        return self.announce(written, action, now_s, request, partial(self.table.replace, node))
 
-    def _write(
+    def announce(
         self,
         written: changes.ChangedNode,
         action: str,
@@ -280,8 +228,12 @@ class SimulatedIronic(Periodic):
         request: str,
         store: Callable[[SimulatedNode], None],
     ) -> SimulatedNode:
+        """Store a change that the API was asked for, with notifications before and after; or announce its refusal, and raise
+        it.
+        """
+
         def say(node: SimulatedNode, status: str) -> None:
-            self._announcer.say(NodeWritten(node, action, status), at_s, request)
+            self.announcer.say(NodeWritten(node, action, status), at_s, request)
 
         say(written.start, "start")
         if written.refused is not None:
@@ -293,19 +245,19 @@ class SimulatedIronic(Periodic):
 
     def _ordered(self, ident: str, order: Callable[[SimulatedNode, float], Step]) -> SimulatedNode:
         """Have the conductor begin to execute an order on a node."""
-        now_s, request = self._begin()
+        now_s, request = self.begin()
         node = self.known(ident)
         step = order(node, now_s)
-        self._conductor.go(node, step, now_s, request)
+        self.conductor.go(node, step, now_s, request)
         return step.node
 
     def _quietly(self, ident: str, change: Callable[[SimulatedNode], SimulatedNode]) -> SimulatedNode:
         """Apply a change to a node without notifications."""
         node = self.known(ident)
         changed = change(node)
-        self._table.replace(node, changed)
+        self.table.replace(node, changed)
         return changed
 
-    def _at(self, due_s: float, action: Action) -> None:
+    def at(self, due_s: float, action: Action) -> None:
         self._timers.at(due_s, action)
         self.wake()

@@ -1,4 +1,4 @@
-"""Creates a simulated Ironic with its sender and API. __main__.py runs it alone, `moor` beside other workers."""
+"""Creates a simulated Ironic with its sender and API. running.py runs it alone, `moor` beside other workers."""
 
 import random
 import time
@@ -43,7 +43,7 @@ def simulated_ironic(
     """Create the parts; the caller runs them. The port is bound when this returns. Without `listen` there is no port,
     and `IronicTransport(simulation.ironic)` reaches the API inside this process.
 
-    With a `file`, its nodes and allocations are restored and all changes are stored in it; its creator closes it.
+    With a `file`, its nodes are restored and all changes are stored in it; its creator closes it.
 
     The broker's user must have the right to declare Ironic's exchange, and to publish to it.
     """
@@ -59,7 +59,6 @@ def simulated_ironic(
         script=script,
         chance=chance,
         keep=file.keep if file is not None else None,
-        allocations=file.load_allocations() if file is not None else (),
     )
     if kept:
         ironic.resume_work()

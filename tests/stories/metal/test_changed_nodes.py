@@ -32,6 +32,7 @@ from compute_sim.laboratory.ironic.core.script import Loses
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
 from tests.contracts.stage import SETTINGS, until
+from tests.ironic_clients.nodes import create, delete
 from tests.stories.cloud import wait_until
 from tests.stories.metal.test_nodes import QUICK, NodesSetup, nodes_setup
 
@@ -149,7 +150,7 @@ class World(Struct):
         ironic.script = IronicScript(faults=(Loses(event_types=("*",)),))
         for node in nodes:
             ironic.set_maintenance(str(node), is_on=True)
-            ironic.delete(str(node))
+            delete(ironic, str(node))
         ironic.script = IronicScript()
 
 
@@ -231,7 +232,7 @@ async def test_a_node_that_is_deleted_while_it_is_held_stays_reserved_until_noth
         await metal.hold(node)
 
         metal.simulation.ironic.set_maintenance(str(node), is_on=True)
-        metal.simulation.ironic.delete(str(node))
+        delete(metal.simulation.ironic, str(node))
 
         await metal.until_row(node, is_deleted=True, report_note=f"1 of {CLASS} is still held")
         await metal.until_stocks(node, {CLASS: 1})
@@ -406,7 +407,7 @@ async def test_the_row_of_a_deleted_node_is_pruned_after_a_time(bus: str, books:
         gone, left = metal.nodes
         await metal.until_stocks(gone, {CLASS: 0})
         metal.simulation.ironic.set_maintenance(str(gone), is_on=True)
-        metal.simulation.ironic.delete(str(gone))
+        delete(metal.simulation.ironic, str(gone))
 
         async def is_pruned() -> bool:
             return [*await metal.nodes_setup.rows.read([gone, left])] == [left]
@@ -415,8 +416,9 @@ async def test_the_row_of_a_deleted_node_is_pruned_after_a_time(bus: str, books:
         assert await metal.stocks(gone) is None
 
         # It comes back under the same id: placement remembers its epoch and sequence.
-        metal.simulation.ironic.create(
-            {"uuid": str(gone), "driver": "fake-hardware", "resource_class": "baremetal"}
+        create(
+            metal.simulation.ironic,
+            {"uuid": str(gone), "driver": "fake-hardware", "resource_class": "baremetal"},
         )
         await metal.until_stocks(gone, {CLASS: 1})
 
@@ -490,7 +492,7 @@ async def test_a_node_that_is_deleted_and_enrolled_again_under_its_id_is_offered
         await there.hold(held)
         for node in (free, held):
             there.simulation.ironic.set_maintenance(str(node), is_on=True)
-            there.simulation.ironic.delete(str(node))
+            delete(there.simulation.ironic, str(node))
         await there.until_stocks(free, None)
         await there.until_stocks(held, {CLASS: 1})
 
@@ -498,7 +500,7 @@ async def test_a_node_that_is_deleted_and_enrolled_again_under_its_id_is_offered
         if not is_told:
             there.simulation.ironic.script = IronicScript(faults=(Loses(event_types=("*",)),))
         for node in (free, held):
-            there.simulation.ironic.create({"uuid": str(node), **new})
+            create(there.simulation.ironic, {"uuid": str(node), **new})
             await there.make_available(node)
 
         named = f"CUSTOM_{resource_class.upper()}"

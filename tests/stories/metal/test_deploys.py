@@ -42,6 +42,7 @@ from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
+from tests.ironic_clients.nodes import delete
 from tests.ironic_clock import LONG_S, IronicClock
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import APART, STAGES
@@ -371,7 +372,7 @@ async def test_an_instance_whose_node_is_deleted_says_so_and_can_be_deleted(bus:
 
         # As an operator must, to delete a node with an instance on it.
         metal.simulation.ironic.set_maintenance(nodes[0].uuid, is_on=True)
-        metal.simulation.ironic.delete(nodes[0].uuid)
+        delete(metal.simulation.ironic, nodes[0].uuid)
 
         failed = await metal.cloud.until_state(instance, "error")
         assert failed.reason == "its bare-metal node does not exist any more: it was deleted in Ironic"

@@ -30,6 +30,7 @@ from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
+from tests.ironic_clients.nodes import delete
 from tests.stories.cloud import Cloud, cloud, wait_until
 
 pytestmark = [
@@ -245,7 +246,7 @@ async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bu
         await setup.until_reserved(nodes[3], 0)
 
         simulation.ironic.set_maintenance(str(nodes[4]), is_on=True)
-        simulation.ironic.delete(str(nodes[4]))
+        delete(simulation.ironic, str(nodes[4]))
 
         async def is_gone() -> bool:
             return await setup.stock(nodes[4], "CUSTOM_BAREMETAL") is None

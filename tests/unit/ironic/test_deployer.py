@@ -12,6 +12,7 @@ from bus.messages.config_drive import ConfigDriveParts, text_of
 from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, available_nodes
 from compute_sim.laboratory.ironic.core.script import NodeLocked, WorkFails
 from ironic_sync.core.rows import Offer
+from tests.ironic_clients.nodes import create, delete
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Place, Stand, lose_answer, lose_request
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
@@ -365,8 +366,8 @@ async def test_a_node_that_is_deleted_ends_what_is_done_with_it() -> None:
     stand = Stand(hears=False)
     async with stand.running(), stand.daemon("d1", reads=False) as place:
         await stand.order(an_order(host=stand.id))
-        stand.ironic.delete(str(stand.id))
-        stand.ironic.create({"driver": "fake-hardware", "name": "another"})
+        delete(stand.ironic, str(stand.id))
+        create(stand.ironic, {"driver": "fake-hardware", "name": "another"})
         place.owned[stand.id] = stand.row.epoch
         await stand.writer.change({stand.id: lambda row: structs.replace(row, read_epoch=row.epoch)})
         await stand.until_said(SpawnFailed)

@@ -7,14 +7,14 @@ import pytest
 
 from bus.errors import Locked, Unavailable
 from bus.message import ProviderId
-from compute_sim.laboratory.ironic.api.transport import IronicTransport
+from compute_sim.laboratory.ironic.api.app import IronicTransport
 from compute_sim.laboratory.ironic.core.node import SimulatedNode as Simulated
 from compute_sim.laboratory.ironic.core.script import IronicScript, NodeLocked
-from compute_sim.laboratory.ironic.settings import IronicSimSettings
 from compute_sim.laboratory.ironic.simulated import SimulatedIronic
 from ironic_sync.rest import CredentialsRefused, IronicRefused, PatchOperation
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
+from tests.ironic_clients.passwords import PasswordTransport
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,7 +23,7 @@ NODE = ProviderId(UUID(int=1))
 INSTANCE, VIF = str(UUID(int=500)), str(UUID(int=600))
 
 
-def ironic_with(count: int, settings: IronicSimSettings | None = None) -> SimulatedIronic:
+def ironic_with(count: int) -> SimulatedIronic:
     nodes = [
         Simulated(
             uuid=str(UUID(int=number)),
@@ -38,12 +38,12 @@ def ironic_with(count: int, settings: IronicSimSettings | None = None) -> Simula
     ]
     seconds = itertools.count(0.0)
     # Each look at the clock takes a second.
-    return SimulatedIronic(nodes, lambda: next(seconds), lambda *_: None, settings)
+    return SimulatedIronic(nodes, lambda: next(seconds), lambda *_: None)
 
 
-def api_of(ironic: SimulatedIronic, *, user: str = "", has_shards: bool = False) -> HttpIronicApi:
-    url = f"http://{user}ironic.example"
-    return HttpIronicApi(url, QUICK, has_shards=has_shards, transport=IronicTransport(ironic))
+def api_of(ironic: SimulatedIronic, *, has_shards: bool = False) -> HttpIronicApi:
+    transport = IronicTransport(ironic)
+    return HttpIronicApi("http://ironic.example", QUICK, has_shards=has_shards, transport=transport)
 
 
 async def test_all_nodes_are_read_by_pages_with_their_shards() -> None:
@@ -129,9 +129,12 @@ async def test_an_ironic_that_is_away_is_unavailable() -> None:
 
 
 async def test_a_wrong_password_is_refused_and_the_right_one_is_not() -> None:
-    ironic = ironic_with(1, IronicSimSettings(users={"moor": "secret"}))
+    transport = PasswordTransport(ironic_with(1), "moor", "secret")
 
-    assert await api_of(ironic, user="moor:secret@").node(NODE) is not None
+    def api_as(user: str) -> HttpIronicApi:
+        return HttpIronicApi(f"http://{user}ironic.example", QUICK, transport=transport)
+
+    assert await api_as("moor:secret@").node(NODE) is not None
     for user in ("", "moor:wrong@"):
         with pytest.raises(CredentialsRefused, match="refuses GET"):
-            await api_of(ironic, user=user).node(NODE)
+            await api_as(user).node(NODE)

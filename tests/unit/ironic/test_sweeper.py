@@ -27,6 +27,7 @@ from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
 from tests.contracts.stage import until
+from tests.ironic_clients.nodes import delete
 from tests.memory_stores.ironic import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
@@ -458,7 +459,7 @@ async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() 
         for first in (0, 2, 4, 6):
             for node in stand.ids[first : first + 2]:
                 stand.ironic.set_maintenance(str(node), is_on=True)
-                stand.ironic.delete(str(node))
+                delete(stand.ironic, str(node))
             await stand.sweep()
             await until(lambda: not any(NOT_LISTED in row.doubts for row in stand.rows.values()), "decided")
 
@@ -475,7 +476,7 @@ async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() 
         last = stand.ids[8:10]
         for node in last:
             stand.ironic.set_maintenance(str(node), is_on=True)
-            stand.ironic.delete(str(node))
+            delete(stand.ironic, str(node))
         await stand.sweep()
         await until(lambda: not any(NOT_LISTED in row.doubts for row in stand.rows.values()), "decided")
         assert all(stand.rows[id_].is_deleted for id_ in last)
@@ -488,7 +489,7 @@ async def test_nodes_are_missing_for_an_hour_of_time_and_not_of_a_clock_that_jum
         lost = stand.ids[:8]
         for node in lost:
             stand.ironic.set_maintenance(str(node), is_on=True)
-            stand.ironic.delete(str(node))
+            delete(stand.ironic, str(node))
         await stand.sweep()
         await until(lambda: all(stand.rows[id_].missing_since_us for id_ in lost), "they are held")
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, SimulatedNode, WorkDurations
-from compute_sim.laboratory.ironic.core.allocations import Allocation
 from compute_sim.laboratory.ironic.core.node import COMMON_FIELDS
 from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
 from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses, NodeLocked, WorkFails
+from tests.ironic_clients.allocations import Allocation, Allocations
+from tests.ironic_clients.nodes import create, delete, remove_trait, switch_at_the_node
 from tests.unit.ironic_sim.worlds import CAPTURES, Notification, World, captured, plain
 
 GOLD = "baremetal-gold"
@@ -28,7 +29,7 @@ def created(world: World, uuid: str, resource_class: str | None = "baremetal", *
     node = {"driver": "fake-hardware", "uuid": uuid, **fields}
     if resource_class is not None:
         node["resource_class"] = resource_class
-    assert isinstance(world.ironic.create(node), SimulatedNode)
+    assert isinstance(create(world.ironic, node), SimulatedNode)
 
 
 def world_with(uuid: str, state: str, resource_class: str = "baremetal", **fields: Any) -> World:
@@ -186,16 +187,16 @@ def allocation(said: list[Notification]) -> World:
     world.do(world.ironic.set_power(node, "power off"))
     world.said.clear()
     first, second = uuid_of(said), uuid_of(said, 6)
-    made = world.ironic.allocate(Allocation(uuid=first, name="alloc-1", resource_class="alloc-class"))
-    assert isinstance(made, Allocation)
+    allocations = Allocations(world.ironic)
+    allocations.create(Allocation(uuid=first, name="alloc-1", resource_class="alloc-class"))
     world.settle()
     assert world.node(node).instance_uuid == first
-    world.ironic.patch_allocation(first, [add("extra/x", 1)])
-    world.ironic.deallocate(first)
+    allocations.patch_extra(first, [add("extra/x", 1)])
+    allocations.delete(first)
     assert world.node(node).instance_uuid is None
-    world.ironic.allocate(Allocation(uuid=second, name="alloc-2", resource_class="no-such-class"))
+    allocations.create(Allocation(uuid=second, name="alloc-2", resource_class="no-such-class"))
     world.settle()
-    world.ironic.deallocate(second)
+    allocations.delete(second)
     return world
 
 
@@ -204,21 +205,21 @@ def node_delete(said: list[Notification]) -> World:
     first, second, third = dict.fromkeys(str(each.data["uuid"]) for each in said)
     created(world, first)
     world.said.clear()
-    world.do(world.ironic.delete(first))
+    world.do(delete(world.ironic, first))
     for uuid, orders in ((second, ["manage"]), (third, ["manage", "provide"])):
         created(world, uuid)
         for order in orders:
             world.do(world.ironic.provision(uuid, order))
-        world.do(world.ironic.delete(uuid))
+        world.do(delete(world.ironic, uuid))
     return world
 
 
 def node_delete_refused(said: list[Notification]) -> World:
     uuid = uuid_of(said)
     world = world_with(uuid, "active")
-    assert world.refused(lambda: world.ironic.delete(uuid)) == 409
+    assert world.refused(lambda: delete(world.ironic, uuid)) == 409
     world.do(world.ironic.set_maintenance(uuid, is_on=True))
-    world.do(world.ironic.delete(uuid))
+    world.do(delete(world.ironic, uuid))
     assert world.ironic.node(uuid) is None
     return world
 
@@ -230,9 +231,9 @@ def bad_requests(said: list[Notification]) -> World:
     asks: list[Callable[[], object]] = [
         lambda: ironic.patch(uuid, [{"op": "replace", "path": "/driver", "value": "nope"}]),
         lambda: ironic.provision(uuid, "rescue"),
-        lambda: ironic.set_traits(uuid, ["NOT_VALID"], replaces=False),
-        lambda: ironic.remove_traits(uuid, "CUSTOM_NONE"),
-        lambda: ironic.create({"driver": "fake-hardware", "uuid": uuid}),
+        lambda: ironic.set_traits(uuid, ["NOT_VALID"]),
+        lambda: remove_trait(ironic, uuid, "CUSTOM_NONE"),
+        lambda: create(ironic, {"driver": "fake-hardware", "uuid": uuid}),
         lambda: ironic.patch(uuid, [add("instance_uuid", "not-a-uuid")]),
     ]
     assert [*map(world.refused, asks)] == [400, 400, 400, 404, 409, 400]
@@ -249,7 +250,7 @@ def full_lifecycle(said: list[Notification]) -> World:
     world.do(world.ironic.patch(uuid, [add("instance_uuid", "51111111-2222-3333-4444-555555555555")]))
     for order in ("active", "deleted"):
         world.do(world.ironic.provision(uuid, order))
-    world.do(world.ironic.delete(uuid))
+    world.do(delete(world.ironic, uuid))
     return world
 
 
@@ -297,7 +298,7 @@ def silent_bmc(said: list[Notification]) -> World:
     uuid = uuid_of(said)
     fields = {field: said[0].data[field] for field in COMMON_FIELDS}
     world = World([SimulatedNode(**{**fields, "traits": ()})])
-    world.ironic.change_power_out_of_band(uuid, "power on")
+    switch_at_the_node(world.ironic, uuid)
     world.settle()
     world.ironic.script = IronicScript(faults=(BmcSilent(nodes=(uuid,)),))
     world.pass_s(61)
@@ -387,7 +388,7 @@ def test_twenty_nodes_whose_ends_of_verifying_are_lost_are_published_as_the_real
         world.do(ironic.patch(uuid, [add("instance_uuid", instance)]))
         world.do(ironic.provision(uuid, "active"))
         world.do(ironic.provision(uuid, "deleted"))
-        world.do(ironic.delete(uuid))
+        world.do(delete(ironic, uuid))
 
     assert ironic.lost == 19
     assert len(world.said) == len(expected)

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from msgspec import structs
 
 from compute_sim.laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
 from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.allocations import ACTIVE, ALLOCATING, Allocation
 from compute_sim.laboratory.ironic.node_file import LINES_LEAST
-from compute_sim.laboratory.ironic.node_table import TableChange
+from compute_sim.laboratory.ironic.node_table import NodeChange
+from tests.ironic_clients.nodes import delete
 
 NODE = "node-00000"
 
@@ -33,7 +32,6 @@ class World:
             lambda: self.at_s,
             lambda *said: self.said.append(str(said[0])),
             keep=self.file.keep,
-            allocations=self.file.load_allocations(),
         )
         self.ironic.resume_work()
 
@@ -55,7 +53,7 @@ class World:
 def test_nodes_are_as_they_were(tmp_path: Path) -> None:
     world = World(tmp_path / "nodes")
     world.ironic.set_maintenance(NODE, is_on=True, reason="disk")
-    world.ironic.delete("node-00001")
+    delete(world.ironic, "node-00001")
     before = dict(world.ironic.nodes)
 
     world.killed()
@@ -83,14 +81,14 @@ def test_work_that_was_under_way_goes_on(tmp_path: Path, after_s: float) -> None
 
 
 # The simulated conductor never waits in these states.
-NEVER = {states.INSPECT_WAIT, states.RESCUE_WAIT, states.SERVICE_WAIT}
+NEVER = {states.INSPECT_WAIT, states.RESCUE_WAIT}
 
 
 @pytest.mark.parametrize("state", sorted({*states.UNSTABLE} - NEVER))
 def test_no_node_stays_where_a_conductor_worked_on_it(tmp_path: Path, state: str) -> None:
     world = World(tmp_path / "nodes")
     (node,) = available_nodes(1, provision_state=state, reservation="ironic-sim-1")
-    world.file.keep((TableChange(node.uuid, node),))
+    world.file.keep(NodeChange(node.uuid, node))
 
     world.killed()
     world.pass_s(30)
@@ -98,59 +96,11 @@ def test_no_node_stays_where_a_conductor_worked_on_it(tmp_path: Path, state: str
     assert world.state(NODE) not in states.UNSTABLE
 
 
-ALLOCATION = Allocation(uuid="0a0a0a0a-1111-4222-8333-444444444444", resource_class="baremetal")
-
-
-@pytest.mark.parametrize("after_s", [0.0, 1.0])
-def test_allocations_are_as_they_were_and_those_without_a_node_get_one(
-    tmp_path: Path, after_s: float
-) -> None:
-    world = World(tmp_path / "nodes")
-    world.ironic.allocate(ALLOCATION)
-    world.pass_s(after_s)
-    before = dict(world.ironic.allocations)
-
-    world.killed()
-
-    assert dict(world.ironic.allocations) == before
-    assert before[ALLOCATION.uuid].state == (ACTIVE if after_s else ALLOCATING)
-    world.pass_s(1)
-    allocation = world.ironic.allocation(ALLOCATION.uuid)
-    node = world.ironic.node(NODE)
-    assert allocation is not None
-    assert node is not None
-    assert (allocation.state, allocation.node_uuid) == (ACTIVE, node.uuid)
-    assert node.instance_uuid == ALLOCATION.uuid
-
-
-def test_an_allocation_that_is_gone_stays_gone(tmp_path: Path) -> None:
-    """The allocation is deleted alone, with its node, or before it had one."""
-    world = World(tmp_path / "nodes")
-    for number, deed in enumerate(("deallocate", "delete node", "deallocate at once")):
-        uuid = ALLOCATION.uuid[:-1] + str(number)
-        world.ironic.allocate(structs.replace(ALLOCATION, uuid=uuid))
-        if deed != "deallocate at once":
-            world.pass_s(1)
-        if deed == "delete node":
-            taken = world.ironic.allocations[uuid].node_uuid
-            assert taken is not None
-            world.ironic.set_maintenance(taken, is_on=True)
-            world.ironic.delete(taken)
-        else:
-            world.ironic.deallocate(uuid)
-    assert not world.ironic.allocations
-
-    world.killed()
-
-    assert not world.ironic.allocations
-
-
-def test_a_file_of_an_older_release_has_lines_that_end_with_the_node(tmp_path: Path) -> None:
+def test_a_line_of_an_older_release_about_an_allocation_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "nodes"
     (node,) = available_nodes(1)
-    path.write_bytes(
-        msgspec.json.encode([node.uuid, node]) + b"\n" + msgspec.json.encode(["gone", None]) + b"\n"
-    )
+    lines = ([node.uuid, node], ["0a0a", None, "allocation", {"uuid": "0a0a", "state": "active"}])
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     world = World(path)
 

@@ -20,8 +20,8 @@ from compute_sim.laboratory.ironic import (
     available_nodes,
     simulated_ironic,
 )
-from compute_sim.laboratory.ironic.__main__ import main, read_listen
 from compute_sim.laboratory.ironic.core.script import IronicScript, Loses, WorkFails
+from compute_sim.laboratory.ironic.running import read_listen
 from compute_sim.laboratory.script_file import BadScript, load_script
 from tests.simulation.loop import run_simulated
 from tests.unit.ironic_sim.worlds import STARTED_S
@@ -180,21 +180,3 @@ def test_a_script_is_read_from_a_file_and_a_wrong_one_is_named(tmp_path: Path) -
     path.write_text('[[faults]]\nis = "work_fails"\nwork = "nonsense"\n')
     with pytest.raises(BadScript, match="nonsense"):
         load_script(path, IronicScript)
-
-
-@pytest.mark.parametrize(
-    ("environment", "told"),
-    [
-        ({}, "MOOR_IRONIC_BUS_URL must be set"),
-        ({"MOOR_IRONIC_BUS_URL": "unix:///x", "MOOR_IRONIC_SIM_NODES": "many"}, "must be a number"),
-        ({"MOOR_IRONIC_BUS_URL": "unix:///x", "MOOR_IRONIC_SIM_LISTEN": "6385"}, "write host:port"),
-        ({"MOOR_IRONIC_BUS_URL": "http://x"}, "the scheme must be"),
-        ({"MOOR_IRONIC_BUS_URL": "unix:///x", "MOOR_IRONIC_SIM_SCRIPT": "/nowhere.toml"}, "nowhere.toml"),
-    ],
-)
-def test_settings_that_make_no_sense_end_the_process_with_a_word_on_it(
-    environment: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(environment)
-    assert told in capsys.readouterr().err

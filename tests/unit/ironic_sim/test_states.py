@@ -15,7 +15,6 @@ from compute_sim.laboratory.ironic import (
     available_nodes,
 )
 from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.allocations import Allocation
 from compute_sim.laboratory.ironic.core.node_events import after_event
 from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
 from compute_sim.laboratory.ironic.core.script import (
@@ -28,6 +27,8 @@ from compute_sim.laboratory.ironic.core.script import (
     WorkFails,
 )
 from compute_sim.laboratory.ironic.core.script import Delays as LateNotifications
+from tests.ironic_clients.allocations import Allocation, Allocations
+from tests.ironic_clients.nodes import create, delete
 from tests.unit.ironic_sim.worlds import World
 
 INSTANCE = "11111111-2222-3333-4444-555555555555"
@@ -84,7 +85,6 @@ def refused(ask: Callable[[], object], status: int) -> str:
         ("adopting", "fail", "adopt failed", "active", "error"),
         ("active", "rescue", "rescuing", "rescue", "start"),
         ("rescue", "unrescue", "unrescuing", "active", "start"),
-        ("active", "service", "servicing", "active", "start"),
     ],
 )
 def test_an_event_leads_to_a_state_with_a_target_and_is_announced_by_its_status(
@@ -267,15 +267,13 @@ def test_each_verb_has_its_version() -> None:
     )
 
 
-def test_adopting_inspecting_rescuing_and_servicing_end_where_they_should() -> None:
+def test_adopting_inspecting_and_rescuing_end_where_they_should() -> None:
     world = a_world(provision_state="manageable")
-    step = {"interface": "bios", "step": "x"}
     ways = (
         (ProvisionOrder(target="inspect"), "manageable"),
         (ProvisionOrder(target="adopt"), "active"),
         (ProvisionOrder(target="rescue", rescue_password="p"), "rescue"),  # noqa: S106 - no secret
         (ProvisionOrder(target="unrescue"), "active"),
-        (ProvisionOrder(target="service", service_steps=(step,)), "active"),
         (ProvisionOrder(target="rebuild"), "active"),
         (ProvisionOrder(target="deleted"), "available"),
     )
@@ -436,9 +434,54 @@ def test_a_node_that_does_not_fit_is_not_allocated(fields: Mapping[str, Any]) ->
     unfit = available_nodes(1, name="unfit", **{"traits": ("CUSTOM_A",), **fields})
     world = World([*unfit, *available_nodes(1, name="fit", traits=("CUSTOM_A",))])
     asked = Allocation(uuid=INSTANCE[::-1], resource_class="baremetal", traits=("CUSTOM_A",))
-    assert isinstance(world.ironic.allocate(asked), Allocation)
+    allocations = Allocations(world.ironic)
+    allocations.create(asked)
     world.settle()
 
-    found = world.ironic.allocation(asked.uuid)
+    found = allocations.find(asked.uuid)
     assert found is not None
     assert found.node_uuid == world.node("fit-00000").uuid
+
+
+def test_an_allocation_takes_a_node_without_a_word_of_the_node_and_ends_with_its_instance() -> None:
+    world = a_world()
+    allocations = Allocations(world.ironic)
+    allocations.create(Allocation(uuid=INSTANCE, resource_class="baremetal"))
+    world.settle()
+    node = world.node("node-00000")
+    assert node.instance_uuid == node.allocation_uuid == INSTANCE
+    assert world.event_types() == ["allocation.create.start", "allocation.create.end"]
+
+    world.do(world.ironic.provision("node-00000", "active"))
+    refused(lambda: allocations.delete(INSTANCE), 409)
+    world.do(world.ironic.provision("node-00000", "deleted"))
+
+    assert allocations.find(INSTANCE) is None
+    assert world.node("node-00000").allocation_uuid is None
+
+
+@pytest.mark.parametrize(
+    ("status", "fields"),
+    [
+        (400, {}),
+        (400, {"driver": "nope"}),
+        (400, {"driver": "fake-hardware", "provision_state": "active"}),
+        (409, {"driver": "fake-hardware", "name": "node-00000"}),
+        (406, {"driver": "fake-hardware", "shard": "s"}),
+    ],
+)
+def test_a_node_that_cannot_be_is_not_created(status: int, fields: Mapping[str, Any]) -> None:
+    world = a_world()
+
+    refused(lambda: create(world.ironic, fields, minor=46), status)
+    assert len(world.ironic.nodes) == 1
+
+
+def test_an_instance_on_a_node_keeps_it_from_being_deleted_unless_in_maintenance() -> None:
+    world = a_world(instance_uuid=INSTANCE)
+
+    refused(lambda: delete(world.ironic, "node-00000"), 409)
+    world.do(world.ironic.set_maintenance("node-00000", is_on=True))
+    delete(world.ironic, "node-00000")
+
+    assert not world.ironic.nodes

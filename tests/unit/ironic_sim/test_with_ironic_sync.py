@@ -9,12 +9,13 @@ from msgspec import structs
 
 from bus.errors import Locked, Unavailable
 from bus.message import ProviderId
-from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, IronicTransport, available_nodes
+from compute_sim.laboratory.ironic import IronicScript, IronicTransport, available_nodes
 from compute_sim.laboratory.ironic.core.script import NodeLocked
 from ironic_sync.core.notifications import NodeDoubted, NodeNotified, read
 from ironic_sync.rest import CredentialsRefused, IronicRefused, PatchOperation
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
+from tests.ironic_clients.passwords import PasswordTransport
 from tests.unit.ironic_sim.worlds import World
 
 # ruff: noqa: S106 - this password is for a server inside the tests
@@ -139,10 +140,14 @@ async def test_an_ironic_that_is_away_is_unavailable_in_both_ways(
 
 @pytest.mark.asyncio
 async def test_users_are_asked_for_their_password() -> None:
-    world = World(available_nodes(1), IronicSimSettings(users={"moor": "secret"}))
+    world = World(available_nodes(1))
+    transport = PasswordTransport(world.ironic, "moor", "secret")
     known, stranger = (
-        client_of(world, structs.replace(SETTINGS, auth="basic", user="moor", password="secret")),
-        client_of(world),
+        HttpIronicApi("http://ironic", settings, transport=transport)
+        for settings in (
+            structs.replace(SETTINGS, auth="basic", user="moor", password="secret"),
+            SETTINGS,
+        )
     )
 
     assert await known.node(id_of(world)) is not None

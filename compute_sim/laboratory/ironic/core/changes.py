@@ -1,4 +1,4 @@
-"""Creating, patching and deleting a node and setting its maintenance: what is allowed, and the notifications.
+"""Patching a node and setting its maintenance: what is allowed, and the notifications.
 
 Ironic sends a notification before its conductor has agreed: first the requested change, then the result or the error. A
 change that the API itself refuses has no notification.
@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from compute_sim.laboratory.ironic.core import states
 from compute_sim.laboratory.ironic.core.json_patch import Operation, operations_of, patched
 from compute_sim.laboratory.ironic.core.node import (
-    DEFAULT_INTERFACES,
+    DRIVERS,
     INTERFACES,
     NO_NETWORK,
     SimulatedNode,
@@ -24,9 +24,7 @@ from compute_sim.laboratory.ironic.core.node import (
 from compute_sim.laboratory.ironic.core.refusals import (
     BAD_REQUEST,
     CONFLICT,
-    FORBIDDEN,
     NOT_ACCEPTABLE,
-    NOT_FOUND,
     RequestRefused,
     Rule,
     first_refusal,
@@ -58,20 +56,11 @@ _TEXTS = (
     "shard",
 )
 PATCH_ALLOWED = frozenset((*_OBJECTS, *_SWITCHES, *_TEXTS))
-CREATE_ALLOWED = (PATCH_ALLOWED | {"uuid"}) - {"protected", "protected_reason"}
 _UUIDS = ("uuid", "instance_uuid", "chassis_uuid")
 _LENGTHS_MAX = {"resource_class": 80, "description": 4096, "instance_name": 255, "parent_node": 36}
 # Null in a request means these.
 _OF_NULL: Mapping[str, Any] = {**{field: {} for field in _OBJECTS}, "conductor_group": ""}
 _TRUE, _FALSE = ("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n")
-# Fields that are null in Ironic's object of a node before it is stored.
-_UNSAID = {
-    "console_enabled": None,
-    "disable_power_off": None,
-    "maintenance": None,
-    "protected": None,
-    "retired": None,
-}
 # The microversion that introduced a field; fields without one were always there.
 FIELD_MINORS: Mapping[str, int] = {
     "driver_internal_info": 3,
@@ -122,7 +111,7 @@ FIELD_MINORS: Mapping[str, int] = {
 
 
 class ChangedNode(Struct, frozen=True):
-    """The result of a request to create or change a node.
+    """The result of a request to change a node.
 
     One notification is published before the change and one after it. `start` is the node with the requested values, as
     in the first notification. `after` is the node that is stored, with the values that Ironic itself adds. `refused`
@@ -135,9 +124,8 @@ class ChangedNode(Struct, frozen=True):
 
 
 class ValuesInUse(Struct, frozen=True):
-    """Values in use by other nodes: uuids, names and instances; and the existing conductor groups."""
+    """Values in use by other nodes: names and instances; and the existing conductor groups."""
 
-    uuids: Collection[str]
     names: Collection[str]
     instances: Collection[str]
     groups: Collection[str]
@@ -154,53 +142,15 @@ def is_uuid(text: str) -> bool:
     return _UUID.match(text) is not None
 
 
-def create(
-    fields: Mapping[str, Any], names_in_use: ValuesInUse, at_s: float, minor: int, *, uuid: str
-) -> ChangedNode:
-    """A new node in state `enroll`; `uuid` is used if the fields have none."""
-    for field in fields:
-        if field not in CREATE_ALLOWED:
-            raise RequestRefused(
-                BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created."
-            )
-    if "driver" not in fields:
-        raise RequestRefused(BAD_REQUEST, "driver is missing: a node needs one.")
-    values = _values_of(fields, minor)
-    driver = values["driver"]
-    _check_conductor(driver, values.get("conductor_group", ""), names_in_use)
-    uuid = values.pop("uuid", None) or uuid
-    # Microversions before this one have no state `enroll`.
-    state = states.ENROLL if minor >= _ENROLL_MINOR else states.AVAILABLE
-    start = SimulatedNode(
-        uuid=uuid, provision_state=state, **{**_UNSAID, **dict.fromkeys(INTERFACES), **values}
-    )
-    after = structs.replace(
-        start,
-        created_at=second(at_s),
-        **{field: False for field in _UNSAID if getattr(start, field) is None},
-        **{name: given for name, given in DEFAULT_INTERFACES[driver].items() if getattr(start, name) is None},
-    )
-    rules: list[Rule] = [
-        (uuid in names_in_use.uuids, CONFLICT, f"There is a node with UUID {uuid} already."),
-        (start.name in names_in_use.names, CONFLICT, f"There is a node with name {start.name} already."),
-    ]
-    return ChangedNode(start, after, first_refusal(rules))
-
-
-_ENROLL_MINOR = 11
-
-
-def patch(
-    node: SimulatedNode, document: object, names_in_use: ValuesInUse, at_s: float, minor: int
-) -> ChangedNode:
+def patch(node: SimulatedNode, document: object, in_use: ValuesInUse, at_s: float, minor: int) -> ChangedNode:
     operations = operations_of(document)
     fields = _patched_fields(node, operations)
     _check_transition(node, operations, minor)
-    values = _values_of(fields, minor)
+    values = values_of(fields, minor)
     changed = {field: value for field, value in values.items() if value != getattr(node, field)}
     start = structs.replace(node, **changed)
-    _check_conductor(start.driver, start.conductor_group, names_in_use)
-    refused = _conductor_refuses(node, start, changed, names_in_use)
+    check_conductor(start.driver, start.conductor_group, in_use)
+    refused = _conductor_refuses(node, start, changed, in_use)
     return ChangedNode(start, start if refused else _settled(start, changed, at_s), refused)
 
 
@@ -234,7 +184,7 @@ def _check_transition(node: SimulatedNode, operations: Sequence[Operation], mino
 _INSPECT_WAIT_MINOR = 39
 
 
-def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any]:
+def values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any]:
     """The values of a request's fields, as a node stores them: null becomes the default of the field."""
     check_minors(fields, minor)
     return {field: _value_of(field, value) for field, value in fields.items()}
@@ -274,14 +224,14 @@ def _wrong(field: str, value: Any, needed: str) -> NoReturn:
     raise RequestRefused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
 
 
-def _check_conductor(driver: str, group: str, names_in_use: ValuesInUse) -> None:
-    if driver not in DEFAULT_INTERFACES or group not in names_in_use.groups:
+def check_conductor(driver: str, group: str, in_use: ValuesInUse) -> None:
+    if driver not in DRIVERS or group not in in_use.groups:
         text = f'No conductor serves driver {driver} for conductor group "{group}".'
         raise RequestRefused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
 
 
 def _conductor_refuses(
-    node: SimulatedNode, start: SimulatedNode, changed: Mapping[str, Any], names_in_use: ValuesInUse
+    node: SimulatedNode, start: SimulatedNode, changed: Mapping[str, Any], in_use: ValuesInUse
 ) -> RequestRefused | None:
     state, name, is_associated = node.provision_state, changed.get("name"), changed.get("instance_uuid")
     is_class_fixed = state not in states.CLASS_CHANGE_ALLOWED
@@ -312,12 +262,12 @@ def _conductor_refuses(
             f"Node {node.uuid} is associated with instance {node.instance_uuid}.",
         ),
         (
-            is_associated and start.instance_uuid in names_in_use.instances,
+            is_associated and start.instance_uuid in in_use.instances,
             CONFLICT,
             f"Instance {start.instance_uuid} is associated with another node.",
         ),
         (
-            name is not None and name in names_in_use.names,
+            name is not None and name in in_use.names,
             CONFLICT,
             f"There is a node with name {name} already.",
         ),
@@ -368,56 +318,17 @@ def set_maintenance(node: SimulatedNode, is_on: bool, reason: str | None, at_s: 
     return ChangedNode(start, after)
 
 
-def set_traits(
-    node: SimulatedNode, names: Collection[str], standard: Collection[str], *, replaces: bool
-) -> ChangedNode:
+def set_traits(node: SimulatedNode, names: Collection[str], standard: Collection[str]) -> ChangedNode:
     for name in sorted(names):
         if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
             raise RequestRefused(
                 BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+."
             )
-    wanted = {*names} if replaces else {*names, *node.traits}
-    if len(wanted) > TRAITS_MAX:
-        raise RequestRefused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len(wanted)}.")
-    return _with_traits(node, wanted, None)
-
-
-def remove_traits(node: SimulatedNode, name: str | None) -> ChangedNode:
-    """Removes one trait, or all if no name is given."""
-    if name is None:
-        return _with_traits(node, (), None)
-    missing = None
-    if name not in node.traits:
-        missing = RequestRefused(NOT_FOUND, f"Node {node.uuid} has no trait {name!r}.")
-    return _with_traits(node, {*node.traits} - {name}, missing)
-
-
-def _with_traits(node: SimulatedNode, traits: Collection[str], refused: RequestRefused | None) -> ChangedNode:
-    start = structs.replace(node, traits=tuple(sorted(traits)))
-    refused = refusal_of_lock(node) or refused
+    if len({*names}) > TRAITS_MAX:
+        raise RequestRefused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len({*names})}.")
+    start = structs.replace(node, traits=tuple(sorted({*names})))
+    refused = refusal_of_lock(node)
     return ChangedNode(start, start if refused is None else node, refused)
-
-
-def delete(node: SimulatedNode) -> ChangedNode:
-    state, allowed = node.provision_state, ", ".join(states.DELETE_ALLOWED)
-    rules: list[Rule] = [
-        (
-            node.instance_uuid and not node.maintenance,
-            CONFLICT,
-            f"Node {node.uuid} is associated with instance {node.instance_uuid}.",
-        ),
-        (
-            node.protected,
-            FORBIDDEN,
-            f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.",
-        ),
-        (
-            not node.maintenance and state not in states.DELETE_ALLOWED,
-            CONFLICT,
-            f'Node "{node.uuid}" is {state!r}: it is deleted only in {allowed}, or in maintenance.',
-        ),
-    ]
-    return ChangedNode(node, node, refusal_of_lock(node) or first_refusal(rules))
 
 
 def set_console(node: SimulatedNode, *, is_on: bool) -> SimulatedNode:

@@ -1,4 +1,4 @@
-"""JSON Patch on one field of a node: add, replace and remove, on the field or inside it."""
+"""JSON Patch on one field of a node: add, replace and remove, on the field or inside of an object. Not in lists, which nobody patches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -36,8 +36,6 @@ def patched(value: Any, keys: Sequence[str], operation: Operation) -> Any:
     if not keys:
         return None if operation.op == "remove" else operation.value
     key, *inside = keys
-    if isinstance(value, list):
-        return _patched_list(value, key, inside, operation)
     if not isinstance(value, Mapping):
         raise _cannot(operation, f"{key!r} is inside of something that has no keys")
     if key not in value and (inside or operation.op != "add"):
@@ -45,16 +43,6 @@ def patched(value: Any, keys: Sequence[str], operation: Operation) -> Any:
     if operation.op == "remove" and not inside:
         return {other: kept for other, kept in value.items() if other != key}
     return {**value, key: patched(value.get(key), inside, operation)}
-
-
-def _patched_list(items: Sequence[Any], key: str, inside: Sequence[str], operation: Operation) -> list[Any]:
-    count, is_added = len(items), operation.op == "add" and not inside
-    index = count if key == "-" else int(key) if key.isdecimal() else -1
-    if not 0 <= index < count + is_added:
-        raise _cannot(operation, f"there is no item {key!r}")
-    before = None if is_added else items[index]
-    middle = [] if operation.op == "remove" and not inside else [patched(before, inside, operation)]
-    return [*items[:index], *middle, *items[index + (not is_added) :]]
 
 
 def _cannot(operation: Operation, why: str) -> RequestRefused:

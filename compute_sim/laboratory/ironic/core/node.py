@@ -12,42 +12,25 @@ from compute_sim.laboratory.ironic.core.refusals import CONFLICT, RequestRefused
 Json = Mapping[str, Any]
 # Deploy interfaces that boot an agent on the node and wait for its call.
 AGENT_INTERFACES = frozenset({"direct", "custom-agent", "ansible", "bootc", "anaconda"})
-# By the drivers that the conductor serves.
-DEFAULT_INTERFACES: Mapping[str, Mapping[str, str]] = {
-    "fake-hardware": {
-        "bios_interface": "fake",
-        "boot_interface": "fake",
-        "console_interface": "fake",
-        "deploy_interface": "fake",
-        "firmware_interface": "fake",
-        "inspect_interface": "fake",
-        "management_interface": "fake",
-        "network_interface": "noop",
-        "power_interface": "fake",
-        "raid_interface": "fake",
-        "rescue_interface": "fake",
-        "storage_interface": "noop",
-        "vendor_interface": "fake",
-    },
-    "redfish": {
-        "bios_interface": "redfish",
-        "boot_interface": "redfish-virtual-media",
-        "console_interface": "no-console",
-        "deploy_interface": "direct",
-        "firmware_interface": "redfish",
-        "inspect_interface": "redfish",
-        "management_interface": "redfish",
-        "network_interface": "noop",
-        "power_interface": "redfish",
-        "raid_interface": "redfish",
-        "rescue_interface": "no-rescue",
-        "storage_interface": "noop",
-        "vendor_interface": "redfish",
-    },
-}
+# The drivers that the conductor serves.
+DRIVERS = ("fake-hardware", "redfish")
+INTERFACES = (
+    "bios_interface",
+    "boot_interface",
+    "console_interface",
+    "deploy_interface",
+    "firmware_interface",
+    "inspect_interface",
+    "management_interface",
+    "network_interface",
+    "power_interface",
+    "raid_interface",
+    "rescue_interface",
+    "storage_interface",
+    "vendor_interface",
+)
 # A network interface that does nothing: it takes each port and attaches none.
 NO_NETWORK = "noop"
-INTERFACES = tuple(DEFAULT_INTERFACES["fake-hardware"])
 
 
 class SimulatedNode(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from compute_sim.laboratory.ironic.core.refusals import (
     CONFLICT,
     FORBIDDEN,
     NOT_ACCEPTABLE,
+    SERVER_ERROR,
     RequestRefused,
     check,
 )
@@ -26,7 +27,6 @@ from compute_sim.laboratory.ironic.core.work import (
     step_after,
 )
 
-SERVER_ERROR = 500
 # The microversion that introduced a verb.
 _VERB_MINORS: Mapping[str, int] = {
     "manage": 4,
@@ -39,19 +39,15 @@ _VERB_MINORS: Mapping[str, int] = {
     "unrescue": 38,
     "deploy": 73,
     "undeploy": 73,
-    "unhold": 85,
-    "service": 87,
 }
 _DEPLOY_WAIT_ABORT_MINOR = 110
 _CONFIGDRIVE_OBJECT_MINOR = 56
 
 
-class ProvisionOrder(Struct, frozen=True, kw_only=True):
+class ProvisionOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     target: str
     configdrive: str | Json | None = None
     clean_steps: tuple[Json, ...] = ()
-    deploy_steps: tuple[Json, ...] = ()
-    service_steps: tuple[Json, ...] = ()
     rescue_password: str | None = None
 
 
@@ -93,9 +89,7 @@ def _check_version(node: SimulatedNode, order: ProvisionOrder, minor: int) -> No
 def _check_form(order: ProvisionOrder, event: str) -> None:
     allowed = {
         "configdrive": (bool(order.configdrive), ("deploy", "rebuild")),
-        "deploy_steps": (bool(order.deploy_steps), ("deploy", "rebuild")),
         "clean_steps": (bool(order.clean_steps), ("clean",)),
-        "service_steps": (bool(order.service_steps), ("service",)),
         "rescue_password": (order.rescue_password is not None, ("rescue",)),
     }
     for field, (is_given, events) in allowed.items():
@@ -103,7 +97,6 @@ def _check_form(order: ProvisionOrder, event: str) -> None:
             raise RequestRefused(BAD_REQUEST, f'"{field}" is not allowed with the target "{order.target}".')
     needed = {
         "clean": ("clean_steps", bool(order.clean_steps)),
-        "service": ("service_steps", bool(order.service_steps)),
         "rescue": ("rescue_password", bool(order.rescue_password and order.rescue_password.strip())),
     }
     field, is_given = needed.get(event, ("", True))
@@ -145,7 +138,7 @@ def _check_by_conductor(node: SimulatedNode, event: str) -> None:
 
 def _begin(node: SimulatedNode, order: ProvisionOrder, event: str, at_s: float, rules: WorkRules) -> Step:
     changes: dict[str, Any] = {"last_error": "Aborted on request." if event == "abort" else None}
-    if event == "unhold" or (event == "manage" and node.provision_state != states.ENROLL):
+    if event == "manage" and node.provision_state != states.ENROLL:
         del changes["last_error"]
     if event in ("deploy", "rebuild") and order.configdrive is not None:
         changes["instance_info"] = {**node.instance_info, "configdrive": order.configdrive}
@@ -192,12 +185,3 @@ def order_power(node: SimulatedNode, target: str, at_s: float, rules: WorkRules)
     )
     job = Job("power", at_s + rules.delays.power_s, target)
     return make_step(node, (PowerSet(node, target, "start"),), job, rules.host)
-
-
-def keep_power(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step | None:
-    """The power was changed at the node itself: the conductor sets it back to its record."""
-    if node.reservation or node.power_state is None:
-        return None
-    start = PowerSet(node, node.power_state, "start")
-    job = Job("power kept", at_s + rules.delays.power_s, node.power_state)
-    return make_step(node, (start,), job, rules.host)

@@ -5,7 +5,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from compute_sim.laboratory.ironic.core.allocations import AllocationWritten
 from compute_sim.laboratory.ironic.core.node import COMMON_COUNT, COMMON_FIELDS, Json, SimulatedNode
 from compute_sim.laboratory.ironic.core.node_events import (
     NodeEvent,
@@ -30,7 +29,7 @@ class Payload(Struct, frozen=True):
     data: Mapping[str, Any]
 
 
-def payload_of(said: NodeEvent | AllocationWritten) -> Payload:
+def payload_of(said: NodeEvent) -> Payload:
     match said:
         case ProvisionSet(node, event, status, previous_state, previous_target):
             first = {
@@ -58,10 +57,6 @@ def payload_of(said: NodeEvent | AllocationWritten) -> Payload:
                 "driver_info": masked(node.driver_info),
             }
             return _payload(action, status, "NodeCRUDPayload", "1.15", first, node=node, service="api")
-        case AllocationWritten(allocation, action, status):
-            event_type = f"baremetal.allocation.{action}.{status}"
-            data = structs.asdict(allocation)
-            return Payload(event_type, "api", status == "error", "AllocationCRUDPayload", "1.1", data)
 
 
 def _payload(

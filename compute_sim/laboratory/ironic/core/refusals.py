@@ -14,7 +14,7 @@ class RequestRefused(Exception):  # noqa: N818 - named for what it is
 
 # Whether a rule is broken, and the status and the text of the refusal.
 Rule = tuple[object, int, str]
-BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ACCEPTABLE, CONFLICT = 400, 403, 404, 406, 409
+BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ACCEPTABLE, CONFLICT, SERVER_ERROR = 400, 403, 404, 406, 409, 500
 
 
 def no_such_node(ident: str) -> RequestRefused:

@@ -51,7 +51,6 @@ Work = Literal[
     "adopt",
     "rescue",
     "unrescue",
-    "service",
     "deploy",
     "deploy wait",
     "tear down",

@@ -1,27 +1,19 @@
-"""Ironic's provision states: which event leads from which state to which, and which event each verb of the API means."""
+"""Ironic's provision states: which event leads from which state to which, and which event each verb of the API means.
+
+Without the states of holds and of services, which Moorage does not order.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 ENROLL, VERIFYING, MANAGEABLE, AVAILABLE, ACTIVE = "enroll", "verifying", "manageable", "available", "active"
-DEPLOYING, DEPLOY_WAIT, DEPLOY_FAILED, DEPLOY_HOLD = (
-    "deploying",
-    "wait call-back",
-    "deploy failed",
-    "deploy hold",
-)
+DEPLOYING, DEPLOY_WAIT, DEPLOY_FAILED = "deploying", "wait call-back", "deploy failed"
 DELETING, ERROR = "deleting", "error"
-CLEANING, CLEAN_WAIT, CLEAN_FAILED, CLEAN_HOLD = "cleaning", "clean wait", "clean failed", "clean hold"
+CLEANING, CLEAN_WAIT, CLEAN_FAILED = "cleaning", "clean wait", "clean failed"
 INSPECTING, INSPECT_WAIT, INSPECT_FAILED = "inspecting", "inspect wait", "inspect failed"
 ADOPTING, ADOPT_FAILED = "adopting", "adopt failed"
 RESCUE, RESCUING, RESCUE_WAIT, RESCUE_FAILED = "rescue", "rescuing", "rescue wait", "rescue failed"
 UNRESCUING, UNRESCUE_FAILED = "unrescuing", "unrescue failed"
-SERVICING, SERVICE_WAIT, SERVICE_FAILED, SERVICE_HOLD = (
-    "servicing",
-    "service wait",
-    "service failed",
-    "service hold",
-)
 
 POWER_ON, POWER_OFF, REBOOTING, POWER_ERROR = "power on", "power off", "rebooting", "error"
 SOFT_REBOOTING, SOFT_POWER_OFF = "soft rebooting", "soft power off"
@@ -52,8 +44,6 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "adopt": "adopt",
         "rescue": "rescue",
         "unrescue": "unrescue",
-        "unhold": "unhold",
-        "service": "service",
     }
 )
 
@@ -62,16 +52,14 @@ _AFTER: Mapping[str, Mapping[str, str]] = {
     VERIFYING: {"done": MANAGEABLE, "fail": ENROLL},
     MANAGEABLE: {"provide": CLEANING, "clean": CLEANING, "inspect": INSPECTING, "adopt": ADOPTING},
     AVAILABLE: {"deploy": DEPLOYING, "manage": MANAGEABLE},
-    ACTIVE: {"rebuild": DEPLOYING, "delete": DELETING, "rescue": RESCUING, "service": SERVICING},
-    DEPLOYING: {"wait": DEPLOY_WAIT, "hold": DEPLOY_HOLD, "done": ACTIVE, "fail": DEPLOY_FAILED},
+    ACTIVE: {"rebuild": DEPLOYING, "delete": DELETING, "rescue": RESCUING},
+    DEPLOYING: {"wait": DEPLOY_WAIT, "done": ACTIVE, "fail": DEPLOY_FAILED},
     DEPLOY_WAIT: {
         "resume": DEPLOYING,
-        "hold": DEPLOY_HOLD,
         "fail": DEPLOY_FAILED,
         "abort": DEPLOY_FAILED,
         "delete": DELETING,
     },
-    DEPLOY_HOLD: {"unhold": DEPLOY_WAIT, "abort": DEPLOY_FAILED},
     DEPLOY_FAILED: {"rebuild": DEPLOYING, "deploy": DEPLOYING, "delete": DELETING},
     DELETING: {"clean": CLEANING, "fail": ERROR},
     ERROR: {"rebuild": DEPLOYING, "delete": DELETING},
@@ -79,11 +67,9 @@ _AFTER: Mapping[str, Mapping[str, str]] = {
         "done": AVAILABLE,
         "manage": MANAGEABLE,
         "wait": CLEAN_WAIT,
-        "hold": CLEAN_HOLD,
         "fail": CLEAN_FAILED,
     },
-    CLEAN_WAIT: {"resume": CLEANING, "hold": CLEAN_HOLD, "fail": CLEAN_FAILED, "abort": CLEAN_FAILED},
-    CLEAN_HOLD: {"unhold": CLEAN_WAIT, "abort": CLEAN_FAILED},
+    CLEAN_WAIT: {"resume": CLEANING, "fail": CLEAN_FAILED, "abort": CLEAN_FAILED},
     CLEAN_FAILED: {"manage": MANAGEABLE},
     INSPECTING: {"done": MANAGEABLE, "wait": INSPECT_WAIT, "fail": INSPECT_FAILED},
     INSPECT_WAIT: {
@@ -101,28 +87,6 @@ _AFTER: Mapping[str, Mapping[str, str]] = {
     RESCUE_FAILED: {"rescue": RESCUING, "unrescue": UNRESCUING, "delete": DELETING},
     UNRESCUING: {"done": ACTIVE, "fail": UNRESCUE_FAILED},
     UNRESCUE_FAILED: {"rescue": RESCUING, "unrescue": UNRESCUING, "delete": DELETING},
-    SERVICING: {"done": ACTIVE, "wait": SERVICE_WAIT, "hold": SERVICE_HOLD, "fail": SERVICE_FAILED},
-    SERVICE_WAIT: {
-        "resume": SERVICING,
-        "hold": SERVICE_HOLD,
-        "fail": SERVICE_FAILED,
-        "abort": SERVICE_FAILED,
-        "delete": DELETING,
-    },
-    SERVICE_HOLD: {
-        "service": SERVICING,
-        "unhold": SERVICE_WAIT,
-        "fail": SERVICE_FAILED,
-        "abort": SERVICE_FAILED,
-    },
-    SERVICE_FAILED: {
-        "service": SERVICING,
-        "rescue": RESCUING,
-        "wait": SERVICE_WAIT,
-        "hold": SERVICE_HOLD,
-        "delete": DELETING,
-        "abort": ACTIVE,
-    },
 }
 ALL = tuple(_AFTER)
 
@@ -144,8 +108,6 @@ UNSTABLE = frozenset(
         RESCUING,
         RESCUE_WAIT,
         UNRESCUING,
-        SERVICING,
-        SERVICE_WAIT,
     }
 )
 # A node with a target can be patched only in these states.
@@ -161,14 +123,10 @@ UPDATE_ALLOWED = frozenset(
         ADOPT_FAILED,
         RESCUE_FAILED,
         UNRESCUE_FAILED,
-        "service",
-        SERVICE_HOLD,
-        SERVICE_FAILED,
     }
 )
 # Its resource class and interfaces can be changed only in these states.
 CLASS_CHANGE_ALLOWED = (ENROLL, INSPECTING, INSPECT_WAIT, MANAGEABLE, AVAILABLE)
-DELETE_ALLOWED = (MANAGEABLE, ENROLL, ADOPT_FAILED, AVAILABLE)
 
 _TARGETS: Mapping[str, str] = {
     VERIFYING: MANAGEABLE,
@@ -178,13 +136,12 @@ _TARGETS: Mapping[str, str] = {
     CLEANING: AVAILABLE,
     CLEAN_WAIT: AVAILABLE,
     CLEAN_FAILED: AVAILABLE,
-    CLEAN_HOLD: AVAILABLE,
     DELETING: AVAILABLE,
     RESCUING: RESCUE,
     RESCUE_WAIT: RESCUE,
     RESCUE_FAILED: RESCUE,
 }
-_CLEANS = frozenset({CLEANING, CLEAN_WAIT, CLEAN_FAILED, CLEAN_HOLD})
+_CLEANS = frozenset({CLEANING, CLEAN_WAIT, CLEAN_FAILED})
 
 
 def state_after(state: str, event: str) -> str | None:

@@ -25,7 +25,6 @@ JobName = Literal[
     "adopt",
     "rescue",
     "unrescue",
-    "service",
     "deploy",
     "deploy boot",
     "deploy wait",
@@ -47,7 +46,6 @@ _WORK_IN: Mapping[str, tuple[JobName, str]] = {
     states.ADOPTING: ("adopt", "adopt_s"),
     states.RESCUING: ("rescue", "rescue_s"),
     states.UNRESCUING: ("unrescue", "rescue_s"),
-    states.SERVICING: ("service", "service_s"),
     states.DEPLOYING: ("deploy", "deploy_s"),
     states.DEPLOY_WAIT: ("deploy wait", "agent_call_s"),
     states.DELETING: ("tear down", "tear_down_s"),
@@ -85,13 +83,10 @@ class WorkDurations(Struct, frozen=True, kw_only=True):
     deploy_s: float = 2.0
     tear_down_s: float = 2.0
     rescue_s: float = 2.0
-    service_s: float = 1.0
     power_s: float = 1.0
     # From an agent's boot to its first call; and how long the conductor waits for that call.
     agent_call_s: float = 1.0
     agent_timeout_s: float = 20.0
-    # From the creation of an allocation to its node.
-    allocation_s: float = 0.1
     # The interval of the power sync, which asks every BMC for its power.
     power_sync_s: float = 60.0
 
