@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from bus.message import CellName
+from bus.message import CellName, ProviderId
 from bus.messages.cell import DestroyInstance
 from bus.messages.host_modes import CheckHost, HostCleaned, HostHolds, SetHostInCell
 from bus.workers.handling import Handlers, Received, Said, Tell
@@ -25,11 +25,11 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
     ) -> list[Said]:
         ours, said = of_cell(cell, received)
         hosts = dict(await tx.lock_hosts([each.message.host for each in ours]))
-        changed: dict[int, CellHost] = {}
+        changed: dict[ProviderId, CellHost] = {}
         for each in ours:
             word = each.message
             if (host := newer(hosts.get(word.host), word)) is not None:
-                changed[word.host.int] = hosts[word.host] = host
+                changed[word.host] = hosts[word.host] = host
         await tx.save_hosts([*changed.values()])
         expect_setting()
         return said

@@ -46,8 +46,8 @@ class AttemptLister(Periodic):
     def touch(self, hosts: Iterable[ProviderId]) -> None:
         """Note those of these hosts that cannot send now: they are listed when they can again."""
         hosts = [*hosts]
-        well = {host.int for host in self._fleet.well(hosts, self._fleet.clock_s())}
-        self._unlisted.update(dict.fromkeys(host for host in hosts if host.int not in well))
+        well = {*self._fleet.well(hosts, self._fleet.clock_s())}
+        self._unlisted.update(dict.fromkeys(host for host in hosts if host not in well))
 
     async def _list(self) -> None:
         self.touch(self._fleet)

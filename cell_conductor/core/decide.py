@@ -161,14 +161,14 @@ def decide(
         decided = [(before, transition)]
         # One that comes to such a step by this input is due again at once: then the rows of the others are there, too.
         if before.moving is not None and _is_due_with_others(each, before) and is_gathered(transition):
-            rows_of_all = {id_.int: changed.get(id_.int) or rows.get(id_) for id_ in transition.move.together}
+            rows_of_all = {id_: changed.get(id_.int) or rows.get(id_) for id_ in transition.move.together}
             of_others = {
-                key: Transition(row, now, rules, draw, hosts)
-                for key, row in rows_of_all.items()
-                if row is not None and key != number
+                id_: Transition(row, now, rules, draw, hosts)
+                for id_, row in rows_of_all.items()
+                if row is not None and id_ != each.instance
             }
             decided += [(other.row, other) for other in of_others.values()]
-            swaps += gather(transition, {**of_others, number: transition})
+            swaps += gather(transition, {**of_others, each.instance: transition})
         for was, one in decided:
             if one.row.cleanups:
                 _end_cleanups_of_dead_hosts(one)

@@ -61,22 +61,19 @@ def is_gathered(transition: Transition) -> bool:
 def others_of(rows: Iterable[Instance]) -> list[InstanceId]:
     """The instances whose rows are needed to decide these rows, besides the rows themselves; in the order of their ids."""
     rows = list(rows)
-    known = {row.id.int for row in rows}
+    known = {row.id for row in rows}
     needed = {
-        id_.int: id_
-        for row in rows
-        if waits_for_others(row) and row.move is not None
-        for id_ in row.move.together
+        id_ for row in rows if waits_for_others(row) and row.move is not None for id_ in row.move.together
     }
-    return [needed[number] for number in sorted(needed.keys() - known)]
+    return sorted(needed - known)
 
 
-def gather(one: Transition, of_all: Mapping[int, Transition]) -> tuple[SwapClaim, ...]:
-    """Decide how a move of several goes on, after the time of one of them is due. `of_all` has all rows that exist, by the
-    integers of their ids. Returns the question to placement, if all are ready for it.
+def gather(one: Transition, of_all: Mapping[InstanceId, Transition]) -> tuple[SwapClaim, ...]:
+    """Decide how a move of several goes on, after the time of one of them is due. `of_all` has all rows that exist.
+    Returns the question to placement, if all are ready for it.
     """
     move = one.move
-    all_ = [of_all[id_.int] for id_ in move.together if id_.int in of_all]
+    all_ = [of_all[id_] for id_ in move.together if id_ in of_all]
     inside = [each for each in all_ if _is_inside(each, one)]
     _share_failures(inside, [each for each in all_ if _is_of_move(each, one)])
     _share_the_end(one, all_, inside)

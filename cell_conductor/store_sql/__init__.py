@@ -165,7 +165,7 @@ class SqlConductorTransaction:
         orders = (
             await self._transaction.run(rare_statements.read_orders, self._cell, placed) if placed else {}
         )
-        return [assemble_row(body, orders.get(body.instance.id.int)) for body in bodies]
+        return [assemble_row(body, orders.get(body.instance.id)) for body in bodies]
 
 
 class SqlConductorStore:

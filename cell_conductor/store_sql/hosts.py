@@ -62,7 +62,7 @@ def save_heard_hosts(connection: Connection, cell: str, hosts: Sequence[HeardHos
             "cell": cell,
             "silent_since_us": None if host.silent_since is None else microseconds(host.silent_since),
         }
-        for host in sorted(hosts, key=lambda host: host.id.int)
+        for host in sorted(hosts, key=lambda host: host.id)
     ]
     statement = insert(connection, heard)
     upsert = statement.on_conflict_do_update(

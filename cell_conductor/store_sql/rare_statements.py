@@ -73,10 +73,12 @@ def read_waiting(
     return [without_confirmed(row, frozenset()) for row in found]
 
 
-def read_orders(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[int, PlaceInCell]:
+def read_orders(
+    connection: Connection, cell: str, instances: Sequence[InstanceId]
+) -> dict[InstanceId, PlaceInCell]:
     query = sa.select(table.c.id, table.c.placed)
     query = query.where(table.c.cell == cell, among(connection, table.c.id, instances))
-    return {id_.int: decode_order(placed) for id_, placed in connection.execute(query)}
+    return {id_: decode_order(placed) for id_, placed in connection.execute(query)}
 
 
 def forget(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> None:
