@@ -56,22 +56,13 @@ class CellHostWatch(PartGroup):
         self._writes_read = 0
         self._has_listened_long = False
         self._remembers = False
-        # The mode of a host is being saved.
-        self._expects_setting = False
         # How often the rows that wait must still be read: once more after each change, since another batch may just
         # have decided by what was known before.
         self._readings_left = 0
 
     def expect_setting(self) -> None:
-        """Note that a transaction saves the mode of a host: at the next `saved`, the watch begins to read the modes
-        again.
-        """
-        self._expects_setting = True
-
-    def saved(self) -> None:
-        if self._expects_setting:
-            self._expects_setting = False
-            self._watching.wake()
+        """Note that a transaction saves the mode of a host: after its commit, the watch reads the modes again at once."""
+        self._timers.after_commit(self._watching.wake)
 
     async def _look(self) -> None:
         before = self._hosts.states

@@ -1,17 +1,22 @@
-"""Encodes and decodes the rows of instances: in pieces by how often they change, and nothing twice.
+"""Encodes and decodes the rows of instances, in pieces by how often they change, and nothing twice; and the notes of messages.
 
 The order to place the instance never changes and is the largest piece, so it is stored separately, once. The host of
 the instance and its remaining alternates are nearly always choices of that order, and an unconfirmed spawn order
 follows from the row. So the rest of the row only stores the index of a choice, and that there is a spawn order.
 """
 
+import struct
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 from msgspec import Struct, structs
 
 from bus.messages.cell import Choice, PlaceInCell
+from bus.moments import microseconds
+from bus.sql import Values
 from cell_conductor.core.instance import SPAWNS, Instance, OutboxMessage, Pending, choices_of, spawn_order
+from cell_conductor.store import MessageKey
 
 # The index of a choice in the order, the chosen host first; or a choice that is not in the order.
 ChoiceRef = int | Choice
@@ -44,6 +49,7 @@ class Body(Struct, array_like=True, gc=False):
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 decode_body = msgspec.msgpack.Decoder(Body).decode
 decode_order = msgspec.msgpack.Decoder(PlaceInCell).decode
+_NOTED = struct.Struct(">16sQ")
 
 
 def encode_body(row: Instance) -> bytes:
@@ -68,6 +74,21 @@ def encode_body(row: Instance) -> bytes:
 
 def encode_order(order: PlaceInCell) -> bytes:
     return _encode(order)
+
+
+def column_values(row: Instance, body: bytes, *, has_order: bool) -> Values:
+    """The values of a row's columns, without the cell.
+
+    The order to place the instance is written only once, so it is left out for a row that has it.
+    """
+    due_at = row.due_at
+    return (
+        row.id,
+        row.state,
+        microseconds(due_at) if due_at else None,
+        body,
+        encode_order(row.order) if row.order is not None and not has_order else None,
+    )
 
 
 def assemble_row(body: Body, order: PlaceInCell | None) -> Instance:
@@ -109,6 +130,14 @@ def _reference(choices: tuple[Choice, ...], choice: Choice) -> ChoiceRef:
 
 def _choice(choices: tuple[Choice, ...], reference: ChoiceRef) -> Choice:
     return choices[reference] if isinstance(reference, int) else reference
+
+
+def encode_note(said: Sequence[MessageKey]) -> bytes:
+    return b"".join([_NOTED.pack(*each) for each in said])
+
+
+def decode_note(note: bytes) -> set[MessageKey]:
+    return set(_NOTED.iter_unpack(note))
 
 
 # How many rows are cached. If a cell builds more at the same time, some are read from the database a second time.

@@ -60,6 +60,8 @@ class Timers:
         # Due times of rows that are being saved, and of rows saved; those before the next check of all rows.
         self._expected: list[datetime] = []
         self._soon: list[datetime] = []
+        # To be called after the next commit.
+        self._after_commit: list[Callable[[], None]] = []
         # By the event loop's clock: the rows' clock may be set back.
         self._check_by_s = 0.0
         self._rests_until_s = 0.0
@@ -76,12 +78,18 @@ class Timers:
         """Note when these rows are due. They are about to be saved, so nothing is done before the commit (`saved`)."""
         self._expected += self._due_soon(rows)
 
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Have this called once, after the next commit."""
+        self._after_commit.append(call)
+
     def saved(self) -> None:
         """Called after each commit: rows noted by `expect` that are due now need not wait for the next check."""
         if self._expected:
             self._soon += self._expected
             self._expected.clear()
             self._wake_if_due()
+        while self._after_commit:
+            self._after_commit.pop()()
 
     def _due_soon(self, rows: Sequence[Instance]) -> list[datetime]:
         before = self._clock() + self._check_every

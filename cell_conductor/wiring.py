@@ -68,17 +68,13 @@ def conductor_parts(
         station, store, timers, hosts, rules=rules, settings=settings, clock=clock, clock_s=clock_s
     )
 
-    def saved() -> None:
-        timers.saved()
-        watch.saved()
-
     worker = station.worker(
         f"conductor.{cell}.work",
         {
             **handlers(rules, clock, timers.expect, hosts, draw),
             **host_handlers(cell, watch.expect_setting),
         },
-        Notifying(store, saved),
+        Notifying(store, timers.saved),
         outbox=store,
     )
     beats = Heartbeats(

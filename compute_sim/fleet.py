@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bus.message import ProviderId
-from compute_sim.core.attempts import WELL
-from compute_sim.core.hosts import FailedBuilds
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState
 from compute_sim.core.tree import ProviderTree
 from compute_sim.drivers import Driver, Reported
 
@@ -21,6 +20,27 @@ class Elapsed:
         if self._began_s is None:
             self._began_s = now_s
         return now_s - self._began_s
+
+
+class FailedBuilds:
+    """How many builds have failed on each host since the last one that succeeded. A restart begins anew. Instances that a
+    host receives do not count, since their source may be at fault.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def of(self, host: ProviderId) -> int:
+        return self._counts.get(host.int, 0)
+
+    def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
+        """Count the attempt if its build failed in the step from the record `before` to the record `after`. If it succeeded, the
+        host's count is 0 again.
+        """
+        if before.state is AttemptState.BUILDING and after.state is AttemptState.FAILED:
+            self._counts[after.host.int] = self.of(after.host) + 1
+        elif before.state is AttemptState.BUILDING and after.state is AttemptState.BUILT:
+            self._counts.pop(after.host.int, None)
 
 
 class Fleet:

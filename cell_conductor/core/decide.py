@@ -30,7 +30,7 @@ from bus.messages.cell import (
     SpawnFailed,
 )
 from bus.messages.hosts import NODE
-from cell_conductor.core.host_states import ALL_UP, HostStates, awaited, is_current
+from cell_conductor.core.host_states import ALL_UP, HostStates, awaited
 from cell_conductor.core.instance import (
     DESTROYS,
     ORDERS,
@@ -58,16 +58,16 @@ from cell_conductor.core.rebuilding import leave_rebuild, on_rebuild, on_rebuild
 from cell_conductor.core.swapping import (
     Question,
     SwapAnswered,
-    build,
     end_if_none_left,
     leave_host,
+    leave_unbuilt,
     next_swap,
     on_more_alternates,
     on_swap_answered,
     pass_over_lost,
 )
 from cell_conductor.core.transition import Transition, destroy_order
-from cell_conductor.core.unshelving import end_built, end_unbuilt
+from cell_conductor.core.unshelving import end_unbuilt, note_unshelved
 
 # The attempt that the scheduler claims before the cell has heard of the instance.
 FIRST_ATTEMPT = 1
@@ -272,8 +272,10 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
     elif transition.now >= order.ends_by:
         transition.release((HeldClaim(row.id, order.attempt),))
         transition.end_in_error("the order reached its cell after the deadline")
+    elif why := transition.hosts.why_lost(order.chosen):
+        leave_unbuilt(transition, why)
     else:
-        build(transition)
+        transition.spawn()
 
 
 def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
@@ -302,7 +304,9 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
         )
     elif row.state == "building":
         transition.withdraw(SPAWNS, attempt=spawned.attempt)
-        end_built(transition)
+        if row.saved:
+            note_unshelved(transition)
+        transition.end_as("active")
 
 
 def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None:
@@ -335,7 +339,7 @@ def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
 
 
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:
-    return is_current(row, word.attempt, word.host)
+    return row.is_current(word.attempt, word.host)
 
 
 def _on_host_lost(transition: Transition) -> None:

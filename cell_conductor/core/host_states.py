@@ -158,18 +158,8 @@ def foreign(
         each
         for each in attempts
         if (row := rows.get(each.instance)) is None
-        or not (is_current(row, each.attempt, host) or _is_source(row, each.attempt, host))
+        or not (row.is_current(each.attempt, host) or _is_source(row, each.attempt, host))
     ]
-
-
-def is_current(row: Instance, attempt: int, host: ProviderId) -> bool:
-    """Is this the row's current attempt, on its current host?"""
-    return (
-        row.state in ("building", "active", "rebuilding", "moving", "moved", "shelved", "broken")
-        and row.host_attempt == attempt
-        and row.host is not None
-        and row.host.share.host.int == host.int
-    )
 
 
 def _is_source(row: Instance, attempt: int, host: ProviderId) -> bool:

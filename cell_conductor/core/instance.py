@@ -251,6 +251,15 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
         """The attempt by which the current host knows the instance."""
         return self.kept_attempt or self.attempt
 
+    def is_current(self, attempt: int, host: ProviderId) -> bool:
+        """Is this the current attempt, on the current host, and still counted on?"""
+        return (
+            self.state in ("building", "active", "rebuilding", "moving", "moved", "shelved", "broken")
+            and self.host_attempt == attempt
+            and self.host is not None
+            and self.host.share.host == host
+        )
+
 
 def heir_of(row: Instance) -> ConsumerId:
     """The consumer that takes over what the row's attempt holds. A row that an earlier release has written may not name it."""

@@ -55,19 +55,10 @@ class SwapAnswered(Struct, frozen=True):
     is_of_all: bool = False
 
 
-def build(transition: Transition) -> None:
-    """Order the current host to build the instance, or leave the host if it is lost.
-
-    A host that is left this way has nothing of the instance. An alternate is also left if nothing may be built there
-    any more, since it is draining or must clean up.
-    """
-    is_alternate = transition.row.attempt != transition.order.attempt
-    why_not = transition.hosts.why_not_next if is_alternate else transition.hosts.why_lost
-    if why := why_not(transition.host):
-        transition.change(state="building")
-        leave_host(transition, why, was_silent=False)
-    else:
-        transition.spawn()
+def leave_unbuilt(transition: Transition, reason: str) -> None:
+    """Give up the attempt on the current host, which was not ordered to build it: it has nothing of the instance."""
+    transition.change(state="building")
+    leave_host(transition, reason, was_silent=False)
 
 
 def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None:
@@ -277,7 +268,10 @@ def _take_host(transition: Transition, host: Choice) -> None:
         was_silent=False,
         tries=0,
     )
-    build(transition)
+    if why := transition.hosts.why_not_next(host):
+        leave_unbuilt(transition, why)
+    else:
+        transition.spawn()
 
 
 def choice_of(row: Instance, held: Share) -> Choice:

@@ -51,12 +51,10 @@ def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Clean
     return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))
 
 
-def end_built(transition: Transition) -> None:
-    row = transition.row
-    if row.saved:
-        done = structs.replace(transition.move, outcome="done", destination=transition.host.name)
-        transition.change(move=done, saved="")
-    transition.end_as("active")
+def note_unshelved(transition: Transition) -> None:
+    """Note that the move which unshelves the instance is done: its host has built it."""
+    done = structs.replace(transition.move, outcome="done", destination=transition.host.name)
+    transition.change(move=done, saved="")
 
 
 def end_unbuilt(transition: Transition, reason: str) -> None:

@@ -3,7 +3,7 @@
 The tables must exist: `bus.sql.upgrade(url, "cell_conductor")` creates them. A batch takes a constant number of
 statements.
 
-    rows.py              the columns of an instance, and the hot statements
+    rows.py              the columns of an instance, and the hot statements (their values: row_codec.py)
     rare_statements.py   statements that run rarely; hosts.py those about hosts
 """
 
@@ -23,7 +23,15 @@ from bus.sql import ONCE, POOL_SIZE, DatabaseSettings, Transaction, open_databas
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
-from cell_conductor.row_codec import RowCache, assemble_row, decode_body, encode_body
+from cell_conductor.row_codec import (
+    RowCache,
+    assemble_row,
+    column_values,
+    decode_body,
+    decode_note,
+    encode_body,
+    encode_note,
+)
 from cell_conductor.store import (
     JUST_SAID,
     NOTES_PAGE,
@@ -42,9 +50,6 @@ from cell_conductor.store_sql.rows import (
     NOTE,
     NOTES,
     REPLACE,
-    decode_note,
-    encode_note,
-    values,
 )
 
 
@@ -129,13 +134,13 @@ class SqlConductorTransaction:
             self._saved.pop(gone.int, None)
         self._written = {number: encode_body(row) for number, row in self._saved.items()}
         known = [
-            values(row, self._written[number], has_order=before.row.order is not None)
+            column_values(row, self._written[number], has_order=before.row.order is not None)
             for number, row in self._saved.items()
             if (before := self._loaded.get(number)) is not None
         ]
         # In the order of ids: two processes that add the same new rows wait for each other, but cannot deadlock.
         new = [
-            values(row, self._written[number], has_order=False)
+            column_values(row, self._written[number], has_order=False)
             for number, row in sorted(self._saved.items())
             if number not in self._loaded
         ]

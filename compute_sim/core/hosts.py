@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostFacts, Supported
-from compute_sim.core.attempts import AttemptRecord, AttemptState
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -24,27 +23,6 @@ class Load(Struct, frozen=True):
 
     instances: int = 0
     io_ops: int = 0
-
-
-class FailedBuilds:
-    """How many builds have failed on each host since the last one that succeeded. A restart begins anew. Instances that a
-    host receives do not count, since their source may be at fault.
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-
-    def of(self, host: ProviderId) -> int:
-        return self._counts.get(host.int, 0)
-
-    def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
-        """Count the attempt if its build failed in the step from the record `before` to the record `after`. If it succeeded, the
-        host's count is 0 again.
-        """
-        if before.state is AttemptState.BUILDING and after.state is AttemptState.FAILED:
-            self._counts[after.host.int] = self.of(after.host) + 1
-        elif before.state is AttemptState.BUILDING and after.state is AttemptState.BUILT:
-            self._counts.pop(after.host.int, None)
 
 
 def facts_of(id_: ProviderId, host: Host, load: Load, failed_builds: int = 0) -> HostFacts:

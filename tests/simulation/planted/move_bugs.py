@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.messages.build import BuildRejected
 from bus.messages.cell import RespawnInstance
-from cell_conductor.core import decide, move_answers, move_steps, moving, swapping
+from cell_conductor.core import decide, move_answers, move_steps, moving
 from cell_conductor.core.instance import HeldClaim
 from cell_conductor.core.transition import Transition
 from compute_sim.core import attempts
@@ -213,7 +213,7 @@ def unshelved_without_claim() -> AbstractContextManager[None]:
             row = transition.row
             if row.is_unshelving and row.host is None:
                 transition.change(attempt=row.attempt + 1, host=order.choices[0])
-                swapping.build(transition)
+                transition.spawn()
 
         return unshelve
 

@@ -17,7 +17,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from compute_sim.core.attempts import WELL, AttemptState, Dead, Silent, Work, begun
-from compute_sim.core.hosts import FailedBuilds
+from compute_sim.fleet import FailedBuilds
 from compute_sim.laboratory.driver import SimulatedDriver, root_of
 from compute_sim.laboratory.faults import (
     BuildsSlowly,

@@ -17,11 +17,12 @@ from cell_conductor.row_codec import (
     RowCache,
     assemble_row,
     decode_body,
+    decode_note,
     encode_body,
+    encode_note,
     encode_order,
 )
 from cell_conductor.store import without_confirmed
-from cell_conductor.store_sql.rows import decode_note, encode_note
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
