@@ -470,8 +470,7 @@ def _on_time_up(transition: Transition) -> tuple[Question, ...]:
         end_unbuilt(transition, "the time of the request is up")
         return ()
     if row.state == "building":
-        seconds = transition.rules.time_to_build(transition.host).total_seconds()
-        leave_host(transition, f"no message from the host within {seconds:g} s", was_silent=True)
+        leave_host(transition, transition.why_silent(), was_silent=True)
     if transition.row.state == "swapping":
         pass_over_lost(transition)
         end_if_none_left(transition)

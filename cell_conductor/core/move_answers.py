@@ -11,7 +11,6 @@ from bus.messages.placement import (
     Heir,
     NotAllowed,
     Released,
-    ShapeMoved,
     Share,
     Superseded,
     SwapClaim,
@@ -36,14 +35,14 @@ from cell_conductor.core.swapping import (
     Question,
     Refusal,
     SwapAnswered,
-    choice_of,
-    drop_next,
+    hold_next,
     is_heir_taken,
     names_current_heir,
+    on_next_answered,
     pass_over_lost,
+    swap_to,
     wait_for_placement,
     why_not,
-    with_current_shape,
 )
 from cell_conductor.core.transition import Transition
 
@@ -70,21 +69,11 @@ def next_move_swap(transition: Transition) -> SwapClaim:
         moving=structs.replace(moving, has_asked=True),
     )
     own = heir_of(row)
-    if is_back:
-        heir = Heir(id=own, type="CLEANUP") if row.was_silent else None
-    else:
-        heir = Heir(id=own, type="MIGRATION")
-    return SwapClaim(
-        cell=rules.cell,
-        consumer=row.id,
-        held_attempt=row.attempt,
-        attempt=row.attempt + 1,
-        issued_at=row.changed_at,
-        share=moving.source.share if is_back else row.alternates[0].share,
-        heir=heir,
-        returns=(source_heir_of(row, moving) if moving.heir_attempt else own) if is_back else None,
-        group=transition.order.group,
-    )
+    if not is_back:
+        return swap_to(transition, row.alternates[0].share, Heir(id=own, type="MIGRATION"))
+    heir = Heir(id=own, type="CLEANUP") if row.was_silent else None
+    returns = source_heir_of(row, moving) if moving.heir_attempt else own
+    return swap_to(transition, moving.source.share, heir, returns)
 
 
 def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
@@ -102,29 +91,19 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
         return
     moving = structs.replace(moving, asks_alone=moving.asks_alone and verdict is None)
     transition.change(moving=moving)
+    if is_back:
+        _on_answered_back(transition, swap, verdict)
+    else:
+        on_next_answered(transition, verdict, take=_on_claimed, pass_on=go_on, ends_by=None)
+
+
+def _on_answered_back(transition: Transition, swap: Question, verdict: ClaimVerdict | None) -> None:
+    row, moving = transition.row, transition.moving
     match verdict:
         case None:
             wait_for_placement(transition, None)
         case NotAllowed() if is_heir_taken(verdict) and transition.replace_heir():
             pass
-        case _ if is_back:
-            _on_answered_back(transition, swap, verdict)
-        case Claimed():
-            _on_claimed(transition, asked)
-        case AlreadyClaimed():
-            _on_claimed(transition, choice_of(row, verdict.share))
-        case ShapeMoved() if (renewed := with_current_shape(asked, verdict)) is not None:
-            transition.change(
-                alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
-            )
-        case _:
-            drop_next(transition, why_not(verdict))
-            go_on(transition)
-
-
-def _on_answered_back(transition: Transition, swap: Question, verdict: ClaimVerdict) -> None:
-    row, moving = transition.row, transition.moving
-    match verdict:
         case AlreadyClaimed() if not (moving.heir_attempt or _is_same(verdict.share, swap.share)):
             # A late copy of a refused question was granted after all: the way back is from there.
             transition.change(
@@ -165,12 +144,9 @@ def _is_same(held: Share, asked: Share) -> bool:
 
 def _on_claimed(transition: Transition, host: Choice) -> None:
     row, moving, move = transition.row, transition.moving, transition.move
-    transition.change(
-        attempt=row.attempt + 1,
-        host=host,
-        kept_attempt=0,
-        alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
-        was_silent=False,
+    hold_next(
+        transition,
+        host,
         moving=structs.replace(moving, heir_attempt=row.attempt, heir=row.heir, has_asked=False),
         move=structs.replace(move, destination=host.name),
     )

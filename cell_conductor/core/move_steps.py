@@ -164,12 +164,7 @@ def wait_for_source(transition: Transition, reason: str) -> None:
     The source is asked again and again. As soon as it runs the instance, the instance is active.
     """
     moving = transition.moving
-    transition.change(
-        move=structs.replace(transition.move, outcome=moving.outcome, failure=moving.reason), alternates=()
-    )
-    if transition.row.state != "broken":
-        transition.end_broken(reason)
-    transition.change(state_ends_at=transition.now + transition.rules.remind_every)
+    _end_broken(transition, moving.outcome, moving.reason, told=reason, asks_again=True)
 
 
 def strand(transition: Transition, reason: str, *, asks_again: bool) -> None:
@@ -178,9 +173,18 @@ def strand(transition: Transition, reason: str, *, asks_again: bool) -> None:
 
     With `asks_again`, placement is asked again at intervals; otherwise only after the next order for the instance.
     """
-    transition.change(move=structs.replace(transition.move, outcome="failed", failure=reason), alternates=())
+    _end_broken(transition, "failed", reason, told=reason, asks_again=asks_again)
+
+
+def _end_broken(
+    transition: Transition, outcome: Outcome, failure: str, *, told: str, asks_again: bool
+) -> None:
+    """End a move with this outcome, and the instance in state `broken`, if it is not so already. With `asks_again`, the row is
+    due again after a while.
+    """
+    transition.change(move=structs.replace(transition.move, outcome=outcome, failure=failure), alternates=())
     if transition.row.state != "broken":
-        transition.end_broken(reason)
+        transition.end_broken(told)
     again = transition.now + transition.rules.remind_every
     transition.change(tries=0, state_ends_at=again if asks_again else None)
 

@@ -75,8 +75,7 @@ def on_rebuild_time_up(transition: Transition) -> None:
     elif transition.now >= transition.rebuild.ends_by:
         leave_rebuild(transition, "not rebuilt by its deadline")
     else:
-        seconds = transition.rules.time_to_build(transition.host).total_seconds()
-        leave_rebuild(transition, f"no message from the host within {seconds:g} s")
+        leave_rebuild(transition, transition.why_silent())
 
 
 def leave_rebuild(transition: Transition, reason: str) -> None:

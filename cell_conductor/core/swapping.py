@@ -5,11 +5,13 @@ arrive, one late and one repeated, placement grants only one. It answers the oth
 the conductor builds there.
 """
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
+from bus.message import ConsumerId
 from bus.messages.build import AlternatesSpent, InstanceId
 from bus.messages.cell import Choice, MoreAlternates
 from bus.messages.hosts import NODE
@@ -165,15 +167,25 @@ def next_swap(transition: Transition) -> Question:
             user=order.user,
             group=order.group,
         )
+    heir = Heir(id=heir_of(row), type="CLEANUP") if row.was_silent else None
+    return swap_to(transition, row.alternates[0].share, heir)
+
+
+def swap_to(
+    transition: Transition, share: Share, heir: Heir | None, returns: ConsumerId | None = None
+) -> SwapClaim:
+    """The question to placement that moves the instance's claim to this share, for the next attempt."""
+    row = transition.row
     return SwapClaim(
         cell=transition.rules.cell,
         consumer=row.id,
         held_attempt=row.attempt,
         attempt=row.attempt + 1,
         issued_at=row.changed_at,
-        share=row.alternates[0].share,
-        heir=Heir(id=heir_of(row), type="CLEANUP") if row.was_silent else None,
-        group=order.group,
+        share=share,
+        heir=heir,
+        returns=returns,
+        group=transition.order.group,
     )
 
 
@@ -182,18 +194,37 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
     if not _is_asked(row, swap):
         return
     match verdict:
-        case None:
-            wait_for_placement(transition, row.ends_by)
-        case Claimed():
-            _take_host(transition, row.alternates[0])
         case AlreadyClaimed() if verdict.attempt <= row.attempt:
             # The release of the last attempt is still on its way.
             wait_for_placement(transition, row.ends_by)
-        case AlreadyClaimed():
-            _take_host(transition, choice_of(row, verdict.share))
         case Superseded() if verdict.ended and not row.saved:
             # The claim was released, which happens only to deleted instances.
             transition.end_deleted("its claim was released")
+        case _:
+            on_next_answered(
+                transition, verdict, take=_take_host, pass_on=end_if_none_left, ends_by=row.ends_by
+            )
+
+
+def on_next_answered(
+    transition: Transition,
+    verdict: ClaimVerdict | None,
+    *,
+    take: Callable[[Transition, Choice], None],
+    pass_on: Callable[[Transition], None],
+    ends_by: datetime | None,
+) -> None:
+    """Go on with a build or a move after placement's answer to the question for the next alternate: `take` the host whose
+    share it granted, or `pass_on` to the one after it. If there was no answer, it is asked again, at the latest at `ends_by`.
+    """
+    row = transition.row
+    match verdict:
+        case None:
+            wait_for_placement(transition, ends_by)
+        case Claimed():
+            take(transition, row.alternates[0])
+        case AlreadyClaimed():
+            take(transition, choice_of(row, verdict.share))
         case NotAllowed() if is_heir_taken(verdict) and transition.replace_heir():
             pass
         case ShapeMoved() if (renewed := with_current_shape(row.alternates[0], verdict)) is not None:
@@ -203,7 +234,7 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
             )
         case _:
             drop_next(transition, why_not(verdict))
-            end_if_none_left(transition)
+            pass_on(transition)
 
 
 def is_heir_taken(refused: NotAllowed) -> bool:
@@ -260,18 +291,25 @@ def _take_host(transition: Transition, host: Choice) -> None:
     row = transition.row
     # An instance that is unshelved keeps its flavor.
     flavor = row.flavor if row.saved else transition.order.other_flavors.get(host.share.host)
-    transition.change(
-        attempt=row.attempt + 1,
-        host=host,
-        flavor=flavor,
-        alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
-        was_silent=False,
-        tries=0,
-    )
+    hold_next(transition, host, flavor=flavor)
     if why := transition.hosts.why_not_next(host):
         leave_unbuilt(transition, why)
     else:
         transition.spawn()
+
+
+def hold_next(transition: Transition, host: Choice, **changes: Any) -> None:
+    """Note that the instance holds the share of this host by its next attempt; together with these changes of the row."""
+    row = transition.row
+    transition.change(
+        attempt=row.attempt + 1,
+        host=host,
+        kept_attempt=0,
+        alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
+        was_silent=False,
+        tries=0,
+        **changes,
+    )
 
 
 def choice_of(row: Instance, held: Share) -> Choice:

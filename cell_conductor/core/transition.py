@@ -152,6 +152,10 @@ class Transition:
         ends_at = min(self.now + self.rules.time_to_build(self.host), self.row.ends_by)
         self.send(spawn_order(self.row, self.order, self.host), state="building", state_ends_at=ends_at)
 
+    def why_silent(self) -> str:
+        seconds = self.rules.time_to_build(self.host).total_seconds()
+        return f"no message from the host within {seconds:g} s"
+
     def wait_longer(self, ends_by: datetime) -> None:
         """Give the current host its whole time for the next message again, but no longer than until the deadline
         `ends_by`.
@@ -182,7 +186,8 @@ class Transition:
         order = destroy_order(self.rules.cell, self.row.id, attempt, host, kind)
         return None if any(pending.message == order for pending in self.row.outbox) else order
 
-    def release(self, held: Iterable[HeldClaim]) -> None:
+    def release(self, held: Iterable[HeldClaim], *, leaves_group: bool = False) -> None:
+        """Release these claims; or only have them leave the group of the instance, and stay held."""
         for each in held:
             self.send(
                 ReleaseClaim(
@@ -190,6 +195,7 @@ class Transition:
                     consumer=each.consumer,
                     attempt=each.attempt,
                     issued_at=self.now,
+                    leaves_group=leaves_group,
                 )
             )
 
@@ -200,16 +206,8 @@ class Transition:
         In other groups they go on counting, since a silent host may still run the instance.
         """
         group = None if self.row.order is None else self.row.order.group
-        for each in held if group is not None and group.policy == "affinity" else ():
-            self.send(
-                ReleaseClaim(
-                    cell=self.rules.cell,
-                    consumer=each.consumer,
-                    attempt=each.attempt,
-                    issued_at=self.now,
-                    leaves_group=True,
-                )
-            )
+        if group is not None and group.policy == "affinity":
+            self.release(held, leaves_group=True)
 
     # Cleaning up hosts
 
