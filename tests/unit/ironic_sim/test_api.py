@@ -181,7 +181,6 @@ async def test_an_instance_is_set_only_where_none_is(api: Api) -> None:
         patch("properties", "x"),
         patch("driver", "nope"),
         patch("driver", None),
-        patch("name", "not a name"),
         patch("retired_reason", "old"),
         [{"op": "remove", "path": "/extra/nothing"}],
         [{"op": "replace", "path": "/extra/nothing", "value": 1}],

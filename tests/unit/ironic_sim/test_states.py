@@ -410,7 +410,7 @@ def test_a_probability_beyond_one_is_refused_by_name() -> None:
 def test_maintenance_that_is_patched_off_takes_its_fault_with_it() -> None:
     world = a_world(fails("clean"), provision_state="manageable")
     world.do(world.ironic.provision("node-00000", "provide"))
-    operation = {"op": "replace", "path": "/maintenance", "value": "false"}
+    operation = {"op": "replace", "path": "/maintenance", "value": False}
     world.do(world.ironic.patch("node-00000", [operation]))
 
     node = world.node("node-00000")
