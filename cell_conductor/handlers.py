@@ -1,11 +1,12 @@
 """Handles orders of the API level and messages of hosts: load, decide, save, send. The rules are in core/."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
 from bus.message import CellName
 from bus.messages.books import AskCellBooks
+from bus.messages.build import InstanceId
 from bus.messages.cell import (
     DeployProgressed,
     EndMoveInCell,
@@ -22,33 +23,45 @@ from bus.messages.cell import (
 )
 from bus.messages.cells import TellLive
 from bus.messages.host_modes import HostHolds, SetHostInCell
-from bus.workers.handling import Bury, Handlers, Received, Said, Tell
-from cell_conductor.core.decide import CellMessage, decide
+from bus.workers.handling import Bury, Handlers, OutboxKey, Received, Said, Tell
+from cell_conductor.core.decide import CellMessage, Decision, Input, decide
+from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import ConductorRules, DrawId, Instance
-from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.store import ConductorTransaction
 
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
 
 
-def handlers(
-    rules: ConductorRules,
-    clock: Callable[[], datetime],
-    expect: Callable[[Sequence[Instance]], None],
-    hosts: KnownHosts,
-    draw: DrawId,
-) -> Handlers:
+class Decider:
+    """Decides what follows from messages and timeouts in a cell, and saves it. It goes by the cell's rules, the clock, and what
+    this process knows of the cell's hosts: the host watch keeps `hosts` current (host_watch.py).
+    """
+
+    def __init__(self, rules: ConductorRules, clock: Callable[[], datetime], draw: DrawId) -> None:
+        """`draw` draws the ids of new consumers."""
+        self.rules = rules
+        self.clock = clock
+        self.hosts: HostStates = ALL_UP
+        self._draw = draw
+
+    async def decide(
+        self, tx: ConductorTransaction, rows: Mapping[InstanceId, Instance], inputs: Sequence[Input]
+    ) -> tuple[Decision, OutboxKey | None]:
+        """The decision on these inputs, which the transaction saves; and the key of its note of messages, if it has any."""
+        decision = decide(rows, inputs, self.clock(), self.rules, self.hosts, draw=self._draw)
+        return decision, await tx.save(decision.rows, decision.forgotten, decision.kept)
+
+
+def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> Handlers:
     """The handlers of orders and of hosts' messages, by message type.
 
-    `expect` is called with rows that are about to be saved, so that timers know their due times. `draw` draws
-    the ids of new consumers.
+    `expect` is called with rows that are about to be saved, so that timers know their due times.
     """
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
-        ours, said = of_cell(rules.cell, received)
+        ours, said = of_cell(decider.rules.cell, received)
         rows = await tx.load([each.message.instance for each in ours])
-        decision = decide(rows, [each.message for each in ours], clock(), rules, hosts.states, draw=draw)
-        kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
+        decision, kept = await decider.decide(tx, rows, [each.message for each in ours])
         expect(decision.rows)
         said += [
             Tell(each.message, ours[each.cause], kept if each.sequence is not None else None)

@@ -6,7 +6,6 @@ the rows of ended instances are deleted. A host that was only silent sends that 
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 
 from bus.messages.host_modes import CheckHost
 from bus.messages.hosts import NODE
@@ -14,9 +13,9 @@ from bus.parts import PartGroup, Periodic
 from bus.workers.station import Station
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.host_states import CellHost, HostStates, awaited, concerns, number_of
-from cell_conductor.core.instance import ConductorRules, Instance
+from cell_conductor.core.instance import Instance
+from cell_conductor.handlers import Decider
 from cell_conductor.heard_hosts import HeardHosts
-from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Timers
@@ -33,24 +32,20 @@ class CellHostWatch(PartGroup):
         station: Station,
         store: ConductorStore,
         timers: Timers,
-        hosts: KnownHosts,
-        *,
-        rules: ConductorRules,
+        decider: Decider,
         settings: ConductorSettings,
-        clock: Callable[[], datetime],
+        *,
         clock_s: Callable[[], float] | None = None,
     ) -> None:
         """`clock_s` measures how long hosts are silent."""
-        self._heard = HeardHosts(station, rules.cell, clock_s)
+        self._heard = HeardHosts(station, decider.rules.cell, clock_s)
         self._every_s = min(settings.look_s, station.settings.host_down_s / 10)
         self._watching = Periodic("watch the hosts", self._look, self._every_s, chance=station.chance)
         super().__init__(self._heard, self._watching)
         self._publisher = station.publisher
         self._store = store
         self._timers = timers
-        self._hosts = hosts
-        self._rules = rules
-        self._clock = clock
+        self._decider = decider
         self._set: Mapping[int, CellHost] = {}
         self._unclean: Sequence[CellHost] = ()
         self._writes_read = 0
@@ -65,10 +60,10 @@ class CellHostWatch(PartGroup):
         self._timers.after_commit(self._watching.wake)
 
     async def _look(self) -> None:
-        before = self._hosts.states
+        before = self._decider.hosts
         await self._read_set()
         await self._keep_heard()
-        states = self._hosts.states = HostStates(self._set, self._silent())
+        states = self._decider.hosts = HostStates(self._set, self._silent())
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
         await self._check_unclean()
@@ -99,7 +94,7 @@ class CellHostWatch(PartGroup):
         if not self._remembers:
             self._heard.remember(await self._store.heard_hosts())
             self._remembers = True
-        if unsaid := self._heard.unsaid(self._clock()):
+        if unsaid := self._heard.unsaid(self._decider.clock()):
             await self._store.save_heard_hosts(unsaid)
             self._heard.said(unsaid)
 
@@ -108,7 +103,7 @@ class CellHostWatch(PartGroup):
 
     async def _read_waiting(self) -> None:
         async for page in self._waiting():
-            concerned = [HostsLost(row.id) for row in page if concerns(row, self._hosts.states)]
+            concerned = [HostsLost(row.id) for row in page if concerns(row, self._decider.hosts)]
             if concerned:
                 await self._timers.carry_out(concerned)
 
@@ -122,7 +117,7 @@ class CellHostWatch(PartGroup):
                 host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
             )
         if silent := self._silent() - states.silent:
-            self._hosts.states = HostStates(states.set, states.silent | silent)
+            self._decider.hosts = HostStates(states.set, states.silent | silent)
             self._readings_left = 2
 
     async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:
@@ -131,12 +126,12 @@ class CellHostWatch(PartGroup):
         A row is due when it has waited long enough. So these are the rows that are due within the longest time for
         which any row waits.
         """
-        rules = self._rules
-        longest: timedelta = max(
+        rules = self._decider.rules
+        longest = max(
             *(rules.attempt_timeout, rules.destroy_timeout, rules.deploy_timeout, rules.undeploy_timeout),
             *(rules.remind_every, rules.ask_lease, rules.retry_delay_max),
         )
-        until, after = self._clock() + longest, None
+        until, after = self._decider.clock() + longest, None
         while page := await self._store.waiting(until, after):
             yield page
             last = page[-1]
@@ -147,7 +142,8 @@ class CellHostWatch(PartGroup):
         """Ask hosts that were dead, and are heard again, what they have. The answer decides what they must destroy."""
         unclean = [each for each in self._unclean if self._heard.is_heard(each.word.host)]
         orders = [
-            CheckHost(cell=self._rules.cell, host=each.word.host, number=number_of(each)) for each in unclean
+            CheckHost(cell=self._decider.rules.cell, host=each.word.host, number=number_of(each))
+            for each in unclean
         ]
         # They are asked again at the next look: an order that has not left by then would ask twice.
         if orders:

@@ -17,11 +17,11 @@ from bus.parts import Background, Periodic, Status, wait_at_most
 from bus.retrying import retrying
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
-from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost, decide
-from cell_conductor.core.instance import ConductorRules, DrawId, Instance
+from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost
+from cell_conductor.core.instance import Instance
 from cell_conductor.core.moving_together import answers_of_all, others_of
 from cell_conductor.core.swapping import Question, SwapAnswered
-from cell_conductor.known_hosts import KnownHosts
+from cell_conductor.handlers import Decider
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 
@@ -41,21 +41,16 @@ class Timers:
         publisher: Publisher,
         ask: Ask,
         *,
-        rules: ConductorRules,
+        decider: Decider,
         settings: ConductorSettings,
-        clock: Callable[[], datetime],
-        hosts: KnownHosts,
-        draw: DrawId,
         chance: random.Random | None = None,
     ) -> None:
-        self._hosts = hosts
-        self._draw = draw
+        self._decider = decider
         self._store = store
         self._publisher = publisher
         self._ask = ask
-        self._rules = rules
         self._settings = settings
-        self._clock = clock
+        self._clock = decider.clock
         self._check_every = timedelta(seconds=settings.look_s)
         # Due times of rows that are being saved, and of rows saved; those before the next check of all rows.
         self._expected: list[datetime] = []
@@ -143,8 +138,7 @@ class Timers:
             due = [Due(each) for each in rows]
             if others := others_of(rows.values()):
                 rows = {**rows, **await tx.load(others)}
-            decision = decide(rows, due, now, self._rules, self._hosts.states, draw=self._draw)
-            kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
+            decision, kept = await self._decider.decide(tx, rows, due)
         del self._confirmed[: len(confirmed)]
         self._has_more = len(due) == self._settings.due_rows_max
         now_s = asyncio.get_running_loop().time()
@@ -179,9 +173,7 @@ class Timers:
     async def _save(self, inputs: Sequence[SwapAnswered | HostsLost]) -> tuple[Decision, OutboxKey | None]:
         async with self._store.transaction() as tx:
             rows = await tx.load([each.instance for each in inputs])
-            decision = decide(rows, inputs, self._clock(), self._rules, self._hosts.states, draw=self._draw)
-            kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
-        return decision, kept
+            return await self._decider.decide(tx, rows, inputs)
 
     async def _answers_to(
         self, swaps: Sequence[Question]

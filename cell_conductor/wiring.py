@@ -13,11 +13,10 @@ from bus.workers.announcing import Heartbeats
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
 from cell_conductor.core.instance import ConductorRules, DrawId
-from cell_conductor.handlers import handlers
+from cell_conductor.handlers import Decider, handlers
 from cell_conductor.heartbeats import conductor_beats
 from cell_conductor.host_handlers import host_handlers
 from cell_conductor.host_watch import CellHostWatch
-from cell_conductor.known_hosts import KnownHosts
 from cell_conductor.questions import question_handlers
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -51,27 +50,14 @@ def conductor_parts(
             f"must be more than bus.answer_timeout_ms ({station.settings.answer_timeout_ms}): otherwise another process asks "
             "again too early",
         )
-    rules = rules_of(settings, cell)
-    hosts = KnownHosts()
-    timers = Timers(
-        store,
-        station.publisher,
-        ask,
-        rules=rules,
-        settings=settings,
-        clock=clock,
-        hosts=hosts,
-        draw=draw,
-        chance=station.chance,
-    )
-    watch = CellHostWatch(
-        station, store, timers, hosts, rules=rules, settings=settings, clock=clock, clock_s=clock_s
-    )
+    decider = Decider(rules_of(settings, cell), clock, draw)
+    timers = Timers(store, station.publisher, ask, decider=decider, settings=settings, chance=station.chance)
+    watch = CellHostWatch(station, store, timers, decider, settings, clock_s=clock_s)
 
     worker = station.worker(
         f"conductor.{cell}.work",
         {
-            **handlers(rules, clock, timers.expect, hosts, draw),
+            **handlers(decider, timers.expect),
             **host_handlers(cell, watch.expect_setting),
         },
         Notifying(store, timers.saved),

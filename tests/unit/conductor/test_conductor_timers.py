@@ -13,7 +13,7 @@ from bus.messages.build import InstanceId
 from bus.process import run_until
 from bus.workers.link import Link
 from bus.workers.publisher import Publisher
-from cell_conductor.known_hosts import KnownHosts
+from cell_conductor.handlers import Decider
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.timers import Timers
 from tests.contracts.stage import SETTINGS as BUS
@@ -35,11 +35,12 @@ class TimersSetup:
             self._store,
             publisher,
             self._ask,
-            rules=RULES,
+            decider=Decider(
+                RULES,
+                lambda: NOON + timedelta(seconds=asyncio.get_running_loop().time()),
+                lambda: ConsumerId(UUID(int=1)),
+            ),
             settings=SETTINGS,
-            clock=lambda: NOON + timedelta(seconds=asyncio.get_running_loop().time()),
-            hosts=KnownHosts(),
-            draw=lambda: ConsumerId(UUID(int=1)),
         )
 
     async def _ask(self, swaps: Sequence[Message]) -> Sequence[Message]:
