@@ -18,7 +18,7 @@ DRAIN_S_MAX = 5.0
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the process simulates. The nodes are distributed over the conductor groups in `groups`."""
+    """The nodes that the process simulates, distributed over the conductor groups in `groups`, and how they behave."""
 
     nodes_count: int
     groups: tuple[str, ...]
