@@ -1,6 +1,6 @@
 """A simulated Ironic: its state machine, its notifications and the part of its REST API that Moorage uses.
 
-What only other clients of Ironic do, as creating nodes and allocating them, is in tests/ironic_clients.
+What only other clients of Ironic do, such as creating nodes and allocating them, is in tests/ironic_clients.
 
 Its messages are byte-compatible with messages captured from Ironic 39 (tests/data/ironic_captures). The interface:
 
@@ -18,6 +18,8 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
                           All nodes as they are now, or one of them; None if there is none.
       .patch, .set_maintenance, .set_traits, .provision, .set_power, .attach_vif ...
                           The operations of the API, without HTTP. Each returns Ironic's answer or raises `RequestRefused`.
+      .begin, .write, .announce, .at
+                          Operations are made of these; tests/ironic_clients makes further ones.
       .resume_work()      After a start with the nodes of a killed process: its unfinished work continues.
       .go_away(for_s, refuses=...), .come_back()
                           The API answers 503, or takes no connections.
