@@ -35,7 +35,7 @@ class TraitsOrder(Struct, frozen=True, forbid_unknown_fields=True):
     traits: tuple[str, ...]
 
 
-class Vif(Struct, frozen=True, forbid_unknown_fields=True):
+class VifOrder(Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[str, Meta(min_length=1)]
 
 
@@ -126,7 +126,7 @@ def set_traits(ironic: SimulatedIronic, asked: ApiRequest) -> ApiAnswer:
 
 
 def attach_vif(ironic: SimulatedIronic, asked: ApiRequest) -> ApiAnswer:
-    ironic.attach_vif(asked.node, asked.body_as(Vif).id)
+    ironic.attach_vif(asked.node, asked.body_as(VifOrder).id)
     return ApiAnswer(NO_CONTENT)
 
 
