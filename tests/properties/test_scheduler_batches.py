@@ -14,12 +14,10 @@ from bus.messages.hosts import HostState
 from bus.messages.placement import GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.qualifying import Qualifying
-from scheduler_worker.core.choosing.ranking import Scoring
+from scheduler_worker.core.choosing.ranking import Scoring, weighing_by
 from scheduler_worker.core.choosing.standard import chosen_plugins
-from scheduler_worker.core.choosing.weighing import Weighing
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import consumer, provider
@@ -136,11 +134,12 @@ def test_the_best_of_many_hosts_are_those_that_sorting_all_of_them_finds(seed: i
     picture, plugins = a_cloud(random), chosen_plugins(random.choice(SETTINGS[:2]))
     (spec,) = different_specs(random, 1)
     draft = Draft(picture)
-    qualify = Qualifying(draft, plugins).of(spec)
+    qualify = plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec)
     if not qualify.any():
         return
     everyone = Hosts(draft)
-    scoring = Scoring(everyone, spec, Weighing(draft, plugins.weighers), picture.preferences(SALT), qualify)
+    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    scoring = Scoring(everyone, spec, weighing, picture.preferences(SALT), qualify)
 
     rows = np.flatnonzero(qualify)
     scores = scoring.scores(Hosts(draft, rows)).tolist()

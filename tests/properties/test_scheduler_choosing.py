@@ -18,8 +18,8 @@ from bus.messages.hosts import NODE, HostSetting, HostState
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.ranking import BAND
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
-from scheduler_worker.core.choosing.weighing import BAND
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import provider

@@ -4,7 +4,7 @@ Many requests of a batch are equal, and a cloud has many hosts. To look at every
 than all the rest of a boot. So equal specs are decided together, by one pass over the columns.
 
 1. Filters leave the hosts that qualify, and weighers give each of them a score. Specs of a batch often differ in their
-   amounts alone: answers that do not depend on these are kept (qualifying.py, weighing.py).
+   amounts alone: answers that do not depend on these are kept (`Hosts.kept`).
 2. n instances need no more than the n best hosts. Before the last instance is placed, at most n - 1 hosts have been
    touched. So one of the n best is untouched, and it is no worse than any host outside. These n hosts, and a few more for
    alternates, are the pool; a sample finds them without sorting the others (ranking.py).
@@ -52,11 +52,9 @@ from scheduler_worker.core.choosing.draft import Draft, Leaving
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.qualifying import Qualifying
-from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
+from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring, Weighing, weighing_by
 from scheduler_worker.core.choosing.refusals.explaining import explain
 from scheduler_worker.core.choosing.relevant_fields import as_read
-from scheduler_worker.core.choosing.weighing import Weighing
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -80,12 +78,9 @@ class Chosen(Struct, frozen=True):
 
 
 class _Batch(NamedTuple):
-    """The arguments of one call of `choose`, and what is made from them once for all its specs: the draft, and the
-    answers of filters and weighers that are kept.
-    """
+    """The arguments of one call of `choose`, and what is made from them once for all its specs."""
 
     draft: Draft
-    qualifying: Qualifying
     weighing: Weighing
     plugins: Plugins
     salt: int
@@ -113,8 +108,8 @@ def choose(
     draft = Draft(picture, plugins.way_judges)
     if leaving is not None:
         draft.give_back(leaving)
-    qualifying, weighing = Qualifying(draft, plugins), Weighing(draft, plugins.weighers)
-    batch = _Batch(draft, qualifying, weighing, plugins, salt, alternates, draw)
+    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    batch = _Batch(draft, weighing, plugins, salt, alternates, draw)
     weighs_images = plugins.weighs_images
     alike: dict[InstanceSpec, list[int]] = {}
     # By the whole spec: so only the first of several equal ones is looked at.
@@ -175,11 +170,12 @@ def more_alternates(
     """
     draft = Draft(picture, plugins.way_judges)
     in_cell = np.equal(draft.columns.cell[: draft.columns.rows], draft.columns.cells.find(cell))
-    rows = np.flatnonzero(Qualifying(draft, plugins).of(spec) & in_cell)
+    rows = np.flatnonzero(plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec) & in_cell)
     if not len(rows):
         return ()
     hosts = Hosts(draft, rows)
-    scoring = Scoring(hosts, spec, Weighing(draft, plugins.weighers), picture.preferences(salt))
+    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    scoring = Scoring(hosts, spec, weighing, picture.preferences(salt))
     best = hosts.rows_at(scoring.best(ALTERNATE_POOL_MAX, None).positions).tolist()
     choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
     first = start % len(best)
@@ -233,11 +229,7 @@ def _may_search_late(batch: _Batch, spec: InstanceSpec) -> bool:
     """May hosts be ranked first, and searched only when an instance takes them? The result of the search is a part of
     the rank if the request prefers traits or classes, or if weighers compare hosts.
     """
-    return (
-        Hosts(batch.draft).some_are_searched(spec)
-        and not spec.prefers_something
-        and not batch.weighing.compares
-    )
+    return batch.draft.must_search(spec) and not spec.prefers_something and not batch.weighing.compares
 
 
 def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
@@ -259,12 +251,12 @@ def _choose_in_pool(
     With `spare`, hosts are ranked by their columns: the pool has that many hosts more than are needed, and a compound
     host is searched only when an instance takes it.
     """
-    draft, qualifying, weighing, plugins, salt, alternates, draw = batch
-    qualify = qualifying.of(spec, search=Searching.TOGETHER if spare is None else Searching.LATER)
+    draft, weighing, plugins, salt, alternates, draw = batch
+    hosts, among = Hosts(draft, search=Searching.TOGETHER if spare is None else Searching.LATER), None
+    qualify = plugins.qualifying(hosts, spec)
     qualified = int(np.count_nonzero(qualify))
     if not qualified:
         return [], True
-    hosts, among = Hosts(draft), None
     if qualified < len(hosts):
         # To leave out a few hosts costs more than to give each a score.
         if qualified > len(hosts) // 2 and not weighing.compares:
@@ -275,7 +267,7 @@ def _choose_in_pool(
     best = scoring.best(instances + alternates + plugins.subset - 1 + (spare or 0), among)
     pool = hosts.rows_at(best.positions)
     scores_by_count = (
-        ScoresByCount(draft, scoring, plugins.filters, pool, instances) if instances > 1 else None
+        ScoresByCount(draft, scoring, plugins.per_instance, pool, instances) if instances > 1 else None
     )
     # Sorted, and so a heap already.
     heap = [(-score, place) for place, score in enumerate(best.scores.tolist())]

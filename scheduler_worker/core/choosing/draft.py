@@ -5,12 +5,14 @@ copies of its columns.
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray  # noqa: TC002 - imported like every other type
 
 from bus.messages.placement import GroupMember, ResourceAmount, ServerGroup
-from placement_worker.core.candidates.columns import Flags, Ints, Rows
+from placement_worker.core.candidates.columns import Ints, Rows
 from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
 from scheduler_worker.core.choosing.compound.compounds import Compounds
 from scheduler_worker.core.choosing.needs import Needs, needs_of
@@ -51,10 +53,8 @@ class Draft:
         self._busiest: dict[str, int] = {}
         self._free: dict[str, Ints] = {}
         self._differ: dict[str, bool] = {}
-        # Answers about all hosts that do not depend on what is taken, by the question.
-        self.kept_answers: dict[Hashable, Flags] = {}
-        # The hosts that give so much of a class, and after how many `takers` they did.
-        self.giving: dict[tuple[str, int], tuple[Flags, int]] = {}
+        # Answers about all hosts, by the question, each with the number of `takers` that it counts (`Hosts.kept`).
+        self.kept: dict[Hashable, tuple[NDArray[Any], int]] = {}
         # By group: the number of members on each host, and the ids of all that are known.
         self._groups: dict[int, tuple[Ints, Sequence[GroupMember]]] = {}
 
@@ -95,8 +95,14 @@ class Draft:
         """An object that puts instances of this spec on hosts that must be searched. None if no host is compound, and
         the request has no granular groups.
         """
+        if not self.must_search(spec):
+            return None
         compounds = self.searched(needs_of(spec))
         return None if compounds is None else CompoundFill(compounds, spec)
+
+    def must_search(self, spec: InstanceSpec) -> bool:
+        """Must the providers of any host be searched for this spec, since the host's columns do not say enough?"""
+        return bool(spec.groups) or self.has_compound
 
     def free(self, resource: str) -> Ints | None:
         """The free amounts of a class; None if no host ever had an inventory of it."""

@@ -17,12 +17,11 @@ from bus.messages.planning import (
 )
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.hosts.room import room_on, together
 from scheduler_worker.core.choosing.one_host_for_all import choose_together
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.refusals.explaining import explain, failures
 from scheduler_worker.core.choosing.refusals.relaxing import relaxations
 from scheduler_worker.core.picture.picture import Picture
@@ -37,7 +36,7 @@ _PLANNED = tuple(field for field in PlannedFlavor.__struct_fields__ if field != 
 
 def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
     draft = Draft(picture, plugins.way_judges)
-    rows = np.flatnonzero(Qualifying(draft, plugins).of(spec))
+    rows = np.flatnonzero(plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec))
     funnel = explain(draft, spec, plugins)
     pools = tuple(_exhausted_pools(draft, spec))
     # Before the draft takes what is tried.

@@ -6,9 +6,12 @@ plugin declares what it depends on. `reads` names the fields of the spec, or `cl
 checks both declarations.
 """
 
+from collections.abc import Sequence
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
@@ -81,7 +84,7 @@ class Weigher(Protocol):
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         """The weight of each host, finite, higher is better. Weights are scaled to 0 to 1 over the hosts that qualify,
-        then multiplied. None says that all hosts are equal for this weigher, which costs nothing.
+        then multiplied. None says that all hosts of the picture are equal for this weigher, which costs nothing.
         """
 
 
@@ -90,15 +93,24 @@ def multiplier_key(weigher: Weigher) -> str:
     return f"{weigher.name.replace(' ', '_').replace('-', '_')}{MULTIPLIER}"
 
 
-def compared(weigher: Weigher, hosts: Hosts, spec: InstanceSpec) -> Weigher:
-    """The weigher to use for these hosts, which are all that qualify. A weigher that compares hosts with each other has
-    a method `among`: it sees all of them once, and returns a weigher that judges each of them alone.
-    """
-    one: Weigher = weigher.among(hosts, spec) if hasattr(weigher, "among") else weigher
-    return one
+def passing(hosts: Hosts, spec: InstanceSpec, filters: Sequence[Filter], among: Flags) -> Flags:
+    """The hosts in `among` that pass all of these filters."""
+    everyone, own = hosts.everyone(), None
+    for one in filters:
+        passed = one.passes(hosts, spec)
+        # Most filters have nothing to say about most requests.
+        if passed is not everyone:
+            among = np.logical_and(among, passed, out=own)
+            own = among
+    return among
 
 
-class Plugins(Struct, frozen=True):
+def _is_steady(one: Filter) -> bool:
+    """Does the filter say the same all through a batch about all specs that differ in their amounts alone?"""
+    return not one.is_per_instance and Change.USAGE not in one.woken_by and "amounts" not in one.reads
+
+
+class Plugins(Struct, frozen=True, dict=True):
     """The filters, in the order of the funnel, the weighers, and the judges of the ways of one host.
 
     `instances_max` is the limit of instances for each host (0: none). Claims carry it, so that placement keeps the
@@ -117,7 +129,36 @@ class Plugins(Struct, frozen=True):
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)
         assert total <= MULTIPLIERS_MAX, f"multipliers add up to {total}, at most {MULTIPLIERS_MAX:g}"
 
-    @property
+    def qualifying(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        """A flag for each of these hosts that passes all filters; callers must not write into the array.
+
+        Specs of one batch often differ in their amounts alone. So the steady filters are asked once for all specs that
+        are equal in the fields which such filters read.
+        """
+        asked = ("steady filters", *[getattr(spec, field) for field in self._read_by_steady])
+        passed = hosts.kept(
+            asked, lambda hosts: passing(hosts, spec, self._steady, hosts.present), is_steady=True
+        )
+        return passing(hosts, spec, self._others, passed)
+
+    @cached_property
+    def _steady(self) -> tuple[Filter, ...]:
+        return tuple(one for one in self.filters if _is_steady(one))
+
+    @cached_property
+    def _others(self) -> tuple[Filter, ...]:
+        return tuple(one for one in self.filters if not _is_steady(one))
+
+    @cached_property
+    def _read_by_steady(self) -> tuple[str, ...]:
+        return tuple({field: None for one in self._steady for field in one.reads})
+
+    @cached_property
+    def per_instance(self) -> tuple[Filter, ...]:
+        """The filters that are called again after every choice."""
+        return tuple(one for one in self.filters if one.is_per_instance)
+
+    @cached_property
     def weighs_images(self) -> bool:
         """Do the settings prefer hosts that have the image of a request cached?"""
         return any(one.multiplier != 0 and "image" in one.reads for one in self.weighers)

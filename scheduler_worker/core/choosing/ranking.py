@@ -1,5 +1,10 @@
-"""The score of each host for a spec, one number, and how it changes as the host takes instances."""
+"""The score of each host for a spec, one number, and how it changes as the host takes instances.
 
+The weights of all weighers are put on one scale, which is divided into bands: a difference of less than a band does not
+count.
+"""
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,11 +12,13 @@ import numpy as np
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter, compared
-from scheduler_worker.core.choosing.qualifying import passing
-from scheduler_worker.core.choosing.weighing import BAND, Scale, Weighing, bands_on, least, most, weights_on
+from scheduler_worker.core.choosing.plugins import Filter, Weigher, multiplier_key, passing
+from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.preferences import HostPreferences
 from scheduler_worker.core.requests import InstanceSpec
+
+# A difference below this part of a weigher's range (with a multiplier of 1) does not count.
+BAND = 0.01
 
 # The score of a full host, below all others.
 FULL = -(2**63)
@@ -29,6 +36,38 @@ _TRIED_AT_LEAST, _TRIED_PER_HOST = 64, 8
 # divided among the first hosts of a pool.
 _SCORES_PER_INSTANCE = 6
 _HEAD_START = 8
+
+
+class Weighing(NamedTuple):
+    """The weighers that count in a batch. The multiplier of each is a number for all hosts, or an array with one for
+    each set of aggregates.
+
+    `compares`: some weigher compares the hosts that qualify with each other, and must not see any other.
+    """
+
+    weighers: Sequence[tuple[Weigher, float | Floats]]
+    compares: bool
+    multipliers_differ: bool
+
+
+def weighing_by(weighers: Sequence[Weigher], metadata: HostAggregates) -> Weighing:
+    counting: list[tuple[Weigher, float | Floats]] = []
+    for each in weighers:
+        own = metadata.numbers(multiplier_key(each), each.multiplier) if metadata.has_multipliers else None
+        if own is not None or each.multiplier:
+            counting.append((each, each.multiplier if own is None else own))
+    compares = any(hasattr(each, "among") for each, _ in counting)
+    return Weighing(counting, compares, metadata.has_multipliers)
+
+
+class _Scale(NamedTuple):
+    """How the weights of one weigher become bands: `least`, the lowest weight, gives 0 bands, and each 1 of weight
+    above it gives `factor` bands. `factor` is a number for all hosts, or an array with one for each set of aggregates.
+    """
+
+    weigher: Weigher
+    least: float
+    factor: float | Floats
 
 
 class Best(NamedTuple):
@@ -55,29 +94,38 @@ class Scoring:
         self.hosts = hosts
         self.qualify = qualify
         self._preferences = preferences
-        self._scales: list[Scale] = []
-        weights: list[Floats | Ints | None] = []
+        self._scales: list[_Scale] = []
+        weights: list[Floats | Ints] = []
         for each, multiplier in weighing.weighers:
-            weigher = compared(each, hosts, spec)
+            # Such a weigher sees all hosts that qualify once, and returns one that judges each of them alone.
+            weigher: Weigher = each.among(hosts, spec) if hasattr(each, "among") else each
             own = weigher.weigh(hosts, spec)
             if own is None:
                 continue
-            highest = most(own, qualify)
-            lowest = least(own, qualify) if weigher.minimum is None else weigher.minimum
+            highest = _most(own, qualify)
+            lowest = _least(own, qualify) if weigher.minimum is None else weigher.minimum
             # A weigher that gives all hosts the same weight does not count.
             if highest > lowest:
-                self._scales.append(Scale(weigher, lowest, multiplier / (highest - lowest) / BAND))
+                self._scales.append(_Scale(weigher, lowest, multiplier / (highest - lowest) / BAND))
                 weights.append(own)
-        self._bands = weighing.bands(hosts, self._scales, spec, weights)
+        if weighing.compares or weighing.multipliers_differ:
+            self._bands = self._bands_of(hosts, weights)
+        else:
+            # Specs that differ in their amounts alone are mostly weighed alike.
+            read = [getattr(spec, field) for scale in self._scales for field in scale.weigher.reads]
+            self._bands = hosts.kept(
+                ("bands", *[(id(each), *on_scale) for each, *on_scale in self._scales], *read),
+                lambda some: self._bands_of(some, weights if some is hosts else self._weights_of(some)),
+            )
         # The first band ends with the best host, so that hosts close to it are its equals.
-        self._top = most(self._bands, qualify) + _ROUNDING
+        self._top = _most(self._bands, qualify) + _ROUNDING
 
     def scores(self, hosts: Hosts) -> Ints:
         """The score of each host. Its upper bits say how many bands the host is below the best one; its lower bits
         decide between hosts of one band, by the worker's own preference.
         """
-        weights = weights_on(self._scales, hosts, self.spec)
-        return self._scores_of(bands_on(self._scales, hosts, weights), self._preferences.values[hosts.rows])
+        bands = self._bands_of(hosts, self._weights_of(hosts))
+        return self._scores_of(bands, self._preferences.values[hosts.rows])
 
     def best(self, count: int, among: Flags | None) -> Best:
         """The best hosts, at most `count`: among those with a flag in `among`, or among all if that is None."""
@@ -127,6 +175,18 @@ class Scoring:
                 return near.nonzero()[0]
         return np.arange(len(bands)) if among is None else among.nonzero()[0]
 
+    def _weights_of(self, hosts: Hosts) -> Sequence[Floats | Ints | None]:
+        return [scale.weigher.weigh(hosts, self.spec) for scale in self._scales]
+
+    def _bands_of(self, hosts: Hosts, weights: Sequence[Floats | Ints | None]) -> Floats:
+        """By how many bands each host is better than one that has the least weight of each weigher."""
+        bands = np.zeros(len(hosts))
+        for (_, lowest, factor), own in zip(self._scales, weights, strict=True):
+            if own is not None:
+                each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
+                bands += (own - lowest if lowest else own) * each
+        return bands
+
     def _scores_of(self, bands: Floats, preferences: Ints) -> Ints:
         below = bands - self._top
         scores = np.ceil(below, out=below).astype(np.int64)
@@ -135,16 +195,30 @@ class Scoring:
         return scores
 
 
+def _most(values: Floats | Ints, qualify: Flags | None) -> float:
+    """The largest value among the hosts that qualify, or among all if `qualify` is None."""
+    at = int(values.argmax())
+    return float(values[at] if qualify is None or qualify[at] else values[qualify].max())
+
+
+def _least(values: Floats | Ints, qualify: Flags | None) -> float:
+    """The smallest value among the hosts that qualify, or among all if `qualify` is None."""
+    at = int(values.argmin())
+    return float(values[at] if qualify is None or qualify[at] else values[qualify].min())
+
+
 class ScoresByCount:
-    """For each host of a pool its score after 0, 1, 2 and more instances of a spec, until it is full."""
+    """For each host of a pool its score after 0, 1, 2 and more instances of a spec, until it is full. `filters` are those
+    that are called again after every choice.
+    """
 
     def __init__(
-        self, draft: Draft, scoring: Scoring, filters: tuple[Filter, ...], pool: Rows, instances: int
+        self, draft: Draft, scoring: Scoring, filters: Sequence[Filter], pool: Rows, instances: int
     ) -> None:
         self._draft = draft
         self._spec = scoring.spec
         self._amounts = dict(scoring.spec.amounts)
-        self._filters = [one for one in filters if one.is_per_instance]
+        self._filters = filters
         self._scoring = scoring
         self._pool = pool
         self._highest = instances + 1

@@ -10,8 +10,7 @@ from placement_worker.core.candidates.columns import Floats, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.hosts.room import room_on, together
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.qualifying import passing
+from scheduler_worker.core.choosing.plugins import Plugins, passing
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 

@@ -25,7 +25,9 @@ class TraitsFilter(Filter):
             asked = tuple([trait for group in spec.groups for trait in group.required])
             # Amounts do not count here.
             return hosts.kept(
-                (self.name, spec.required, spec.forbidden, asked), lambda: _may_pass(hosts, spec, asked)
+                (self.name, spec.required, spec.forbidden, asked),
+                lambda every: _may_pass(every, spec, asked),
+                is_steady=True,
             )
         passed = _passing_by_columns(hosts, spec)
         if not hosts.some_are_searched(spec):

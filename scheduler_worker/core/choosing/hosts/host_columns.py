@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,10 @@ from scheduler_worker.core.picture.aggregates import HostAggregates, Judge
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.requests import InstanceSpec
 
-# Of more hosts, all hosts are looked at: that costs less.
-LOOKED_AT_AGAIN_MAX = 32
+# Each has an entry for each host.
+KEPT_MAX = 64
+# If more than this part of all hosts took an instance, all are asked again: that costs less.
+_ASKED_AGAIN_PART = 1 / 8
 
 
 class Searching(Enum):
@@ -81,16 +82,30 @@ class Hosts:
         """The entries of one of the `columns` for these hosts."""
         return column[: self.columns.rows] if self._rows is None else column[self._rows]
 
-    def kept(self, question: Hashable, answer: Callable[[], Flags]) -> Flags:
-        """The result of `answer` for these hosts. If they are all hosts, it is kept under `question` for the whole
-        batch; so it must not depend on what the batch takes.
+    def kept(
+        self, question: Hashable, answer: Callable[["Hosts"], NDArray[Scalar]], *, is_steady: bool = False
+    ) -> NDArray[Scalar]:
+        """The result of `answer` for these hosts; callers must not write into the array. If they are all hosts, it is
+        kept for the batch under `question`, since the specs of a batch often ask the same.
+
+        Hosts that took an instance since are asked again. Not if the answer `is_steady`: it does not depend on what the
+        batch takes.
         """
         if self._rows is not None:
-            return answer()
-        kept = self._draft.kept_answers
-        if question not in kept:
-            kept[question] = answer()
-        return kept[question]
+            return answer(self)
+        kept, takers = self._draft.kept, self._draft.takers
+        values, seen = kept.pop(question, (None, 0))
+        if values is None or (not is_steady and len(takers) - seen > len(self) * _ASKED_AGAIN_PART):
+            values = answer(self)
+        elif not is_steady and seen < len(takers):
+            values = values.copy()
+            some = Hosts(self._draft, np.array(takers[seen:], dtype=np.intp), search=self.search)
+            values[some.rows] = answer(some)
+        if len(kept) >= KEPT_MAX:
+            # The one that was asked for the longest time ago.
+            del kept[next(iter(kept))]
+        kept[question] = values, len(takers)
+        return values
 
     def rows_at(self, positions: Rows) -> Rows:
         return positions if self._rows is None else self._rows[positions]
@@ -245,31 +260,18 @@ class Hosts:
 
     def giving(self, resource: str, amount: int) -> Flags:
         """The hosts that have this amount free, and whose inventories allow it: min_unit, max_unit and step_size.
-        Callers must not write into the array: the answer about all hosts is kept, since specs of a batch often ask for
-        the same amount.
+        Callers must not write into the array.
         """
-        if self._rows is not None:
-            return self._look_up_giving(resource, amount)
-        kept, takers = self._draft.giving, self._draft.takers
-        flags, seen = kept.get((resource, amount), (None, 0))
-        if flags is None or len(takers) - seen > LOOKED_AT_AGAIN_MAX:
-            flags = self._look_up_giving(resource, amount)
-        elif seen < len(takers):
-            free = self.free(resource)
-            for row in takers[seen:]:
-                # In a batch, free amounts only become less.
-                if free.item(row) < amount:
-                    flags[row] = False
-        kept[resource, amount] = flags, len(takers)
-        return flags
-
-    def _look_up_giving(self, resource: str, amount: int) -> Flags:
-        giving: Flags = self.free(resource) >= amount
         stock = self.columns.stocks.get(resource)
-        if stock is not None and stock.has_limits:
-            # Without an inventory nothing is free.
-            giving &= stock.allowing(amount, self.rows)
-        return giving
+
+        def gives(hosts: Hosts) -> Flags:
+            giving: Flags = hosts.free(resource) >= amount
+            if stock is not None and stock.has_limits:
+                # Without an inventory nothing is free.
+                giving &= stock.allowing(amount, hosts.rows)
+            return giving
+
+        return self.kept(("gives", resource, amount), gives)
 
     # Compound hosts
 
@@ -311,7 +313,9 @@ class Hosts:
         shared = self.compounds.pools.most_at_first(resource)
         if shared is None:
             return None
-        return self.kept(("shared", resource, amount), partial(np.greater_equal, self.of(shared), amount))
+        return self.kept(
+            ("shared", resource, amount), lambda hosts: hosts.of(shared) >= amount, is_steady=True
+        )
 
     def may_have_all(self, traits: Iterable[str]) -> Flags:
         """The hosts whose trees have all of these traits. A trait that any pool has is not looked for, since a host may
@@ -321,8 +325,8 @@ class Hosts:
         return self.with_all(tuple([trait for trait in dict.fromkeys(traits) if trait not in of_pools]))
 
     def some_are_searched(self, spec: InstanceSpec) -> bool:
-        """Must the providers of any host be searched for this spec, since the host's columns do not say enough?"""
-        return bool(spec.groups) or self._draft.has_compound
+        """Must the providers of any host be searched for this spec?"""
+        return self._draft.must_search(spec)
 
     def found(self, needs: Needs) -> Found:
         """The result of the search of all hosts that must be searched for these needs, by the rows of the picture."""

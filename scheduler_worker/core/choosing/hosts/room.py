@@ -13,8 +13,7 @@ import numpy as np
 from placement_worker.core.candidates.columns import Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.qualifying import passing
+from scheduler_worker.core.choosing.plugins import Plugins, passing
 from scheduler_worker.core.requests import InstanceSpec
 
 FIT_MAX = 1_000_000
@@ -62,14 +61,13 @@ def together(counts: Ints, spec: InstanceSpec) -> int:
 
 
 def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Ints:
-    filters = [one for one in plugins.filters if one.is_per_instance]
     amounts = dict(spec.amounts)
     least = np.ones(len(rows), dtype=np.int64)
     most = np.full(len(rows), FIT_MAX, dtype=np.int64)
     while (least < most).any():
         middle = (least + most + 1) // 2
         hosts = Hosts(draft, rows, middle - 1, amounts)
-        passed = passing(hosts, spec, filters, hosts.everyone())
+        passed = passing(hosts, spec, plugins.per_instance, hosts.everyone())
         least = np.where(passed, middle, least)
         most = np.where(passed, most, middle - 1)
     return least

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from bus.messages.planning import Relaxation
 from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 
@@ -177,4 +177,6 @@ class _Counting:
             self._trees += self._draft.hosts if spec.groups else self._compounds
         if self._trees > TREES_MAX or self._passes > PASSES_MAX:
             return 0
-        return int(np.count_nonzero(Qualifying(self._draft, self._plugins).of(spec)))
+        return int(
+            np.count_nonzero(self._plugins.qualifying(Hosts(self._draft, search=Searching.TOGETHER), spec))
+        )
