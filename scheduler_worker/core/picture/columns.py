@@ -4,14 +4,15 @@ Arrays are longer than the number of rows, and are doubled when rows run out; re
 only read for single hosts are in lists, which are faster for that.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bus.message import ProviderId
-from bus.messages.hosts import Supported
-from placement_worker.core.candidates.columns import BitSets, Flags, Floats, Ints, Rows, Stock, longer
+from bus.messages.hosts import NODE, HostState, Supported
+from placement_worker.core.candidates.columns import BitSets, Floats, Ints, Scalar, Stock, longer
 from scheduler_worker.core.picture.image_caches import ImageCaches
 
 ROWS_AT_FIRST = 64
@@ -83,46 +84,60 @@ class HostProfile(NamedTuple):
     capabilities: tuple[tuple[str, str], ...] = ()
 
 
+class Column(Generic[Scalar]):
+    """One fact about hosts: an array of numbers of this kind, with an entry for each host's row. A new row has 0.
+
+    `told` gives the entry of a host in the host registry, if the registry tells this fact.
+    """
+
+    def __init__(self, kind: type[Scalar], told: Callable[[HostState], int] | None = None) -> None:
+        self.kind = kind
+        self.told = told
+
+    def __get__(self, columns: object, owner: type) -> NDArray[Scalar]:
+        raise AttributeError("an instance of PictureColumns has the array under this name")
+
+
 class PictureColumns:
-    """The facts about all hosts as arrays, each with one entry for each host's row. A new row has zeros."""
+    """The facts about all hosts. A new fact is one line here; if the registry does not tell it, the picture writes it."""
 
     # The row belongs to a host.
-    present: Flags
+    present = Column(np.bool_)
     # The host registry knows the host.
-    registered: Flags
-    up: Flags
-    enabled: Flags
+    registered = Column(np.bool_, lambda _: True)
+    up = Column(np.bool_, lambda host: host.up)
+    enabled = Column(np.bool_, lambda host: host.setting.mode == "up")
     # Placement has its provider tree, with or without children.
-    provided: Flags
-    nested: Flags
+    provided = Column(np.bool_)
+    nested = Column(np.bool_)
     # The host registry and placement name the same cell for it.
-    consistent: Flags
+    consistent = Column(np.bool_)
     # It is a bare-metal node.
-    node: Flags
+    node = Column(np.bool_, lambda host: host.kind == NODE)
     # The row of its root in the provider index; -1 without a provider.
-    root: Rows
-    cell: Ints
+    root = Column(np.intp)
+    cell = Column(np.int64)
     # The zone of its aggregates; else the one that the host reports.
-    zone: Ints
+    zone = Column(np.int64)
     # The code of the set of its root provider's aggregates.
-    aggregates: Ints
+    aggregates = Column(np.int64)
     # The code of the set of projects that may use it; the empty set stands for all.
-    projects: Ints
+    projects = Column(np.int64)
     # The code of its `HostProfile`.
-    profile: Ints
-    hypervisor_version: Ints
+    profile = Column(np.int64)
+    hypervisor_version = Column(np.int64, lambda host: host.hypervisor_version)
     # How many instances placement counts there.
-    consumers: Ints
+    consumers = Column(np.int64)
     # How many choices of this scheduler for it are unanswered.
-    holding: Ints
-    io_ops: Ints
-    failed_builds: Ints
+    holding = Column(np.int64)
+    io_ops = Column(np.int64, lambda host: host.io_ops)
+    failed_builds = Column(np.int64, lambda host: host.failed_builds)
 
     def __init__(self) -> None:
         self.rows = 0
         self._length = ROWS_AT_FIRST
-        for name, kind in _ARRAYS.items():
-            setattr(self, name, np.zeros(self._length, dtype=kind))
+        for name, each in _ARRAYS.items():
+            setattr(self, name, np.zeros(self._length, dtype=each.kind))
         # NaN where a host does not report the metric.
         self.metrics: dict[str, Floats] = {}
         self.images = ImageCaches()
@@ -170,9 +185,14 @@ class PictureColumns:
             self.traits.put(row, self.traits_of[row], traits)
             self.traits_of[row] = traits
 
-    def put_profile(self, row: int, profile: HostProfile) -> None:
-        self.profile[row] = self.profiles.code(profile)
-        self.hypervisor_version[row] = profile.hypervisor_version
+    def put_host(self, row: int, host: HostState | None) -> None:
+        """Write what the host registry tells of the host in this row; None if the registry does not have it."""
+        for name, each in _ARRAYS.items():
+            if each.told is not None:
+                getattr(self, name)[row] = 0 if host is None else each.told(host)
+        self.kinds[row] = host.kind if host else ""
+        self.projects[row] = self.project_sets.code(host.projects if host and host.kind == NODE else ())
+        self.profile[row] = self.profiles.code(_profile_of(host) if host else HostProfile())
         if len(self.profiles.names) > max(PROFILES_KEPT, 2 * self.rows):
             self._recode_profiles()
 
@@ -217,7 +237,13 @@ class PictureColumns:
             stock.grow(length)
 
 
-_ARRAYS = {
-    name: {Flags: np.bool_, Rows: np.intp, Ints: np.int64}[kind]
-    for name, kind in PictureColumns.__annotations__.items()
-}
+_ARRAYS = {name: each for name, each in vars(PictureColumns).items() if isinstance(each, Column)}
+
+
+def _profile_of(host: HostState) -> HostProfile:
+    return HostProfile(
+        host.hypervisor_type,
+        host.hypervisor_version,
+        host.supports,
+        tuple(sorted(host.capabilities.items())),
+    )

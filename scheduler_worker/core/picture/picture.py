@@ -17,7 +17,7 @@ from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from scheduler_worker.core.picture.aggregates import HostAggregates
-from scheduler_worker.core.picture.columns import HostProfile, PictureColumns, PictureStock
+from scheduler_worker.core.picture.columns import PictureColumns, PictureStock
 from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.preferences import HostPreferences, preferences_of
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
@@ -404,16 +404,8 @@ class Picture:
     def _write_registry(self, row: int, host: HostState | None) -> None:
         columns = self.columns
         self.touched.add((row,))
-        columns.registered[row] = host is not None
-        columns.up[row] = host is not None and host.up
-        columns.enabled[row] = host is not None and host.setting.mode == "up"
-        columns.io_ops[row] = host.io_ops if host else 0
-        columns.failed_builds[row] = host.failed_builds if host else 0
-        columns.put_profile(row, _profile_of(host) if host else HostProfile())
+        columns.put_host(row, host)
         self._write_zone(row, host)
-        kind = columns.kinds[row] = host.kind if host else ""
-        columns.node[row] = kind == NODE
-        columns.projects[row] = columns.project_sets.code(host.projects if host and kind == NODE else ())
 
     def _write_zone(self, row: int, host: HostState | None) -> None:
         columns = self.columns
@@ -493,12 +485,3 @@ class Picture:
             self._shared_names.add(name)
         else:
             self._shared_names.discard(name)
-
-
-def _profile_of(host: HostState) -> HostProfile:
-    return HostProfile(
-        host.hypervisor_type,
-        host.hypervisor_version,
-        host.supports,
-        tuple(sorted(host.capabilities.items())),
-    )
