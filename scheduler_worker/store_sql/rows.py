@@ -8,34 +8,21 @@ reasons of failures.
 import struct
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from bus.messages.build import (
-    AttemptFailed,
-    ClaimRefused,
-    Flavor,
-    FlavorPassedOver,
-    InstanceId,
-    InstanceState,
-    Move,
-    NoValidHost,
-    Rebuild,
-    RequestId,
-    Waiting,
-)
-from bus.messages.cell import Choice, PlaceInCell
+from bus.messages.build import InstanceId, InstanceState, RequestId
+from bus.messages.cell import PlaceInCell
 from bus.sql import RowColumns, Values
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import (
     DELETED,
     NO_REQUEST,
     PLACED,
-    HostDecision,
     InstanceRow,
-    KeptMove,
 )
 from scheduler_worker.tables import instances, notes
 
@@ -86,34 +73,26 @@ class _Given(Struct, frozen=True, array_like=True):
     by: str = ""
 
 
-class _Troubles(Struct, frozen=True, array_like=True):
-    failures: tuple[AttemptFailed, ...]
-    refusals: tuple[ClaimRefused, ...]
-    no_valid_host: NoValidHost | None
-    reason: str
-    keeps_share: bool = False
-    # None for most instances, too.
-    rebuild: Rebuild | None = None
-    changes: tuple[RequestId, ...] = ()
-    # In the column of the troubles: a column of its own would cost as much as both.
-    decision: HostDecision | None = None
-    waiting: Waiting | None = None
-    move: Move | None = None
-    choices: tuple[Choice, ...] = ()
-    resized_spec: bytes = b""
-    next_spec: bytes = b""
-    change_digests: tuple[bytes, ...] = ()
-    flavor: Flavor | None = None
-    passed_over: tuple[FlavorPassedOver, ...] = ()
-    move_decision: HostDecision | None = None
-    kept_move: KeptMove | None = None
-
+# The values of a row, or of its state, that the column `troubles` has, encoded in this order. A new one is added at the
+# end, and rows of earlier releases lack it. The decision is among them because a column of its own would cost as much as
+# all of these.
+_TROUBLES = (
+    *("failures", "refusals", "no_valid_host", "reason", "keeps_share", "rebuild", "changes", "decision"),
+    *("waiting", "move", "choices", "resized_spec", "next_spec", "change_digests", "flavor", "passed_over"),
+    *("move_decision", "kept_move"),
+)
+_OF_STATE = {each.name: each for each in structs.fields(InstanceState)}
+_FIELDS = _OF_STATE | {each.name: each for each in structs.fields(InstanceRow)}
+_Troubles = msgspec.defstruct(
+    "_Troubles", [(name, _FIELDS[name].type, _FIELDS[name].default) for name in _TROUBLES], array_like=True
+)
+_troubles_of = attrgetter(*[f"told.{name}" if name in _OF_STATE else name for name in _TROUBLES])
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _given = msgspec.msgpack.Decoder(_Given).decode
 _order = msgspec.msgpack.Decoder(PlaceInCell).decode
 _troubles = msgspec.msgpack.Decoder(_Troubles).decode
-_NO_TROUBLES = _Troubles((), (), None, "")
+_NO_TROUBLES = structs.astuple(_Troubles())
 
 
 def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
@@ -143,17 +122,7 @@ def event_values(event: CellEvent) -> Values:
 def _changing_values(row: InstanceRow) -> Values:
     told = row.told
     changed_at = told.changed_at or row.issued_at
-    has_troubles = (
-        told.reason
-        or told.failures
-        or told.refusals
-        or told.no_valid_host
-        or told.keeps_share
-        or row.changes
-        or row.decision
-        or told.waiting
-        or told.passed_over
-    )
+    troubles = _troubles_of(row)
     return (
         told.state,
         told.sequence,
@@ -166,30 +135,7 @@ def _changing_values(row: InstanceRow) -> Values:
         changed_at if told.state == DELETED else None,
         told.sequence if row.unsaid else None,
         None if row.order is None else _encode(row.order),
-        _encode(
-            _Troubles(
-                told.failures,
-                told.refusals,
-                told.no_valid_host,
-                told.reason,
-                told.keeps_share,
-                told.rebuild,
-                row.changes,
-                row.decision,
-                told.waiting,
-                told.move,
-                row.choices,
-                row.resized_spec,
-                row.next_spec,
-                row.change_digests,
-                told.flavor,
-                told.passed_over,
-                row.move_decision,
-                row.kept_move,
-            )
-        )
-        if has_troubles
-        else None,
+        None if troubles == _NO_TROUBLES else _encode(troubles),
     )
 
 
@@ -198,7 +144,7 @@ def row_of(read: Values) -> InstanceRow:
     id_, request_id, project, given, state, sequence, heard, *others = read
     cell, host, attempt, changed_at, unsaid, troubles, *order = others
     was_given = _given(given)
-    had = _NO_TROUBLES if troubles is None else _troubles(troubles)
+    had = {} if troubles is None else structs.asdict(_troubles(troubles))
     told = InstanceState(
         id=InstanceId(id_),
         request_id=NO_REQUEST if request_id is None else RequestId(request_id),
@@ -209,17 +155,8 @@ def row_of(read: Values) -> InstanceRow:
         attempt=attempt,
         name=was_given.name,
         project=project or "",
-        failures=had.failures,
-        refusals=had.refusals,
-        no_valid_host=had.no_valid_host,
-        reason=had.reason,
         changed_at=changed_at,
-        keeps_share=had.keeps_share,
-        rebuild=had.rebuild,
-        waiting=had.waiting,
-        move=had.move,
-        flavor=had.flavor,
-        passed_over=had.passed_over,
+        **{name: value for name, value in had.items() if name in _OF_STATE},
     )
     return InstanceRow(
         told=told,
@@ -228,16 +165,9 @@ def row_of(read: Values) -> InstanceRow:
         order=_order(order[0]) if any(order) else None,
         heard=heard,
         unsaid=unsaid is not None,
-        changes=had.changes,
-        change_digests=had.change_digests,
-        choices=had.choices,
         spec=was_given.spec,
         by=was_given.by,
-        resized_spec=had.resized_spec,
-        next_spec=had.next_spec,
-        decision=had.decision,
-        move_decision=had.move_decision,
-        kept_move=had.kept_move,
+        **{name: value for name, value in had.items() if name not in _OF_STATE},
     )
 
 
