@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 
 from bus.messages.applications import AskApplications, SetApplication
-from bus.messages.build import BuildInstance
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from bus.workers.handling import Handlers, ReadOnly, Weighed
+from bus.workers.handling import Handlers, ReadOnly
 from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.questions import aggregate_questions
@@ -24,7 +23,6 @@ from scheduler_worker.applications import Applications
 from scheduler_worker.cells.questions import cell_questions
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.hosts.handlers import host_order_handlers, host_questions, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.questions.history import history_questions
@@ -45,9 +43,6 @@ from scheduler_worker.store import SchedulerStore
 
 Clock = Callable[[], datetime]
 
-# A batch of requests builds at most so many instances in one transaction, or is a single request.
-INSTANCES_AT_ONCE_MAX = 2_000
-
 
 def request_handlers(
     builder: Builder,
@@ -64,9 +59,7 @@ def request_handlers(
 ) -> Handlers:
     """Handlers of orders that clients and operators send."""
     return {
-        BuildInstance: Weighed(
-            builder.on_builds, lambda build: min(max(build.count, 1), COUNT_MAX), INSTANCES_AT_ONCE_MAX
-        ),
+        **builder.handlers(),
         **instance_order_handlers(
             picture, clock, know_hosts, rebuild_timeout_s=settings.node_request_timeout_s
         ),

@@ -17,7 +17,6 @@ from typing import Protocol
 from uuid import UUID
 
 import msgspec
-from msgspec import structs
 
 from bus.broker import PARCEL_BYTES_MAX
 from bus.errors import WrongAnswer
@@ -43,8 +42,8 @@ from bus.messages.placement import (
 from placement_worker.core.claims_together import places_in_pages
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.refusals.verdicts import after_verdict, refused_by_group
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, SearchRefused
+from scheduler_worker.core.choosing.refusals.verdicts import after_refusal, refused_by_group
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
@@ -166,9 +165,7 @@ class TogetherFinder:
         if isinstance(verdict, AllClaimed):
             for one in searches:
                 self._picture.granted(*one.key)
-                outcome = after_verdict(Claimed(), _chosen(one))
-                assert isinstance(outcome, Holds), "a claim that is granted is held"
-                one.outcome = structs.replace(outcome, is_new=verdict.is_new)
+                one.granted(is_new=verdict.is_new)
             return ""
         self._give_back(searches)
         why = ""
@@ -200,11 +197,10 @@ class TogetherFinder:
                     known = self._registry.get(by.host)
                     reason = refused_by_group(by, str(by.host) if known is None else known.name).reason
                 case verdict:
-                    step = after_verdict(verdict, there)
+                    step = after_refusal(verdict)
                     if isinstance(step, SearchRefused | EndedElsewhere):
                         one.outcome = step
                         continue
-                    assert not isinstance(step, Holds | NoValidHost), "a refusal finds no host"
                     reason = step.reason
             one.refusals.append(ClaimRefused(host=there.choice.name, reason=reason))
             why = why or f"{there.choice.name}: {reason}"

@@ -45,7 +45,7 @@ from scheduler_worker.core.choosing.refusals.verdicts import (
     OtherHost,
     SameHostAgain,
     adopted,
-    after_verdict,
+    after_refusal,
     amounts_of,
     refused_by_group,
 )
@@ -372,8 +372,9 @@ class Claimer:
         """
         if isinstance(verdict, Claimed):
             self._picture.granted(*one.key)
-        else:
-            self._picture.drop((one.key,))
+            one.granted()
+            return False
+        self._picture.drop((one.key,))
         needs_more = isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
         step: Outcome | SameHostAgain | OtherHost | NewChoice
         match verdict:
@@ -384,7 +385,7 @@ class Claimer:
                 known = self._registry.get(verdict.host)
                 step = refused_by_group(verdict, str(verdict.host) if known is None else known.name)
             case _:
-                step = after_verdict(verdict, chosen)
+                step = after_refusal(verdict)
         if isinstance(step, SameHostAgain | OtherHost | NewChoice):
             limits = self._settings
             way = self._other_way(one, chosen, verdict)

@@ -21,7 +21,7 @@ from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortf
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, OtherHost, SameHostAgain
-from scheduler_worker.core.instances.outcomes import FlavorFound, Outcome, SearchRefused
+from scheduler_worker.core.instances.outcomes import FlavorFound, Holds, Outcome, SearchRefused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import Alternative, InstanceSpec
@@ -172,6 +172,20 @@ class Search:
             issued_at=self.issued_at,
             share=nothing,
             project=self.build.project,
+        )
+
+    def granted(self, *, is_new: bool = True) -> None:
+        """Placement has granted the claim of the chosen host, now or, if it is not new, at an earlier try."""
+        chosen = self.chosen
+        assert chosen is not None, "a host is chosen before it is claimed"
+        self.outcome = Holds(
+            chosen.cell,
+            FIRST_ATTEMPT,
+            chosen.choice,
+            chosen.alternates,
+            is_new=is_new,
+            hosts=chosen.hosts,
+            qualified=chosen.qualified,
         )
 
     def try_other_way(self, way: Choice, by: OtherHost, *, claims_max: int) -> None:

@@ -15,7 +15,7 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Alternative, with_specs
 from scheduler_worker.requests.answering import rejection
-from scheduler_worker.requests.groups import group_of
+from scheduler_worker.requests.named_by_requests import group_of
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.store import SchedulerStore
 

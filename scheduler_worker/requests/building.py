@@ -26,13 +26,14 @@ import msgspec
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId
-from bus.workers.handling import Received, Said, Tell
+from bus.workers.handling import Handlers, Received, Said, Tell, Weighed
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.messages import release_of
 from scheduler_worker.core.instances.outcomes import Holds, SearchRefused, Timeouts, after_search
 from scheduler_worker.core.instances.rows import ACCEPTED, WAITING, InstanceRow, KeptRequest
+from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
@@ -41,9 +42,8 @@ from scheduler_worker.requests.answering import (
     rejected,
     taken_instances,
 )
-from scheduler_worker.requests.groups import with_groups
 from scheduler_worker.requests.instance_ids import instance_ids_of
-from scheduler_worker.requests.neighbours import with_neighbours
+from scheduler_worker.requests.named_by_requests import with_groups, with_neighbours
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
@@ -56,6 +56,9 @@ from scheduler_worker.store import (
     SchedulerStore,
     SchedulerTransaction,
 )
+
+# A batch of requests builds at most so many instances in one transaction, or is a single request.
+INSTANCES_AT_ONCE_MAX = 2_000
 
 _encoded = msgspec.msgpack.Encoder().encode
 
@@ -79,28 +82,23 @@ class Builder:
         self._clock = clock
         self._settings = settings
 
+    def handlers(self) -> Handlers:
+        return {BuildInstance: Weighed(self.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX)}
+
     async def on_builds(
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        said: list[Said] = []
-        valid: list[ValidRequest] = []
-        came_back_too_late = []
         now = self._clock()
-        for ask in asks:
-            read = self._reader.read(ask, now)
-            if isinstance(read, ValidRequest):
-                valid.append(read)
-                continue
-            said += rejected(ask, read)
-            if read.field == SENT_AT and ask.attempts:
-                # An earlier try may have claimed for it, and died before it wrote that down.
-                came_back_too_late.append(ask)
-        valid, unknown = await with_neighbours(self._store, valid)
-        for request, why in unknown:
-            said += rejected(request.ask, why)
-            if request.ask.attempts:
-                came_back_too_late.append(request.ask)
-        valid = await with_groups(self._store, valid)
+        read = [self._reader.read(ask, now) for ask in asks]
+        valid = [each for each in read if isinstance(each, ValidRequest)]
+        invalid = [(ask, why) for ask, why in zip(asks, read, strict=True) if isinstance(why, BuildRejected)]
+        said = [each for ask, why in invalid for each in rejected(ask, why)]
+        came_back_too_late = [ask for ask, why in invalid if why.field == SENT_AT]
+        if any(request.names_others for request in valid):
+            valid, unknown = await with_neighbours(self._store, valid)
+            said += [each for request, why in unknown for each in rejected(request.ask, why)]
+            came_back_too_late += [request.ask for request, _ in unknown]
+            valid = await with_groups(self._store, valid)
         builds = _builds(valid, now, self._settings)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once(
@@ -115,7 +113,9 @@ class Builder:
             for each in build.requests:
                 said += _answered(each, build, transaction)
         for ask in came_back_too_late:
-            said += await released_unless_held(ask, transaction, self._clock())
+            if ask.attempts:
+                # An earlier try may have claimed for it, and died before it wrote that down.
+                said += await released_unless_held(ask, transaction, self._clock())
         return said
 
     async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
@@ -294,6 +294,10 @@ class _Build:
         decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
+
+
+def _instances_of(build: BuildInstance) -> int:
+    return min(max(build.count, 1), COUNT_MAX)
 
 
 async def _accept(

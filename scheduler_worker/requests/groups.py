@@ -1,23 +1,17 @@
-"""Server groups: orders to create and delete them, questions about them, and the groups that build requests name.
-
-When a build request comes, the group that it names is looked up. If there is no such group, the request is accepted all
-the same, and its instances end in error. It is not rejected, since a request may be delivered once more after its group
-was deleted, and must then get the same answer.
-"""
+"""Server groups: orders to create and delete them, and questions about them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected, JoinedGroup
+from bus.messages.build import BuildRejected
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
 from bus.messages.placement import ServerGroup
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejection
-from scheduler_worker.requests.request_reader import ValidRequest
 from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore
 
 MEMBERS_MAX = 1000
@@ -66,42 +60,6 @@ def group_questions(
         return [Answer(ask, await _found(store, picture, ask.message)) for ask in asks]
 
     return {AskGroups: ReadOnly(on_ask)}
-
-
-async def group_of(store: SchedulerStore, build: BuildInstance, named: JoinedGroup) -> ServerGroup | str:
-    """The group that a request names; or why the request cannot join it."""
-    found = await store.groups(GroupQuery(ids=(named.id,)))
-    return _joined(build, named, found[0] if found else None)
-
-
-async def with_groups(store: SchedulerStore, requests: Sequence[ValidRequest]) -> list[ValidRequest]:
-    """The requests, each with the group that it names, or with the reason why it cannot join it."""
-    ids = {group.id.int: group.id for each in requests if (group := each.ask.message.group) is not None}
-    if not ids:
-        return list(requests)
-    known = {each.definition.id.int: each for each in await store.groups(GroupQuery(ids=tuple(ids.values())))}
-    return [_with_group(each, known) for each in requests]
-
-
-def _with_group(request: ValidRequest, known: dict[int, KnownGroup]) -> ValidRequest:
-    build = request.ask.message
-    if build.group is None:
-        return request
-    joined = _joined(build, build.group, known.get(build.group.id.int))
-    if isinstance(joined, str):
-        return structs.replace(request, unjoined=joined)
-    return request.with_specs(lambda spec: structs.replace(spec, server_group=joined))
-
-
-def _joined(build: BuildInstance, named: JoinedGroup, group: KnownGroup | None) -> ServerGroup | str:
-    if group is None or group.project not in ("", build.project):
-        return f"group.id is {named.id}: there is no such server group, or it is another project's: create it first"
-    definition = group.definition
-    if named.policy not in (None, definition.policy):
-        return f"group.policy is {named.policy!r}: the group's is {definition.policy!r}"
-    if named.max_per_host not in (None, definition.max_per_host):
-        return f"group.max_per_host is {named.max_per_host}: the group's is {definition.max_per_host}"
-    return definition
 
 
 async def _found(store: SchedulerStore, picture: Picture, question: AskGroups) -> GroupsFound:

@@ -48,6 +48,12 @@ class ValidRequest(Struct, frozen=True, eq=False):
     unjoined: str = ""
     alternatives: tuple[Alternative, ...] = ()
 
+    @property
+    def names_others(self) -> bool:
+        """Does it name instances or a server group, which must be looked up?"""
+        build = self.ask.message
+        return bool(build.group or build.different_host or build.same_host)
+
     def with_specs(self, change: Callable[[InstanceSpec], InstanceSpec]) -> "ValidRequest":
         """The request with this change of the spec of each flavor."""
         spec, alternatives = change(self.spec), with_specs(self.alternatives, change)

@@ -3,7 +3,7 @@
 The tables must exist: `bus.sql.upgrade(url, "scheduler_worker")` creates them. However large a batch is, it takes the
 same number of statements.
 
-    accepting.py        requests, each written once
+    conflicts.py        new requests of which some rows are there already
     rows.py             an instance's columns, the hot statements, and the codec
     rare_statements.py  statements on instances and notes that are not hot, and pruning
     hosts.py            rows of hosts
@@ -31,11 +31,11 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    Known,
     NewRequest,
     SchedulerTransaction,
 )
 from scheduler_worker.store_sql import rare_statements, waiting
-from scheduler_worker.store_sql.accepting import accept
 from scheduler_worker.store_sql.aggregates import (
     find_aggregates,
     forget_aggregate,
@@ -45,6 +45,7 @@ from scheduler_worker.store_sql.aggregates import (
 )
 from scheduler_worker.store_sql.applications import find_applications, set_application
 from scheduler_worker.store_sql.cells import count_by_cell, find_cells, save_cells
+from scheduler_worker.store_sql.conflicts import judge_conflicts
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
 from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
@@ -63,6 +64,7 @@ from scheduler_worker.store_sql.rows import (
     note_values,
     row_of,
     values,
+    values_of_new,
 )
 
 # All workers lock rows in this order.
@@ -74,7 +76,12 @@ class SqlSchedulerTransaction:
         self._transaction = transaction
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
-        return await accept(self._transaction, requests)
+        added = [each for request in requests for each in values_of_new(request.digest, request.rows)]
+        # In the order of ids, so that no two workers wait for each other.
+        added.sort(key=lambda values: values[0].int)
+        if await ADD.change(self._transaction, added) == len(added):
+            return [Known(request.rows) for request in requests]
+        return await judge_conflicts(self._transaction, requests)
 
     lease_waking = runs(waiting.lease_waking)
     release_waking = runs(waiting.release_waking)

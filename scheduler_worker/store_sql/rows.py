@@ -108,6 +108,11 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
     )
 
 
+def values_of_new(digest: bytes, rows: Sequence[InstanceRow]) -> list[Values]:
+    """The values of all rows of a new request, for `ADD`."""
+    return [new_values(row, place, digest) for place, row in enumerate(rows)]
+
+
 def values(row: InstanceRow) -> Values:
     """The values of a changed row, for `WRITE` and `DECIDE`."""
     return (row.id, *_changing_values(row))

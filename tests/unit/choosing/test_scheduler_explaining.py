@@ -24,7 +24,7 @@ from bus.messages.build import (
     Rebuild,
     RequestId,
 )
-from bus.messages.placement import Claimed, ServerGroup
+from bus.messages.placement import ServerGroup
 from bus.messages.planning import (
     AskDrain,
     AskExplanation,
@@ -36,7 +36,7 @@ from bus.messages.planning import (
 from bus.workers.handling import Answer, ReadOnly
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.refusals.verdicts import OtherHost, after_verdict
+from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
 from scheduler_worker.core.instances.lifecycle import accepted, heard
 from scheduler_worker.core.instances.outcomes import Holds, Timeouts, after_search
 from scheduler_worker.core.instances.rows import DELETED, ERROR, HostDecision, InstanceRow
@@ -46,7 +46,7 @@ from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.questions import explaining
 from scheduler_worker.questions.explaining import Explainer
-from scheduler_worker.requests.groups import with_groups
+from scheduler_worker.requests.named_by_requests import with_groups
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.store import KnownGroup, NewRequest
 from scheduler_worker.wiring.deciders import STANDARD
@@ -73,12 +73,19 @@ def a_row(number: int, spec: InstanceSpec | None = None, **told: object) -> Inst
     return structs.replace(row, told=structs.replace(row.told, **where | told))
 
 
+def granted(chosen: Chosen) -> Holds:
+    search = Search(InstanceId(ConsumerId(UUID(int=1))), NOON, BUILD, a_spec())
+    search.chosen = chosen
+    search.granted()
+    assert isinstance(search.outcome, Holds)
+    return search.outcome
+
+
 def placed_row(picture: Picture, number: int = 1) -> InstanceRow:
     """A row whose host was chosen and claimed."""
     (chosen,) = choose(picture, [a_spec()], PLUGINS, salt=0)
     assert isinstance(chosen, Chosen)
-    holds = after_verdict(Claimed(), chosen)
-    assert isinstance(holds, Holds)
+    holds = granted(chosen)
     refusals = (ClaimRefused(host="h0", reason="its shape moved"),)
     row = after_search(a_row(number, a_spec()), BUILD, holds, refusals, LATER, timeouts=Timeouts(1, 1))
     assert row is not None
@@ -119,8 +126,7 @@ def test_alternates_that_are_other_ways_of_one_host_are_named_once() -> None:
     (chosen,) = choose(three(), [a_spec()], PLUGINS, salt=0)
     assert isinstance(chosen, Chosen)
     twice = structs.replace(chosen, alternates=(*chosen.alternates, *chosen.alternates))
-    holds = after_verdict(Claimed(), twice)
-    assert isinstance(holds, Holds)
+    holds = granted(twice)
 
     row = after_search(a_row(1), BUILD, holds, (), LATER, timeouts=Timeouts(1, 1))
 

@@ -59,7 +59,7 @@ from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.neighbours import with_neighbours
+from scheduler_worker.requests.named_by_requests import with_neighbours
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings

@@ -1,6 +1,6 @@
-"""The next step after placement's verdict on a claim: an outcome, the same host again, or another host.
+"""The next step after placement has not granted a claim: an outcome, the same host again, or another host.
 
-Claimed, AlreadyClaimed   The instance has the host of the share that placement holds, even if another one was chosen.
+AlreadyClaimed            The instance has the host of the share that placement holds, even if another one was chosen.
 ShapeMoved                The picture takes the new state, and the same host is tried again.
 DoesNotFit                The next alternate; after the last, a new choice without these hosts.
 GroupRefused              A new choice: the picture lacked members of the server group, so alternates may be as bad.
@@ -17,7 +17,6 @@ from bus.messages.hosts import HostState
 from bus.messages.placement import (
     SHARE_CELL,
     AlreadyClaimed,
-    Claimed,
     ClaimVerdict,
     DoesNotFit,
     GroupRefused,
@@ -29,7 +28,6 @@ from bus.messages.placement import (
 )
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, SearchRefused
-from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 
 
 class SameHostAgain(Struct, frozen=True):
@@ -62,23 +60,11 @@ def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
     )
 
 
-def after_verdict(  # noqa: PLR0911 - one for each verdict
-    verdict: ClaimVerdict, chosen: Chosen
-) -> Outcome | SameHostAgain | OtherHost:
+def after_refusal(verdict: ClaimVerdict) -> SearchRefused | EndedElsewhere | SameHostAgain | OtherHost:
     """The next step after this verdict on the claim of the chosen host. `AlreadyClaimed` is left to `adopted`, which
     needs the state of the host that is held.
     """
     match verdict:
-        case Claimed():
-            return Holds(
-                chosen.cell,
-                FIRST_ATTEMPT,
-                chosen.choice,
-                chosen.alternates,
-                is_new=True,
-                hosts=chosen.hosts,
-                qualified=chosen.qualified,
-            )
         case ShapeMoved():
             return SameHostAgain()
         case DoesNotFit():

@@ -1,19 +1,24 @@
-"""The hosts of the instances that requests name, to be apart from them or together with them.
+"""The instances and the server groups that build requests name: they are read from the store, once, when the request is
+read.
 
-They are read once, when the request is read. An instance that gets its host later, or moves, is not followed: server groups
-are for that.
+Of instances, to be apart from them or together with them, the hosts count. An instance that gets its host later, or moves,
+is not followed: server groups are for that.
+
+If there is no such server group, the request is accepted all the same, and its instances end in error. It is not rejected,
+since a request may be delivered once more after its group was deleted, and must then get the same answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId, JoinedGroup
 from bus.messages.hosts import host_in_cell
+from bus.messages.placement import ServerGroup
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.request_reader import ValidRequest
-from scheduler_worker.store import InstanceQuery, SchedulerStore
+from scheduler_worker.store import GroupQuery, InstanceQuery, KnownGroup, SchedulerStore
 
 
 async def with_neighbours(
@@ -63,3 +68,42 @@ def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow])
     there = [each for each in told if each.host and each.state != DELETED]
     # With their cells: a host of another cell may have the same name.
     return tuple(sorted({host_in_cell(each.cell, each.host).lower() for each in there}))
+
+
+# Server groups
+
+
+async def group_of(store: SchedulerStore, build: BuildInstance, named: JoinedGroup) -> ServerGroup | str:
+    """The group that a request names; or why the request cannot join it."""
+    found = await store.groups(GroupQuery(ids=(named.id,)))
+    return _joined(build, named, found[0] if found else None)
+
+
+async def with_groups(store: SchedulerStore, requests: Sequence[ValidRequest]) -> list[ValidRequest]:
+    """The requests, each with the group that it names, or with the reason why it cannot join it."""
+    ids = {group.id.int: group.id for each in requests if (group := each.ask.message.group) is not None}
+    if not ids:
+        return list(requests)
+    known = {each.definition.id.int: each for each in await store.groups(GroupQuery(ids=tuple(ids.values())))}
+    return [_with_group(each, known) for each in requests]
+
+
+def _with_group(request: ValidRequest, known: dict[int, KnownGroup]) -> ValidRequest:
+    build = request.ask.message
+    if build.group is None:
+        return request
+    joined = _joined(build, build.group, known.get(build.group.id.int))
+    if isinstance(joined, str):
+        return structs.replace(request, unjoined=joined)
+    return request.with_specs(lambda spec: structs.replace(spec, server_group=joined))
+
+
+def _joined(build: BuildInstance, named: JoinedGroup, group: KnownGroup | None) -> ServerGroup | str:
+    if group is None or group.project not in ("", build.project):
+        return f"group.id is {named.id}: there is no such server group, or it is another project's: create it first"
+    definition = group.definition
+    if named.policy not in (None, definition.policy):
+        return f"group.policy is {named.policy!r}: the group's is {definition.policy!r}"
+    if named.max_per_host not in (None, definition.max_per_host):
+        return f"group.max_per_host is {named.max_per_host}: the group's is {definition.max_per_host}"
+    return definition

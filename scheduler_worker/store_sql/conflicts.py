@@ -1,8 +1,8 @@
-"""Writes the rows of accepted requests: each request is written once.
+"""Which new requests are accepted, if rows of some of their instances are there already: each request is written once.
 
 Two workers that accept the same request conflict at the row of its first instance, since a request id and a place in
 the request are unique together. Two requests that name the same instance conflict at the row of that instance. Usually
-nothing conflicts, and one statement is enough.
+nothing conflicts, and `SqlSchedulerTransaction.accept` is done after one insert.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,18 +15,16 @@ from scheduler_worker.core.instances.lifecycle import adopted
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
 from scheduler_worker.store_sql import rare_statements
-from scheduler_worker.store_sql.rows import ADD, LOCK_WITH_ORDERS, new_values, request_of, row_of
+from scheduler_worker.store_sql.rows import ADD, LOCK_WITH_ORDERS, request_of, row_of, values_of_new
 
 
-async def accept(transaction: Transaction, new: Sequence[NewRequest]) -> list[Acceptance]:
-    """Write the new requests, each in the order of its rows' ids, so that no two workers wait for each other. Returns
-    for each whether it is accepted.
+async def judge_conflicts(transaction: Transaction, new: Sequence[NewRequest]) -> list[Acceptance]:
+    """Whether each of these requests is accepted. All of their rows that did not conflict have just been inserted; those
+    of requests that are refused are deleted again.
     """
-    added = [each for request in new for each in _values_of(request, request.rows)]
-    if await ADD.change(transaction, sorted(added, key=lambda values: values[0].int)) == len(added):
-        return [Known(request.rows) for request in new]
     others = await transaction.run(rare_statements.ids_of_requests, [request.id for request in new])
-    stored = _StoredRows(await LOCK_WITH_ORDERS.fetch(transaction, {*[each[0] for each in added], *others}))
+    own = [row.id for request in new for row in request.rows]
+    stored = _StoredRows(await LOCK_WITH_ORDERS.fetch(transaction, {*own, *others}))
     judged = [stored.judged(request) for request in new]
     refused = [request for request, each in zip(new, judged, strict=True) if not isinstance(each, Known)]
     if withdrawn := [id_ for request in refused for id_ in stored.of(request)]:
@@ -84,13 +82,9 @@ async def _adopt(
         values
         for request, each in zip(new, judged, strict=True)
         if isinstance(each, Known)
-        for row, values in zip(each.rows, _values_of(request, each.rows), strict=True)
+        for row, values in zip(each.rows, values_of_new(request.digest, each.rows), strict=True)
         if stored.rows[row.id] is not row
     ]
     if instead:
         await transaction.run(rare_statements.forget, [each[0] for each in instead])
         await ADD.change(transaction, instead)
-
-
-def _values_of(request: NewRequest, rows: Sequence[InstanceRow]) -> list[Values]:
-    return [new_values(row, place, request.digest) for place, row in enumerate(rows)]
