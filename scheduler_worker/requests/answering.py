@@ -1,5 +1,5 @@
-"""The answer to a request: accepted, or rejected with the reason. The client gets it as a reply, and an event says the
-same, for clients that use a plain AMQP library and wait for no reply.
+"""Rejections of requests, with the reason. The client gets a rejection as a reply, and an event says the same, for clients
+that use a plain AMQP library and wait for no reply.
 """
 
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from datetime import timedelta
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId, NoValidHost, RequestId
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId, NoValidHost, RequestId
 from bus.workers.handling import Answer, Received, Said, Tell
 
 # The field that a request is refused for when it comes too late.
@@ -48,13 +48,6 @@ def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
     if isinstance(ask.message, BuildInstance):
         why = structs.replace(why, project=ask.message.project)
     return (Answer(ask, why), Tell(why, ask))
-
-
-def accepted_answer(
-    ask: Received[BuildInstance], request: RequestId, instances: Iterable[InstanceId]
-) -> tuple[Said, ...]:
-    told = BuildAccepted(request_id=request, instances=tuple(instances), project=ask.message.project)
-    return (Answer(ask, told), Tell(told, ask))
 
 
 def in_words(refusal: NoValidHost) -> str:

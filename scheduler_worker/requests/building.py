@@ -25,8 +25,8 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId
-from bus.workers.handling import Handlers, Received, Said, Tell, Weighed
+from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId
+from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted
@@ -37,7 +37,6 @@ from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
-    accepted_answer,
     other_content,
     rejected,
     taken_instances,
@@ -358,7 +357,10 @@ def _answered(request: ValidRequest, build: _Build, transaction: OutboxTransacti
         return list(rejected(request.ask, build.rejection))
     if request.digest != build.requests[0].digest:
         return list(rejected(request.ask, other_content(request.ask)))
-    said = list(accepted_answer(request.ask, request.id, [row.id for row in build.rows]))
+    instances = tuple([row.id for row in build.rows])
+    told = BuildAccepted(request_id=request.id, instances=instances, project=request.ask.message.project)
+    # As a reply, and as an event.
+    said: list[Said] = [Answer(request.ask, told), Tell(told, request.ask)]
     if request is build.requests[0]:
         for row in build.rows:
             said += transaction.tells(row, request.ask)

@@ -12,6 +12,7 @@ from msgspec import structs
 from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
 from bus.messages.build import NoValidHost
+from scheduler_worker.core.choosing.alike import as_read
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.filters.aggregate_extra_specs import AggregateExtraSpecs
@@ -24,7 +25,6 @@ from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
-from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.choosing.weighers.spread import Spread
 from scheduler_worker.core.picture.picture import Picture

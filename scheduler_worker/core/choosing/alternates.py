@@ -101,8 +101,9 @@ class Choices(dict[int, Choice]):
     ) -> None:
         super().__init__()
         self._instances_max = instances_max
+        metadata, no_limit = draft.picture.aggregates, instances_max or UNLIMITED
         # By the code of a host's set of aggregates; None if no aggregate has a limit of its own.
-        self._limits = draft.picture.aggregates.numbers(INSTANCES_MAX, instances_max or UNLIMITED)
+        self._limits = metadata.numbers(INSTANCES_MAX, no_limit) if INSTANCES_MAX in metadata.keys else None
         self.columns = draft.columns
         self._picture = draft.picture
         self._filling = filling

@@ -30,17 +30,17 @@ rotation, so that the instances of a failed host do not all go to one other host
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from bus.messages.build import NoValidHost
 from bus.messages.cell import ALTERNATES_MAX, Choice
 from bus.messages.placement import Shortfall
 from placement_worker.core.candidates.columns import Rows
+from scheduler_worker.core.choosing.alike import alike
 from scheduler_worker.core.choosing.alternates import (
     ALTERNATE_POOL_MAX,
     AlternatePools,
@@ -54,7 +54,6 @@ from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring, Weighing, weighing_by
 from scheduler_worker.core.choosing.refusals.explaining import explain
-from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -110,18 +109,9 @@ def choose(
         draft.give_back(leaving)
     weighing = weighing_by(plugins.weighers, picture.aggregates)
     batch = _Batch(draft, weighing, plugins, salt, alternates, draw)
-    weighs_images = plugins.weighs_images
-    alike: dict[InstanceSpec, list[int]] = {}
-    # By the whole spec: so only the first of several equal ones is looked at.
-    known: dict[InstanceSpec, list[int]] = {}
-    for position, spec in enumerate(_without_lone_groups(picture, specs, plugins)):
-        if (positions := known.get(spec)) is None:
-            read = as_read(spec, picture, plugins.read_by_others, weighs_images=weighs_images)
-            positions = known[spec] = alike.setdefault(read, [])
-        positions.append(position)
     outcomes: dict[int, Chosen | NoValidHost] = {}
     explained = 0
-    for spec, positions in alike.items():
+    for spec, positions in alike(picture, specs, plugins).items():
         chosen = _choose_alike(batch, spec, len(positions))
         outcomes.update(zip(positions, chosen, strict=False))
         if len(chosen) < len(positions):
@@ -132,27 +122,6 @@ def choose(
             explained += 1
             outcomes.update(dict.fromkeys(positions[len(chosen) :], refusal))
     return [outcomes[position] for position in range(len(specs))]
-
-
-def _without_lone_groups(
-    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins
-) -> Sequence[InstanceSpec]:
-    """The specs, without a server group that has no members yet and that only one of these instances joins.
-
-    Such a group excludes no host. Without it, specs that differ in their group alone are decided together: a batch may
-    have as many groups as instances. Groups stay if a plugin of another package reads them.
-    """
-    named = Counter([spec.server_group.id.int for spec in specs if spec.server_group is not None])
-    if not named or "server_group" in plugins.read_by_others:
-        return specs
-    return [
-        structs.replace(spec, server_group=None)
-        if (group := spec.server_group) is not None
-        and named[group.id.int] == 1
-        and not picture.groups.of_group(group.id)
-        else spec
-        for spec in specs
-    ]
 
 
 def more_alternates(

@@ -53,9 +53,10 @@ class Weighing(NamedTuple):
 def weighing_by(weighers: Sequence[Weigher], metadata: HostAggregates) -> Weighing:
     counting: list[tuple[Weigher, float | Floats]] = []
     for each in weighers:
-        own = metadata.numbers(multiplier_key(each), each.multiplier) if metadata.has_multipliers else None
-        if own is not None or each.multiplier:
-            counting.append((each, each.multiplier if own is None else own))
+        if metadata.has_multipliers and (key := multiplier_key(each)) in metadata.keys:
+            counting.append((each, metadata.numbers(key, each.multiplier)))
+        elif each.multiplier:
+            counting.append((each, each.multiplier))
     compares = any(hasattr(each, "among") for each, _ in counting)
     return Weighing(counting, compares, metadata.has_multipliers)
 

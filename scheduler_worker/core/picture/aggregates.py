@@ -94,12 +94,10 @@ class HostAggregates:
             known = self._answers[question] = np.array([judge(self.of_set(code)) for code in sets])
         return known
 
-    def numbers(self, key: str, otherwise: float) -> NDArray[Any] | None:
+    def numbers(self, key: str, otherwise: float) -> NDArray[Any]:
         """For each set of aggregates that some host is in: the number that they have in their metadata under this key, the
-        lowest if several have one, `otherwise` if none has. None instead of an array if no aggregate at all has the key.
+        lowest if several have one, `otherwise` if none has. If the key is not among `keys`, nobody need ask.
         """
-        if key not in self.keys:
-            return None
         return self.answers((key, otherwise), lambda aggregates: least_of(key, aggregates, otherwise))
 
     def _changed(self, aggregates: set[AggregateId]) -> set[AggregateId]:

@@ -15,8 +15,8 @@ from bus.messages.hosts import NODE, HostFacts, HostsReported
 from bus.messages.placement import InventoryState, ProviderState
 from bus.workers.handling import Received, Tell
 from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.choosing.alike import as_read
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.picture.picture import Picture

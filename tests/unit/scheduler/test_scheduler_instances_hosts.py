@@ -32,8 +32,8 @@ from bus.messages.hosts import (
 )
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
 from cell_conductor.core.host_states import newer
+from scheduler_worker.core.choosing.alike import as_read
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.relevant_fields import as_read
 from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.host_modes import is_untold, with_mode, word_for_cell
 from scheduler_worker.core.host_reports import reported

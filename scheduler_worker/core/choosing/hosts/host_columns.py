@@ -202,8 +202,10 @@ class Hosts:
 
     def number(self, key: str, otherwise: float) -> float | Floats:
         """The number that each host's aggregates have under this key, the lowest of several; `otherwise` without one."""
-        numbers = self.metadata.numbers(key, otherwise)
-        return otherwise if numbers is None else numbers[self.of(self.columns.aggregates)]
+        if key not in self.metadata.keys:
+            return otherwise
+        numbers: Floats = self.metadata.numbers(key, otherwise)
+        return numbers[self.of(self.columns.aggregates)]
 
     def domains(self, key: str) -> Ints:
         """For each host the number of its domain. The hosts with one value of this key in their aggregates' metadata
