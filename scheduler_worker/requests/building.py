@@ -2,7 +2,7 @@
 
     read_request                core/requests/: is the request valid, and what does one instance need?
     Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement.
-    after_search                core/instances/outcomes.py: the row with that outcome, and its order to the cell.
+    after_search                core/instances/placing.py: the row with that outcome, and its order to the cell.
     transaction.note, tells     outbox/outbox.py: the messages that the rows have to send.
 
 Several workers may have the same request. The rows of its instances decide between them: a worker writes its outcome
@@ -29,9 +29,9 @@ from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, Inst
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.messages import release_of
-from scheduler_worker.core.instances.outcomes import Holds, SearchRefused, Timeouts, after_search
+from scheduler_worker.core.instances.outcomes import Holds, SearchRefused
+from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
 from scheduler_worker.core.instances.rows import ACCEPTED, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.outbox.outbox import OutboxTransaction

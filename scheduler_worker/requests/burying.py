@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.workers.handling import Received, Said
-from scheduler_worker.core.instances.lifecycle import failed
+from scheduler_worker.core.instances.placing import failed
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import SENT_AT

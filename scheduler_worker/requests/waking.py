@@ -29,7 +29,8 @@ from bus.workers.publisher import Publisher
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.waking import first_that_fit
-from scheduler_worker.core.instances.outcomes import SearchRefused, Timeouts, after_failed_wake, after_search
+from scheduler_worker.core.instances.outcomes import SearchRefused
+from scheduler_worker.core.instances.placing import Timeouts, after_failed_wake, after_search
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded, specs_in
 from scheduler_worker.outbox.outbox import Outbox

@@ -17,12 +17,8 @@ from bus.messages.build import (
 from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.placement import ResourceAmount, Share
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.instances.lifecycle import (
-    accepted,
-    deleted,
-    deleted_unseen,
-    placed,
-)
+from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
+from scheduler_worker.core.instances.placing import accepted, placed
 from scheduler_worker.core.instances.rows import ACTIVE, HostDecision, InstanceRow
 from scheduler_worker.store import (
     Acceptance,

@@ -14,14 +14,9 @@ from bus.messages.build import (
     RebuildInstance,
 )
 from bus.messages.moves import MoveInstance
-from scheduler_worker.core.instances.lifecycle import (
-    SEQUENCE_AHEAD_MAX,
-    deleted,
-    deleted_unseen,
-    failed,
-    heard,
-)
+from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted, deleted_unseen, heard
 from scheduler_worker.core.instances.moves import moved
+from scheduler_worker.core.instances.placing import failed
 from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, HostDecision, InstanceRow
 from scheduler_worker.store import (

@@ -15,10 +15,7 @@ from bus.messages.applications import KnownApplication
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import GroupPolicy, ServerGroup
 from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
-from scheduler_worker.core.instances.lifecycle import (
-    deleted,
-    heard,
-)
+from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import DELETED
 from scheduler_worker.store import (
     CellCounts,

@@ -11,11 +11,8 @@ from bus.messages.build import (
     InstanceId,
 )
 from bus.topology import CELL0
-from scheduler_worker.core.instances.lifecycle import (
-    deleted,
-    deleted_unseen,
-    failed,
-)
+from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
+from scheduler_worker.core.instances.placing import failed
 from scheduler_worker.core.instances.rows import ACCEPTED, DELETED
 from scheduler_worker.store import (
     InstanceQuery,

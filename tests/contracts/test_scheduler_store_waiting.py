@@ -11,7 +11,8 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance, InstanceId, NoValidHost, RequestId, Waiting
 from bus.messages.moves import MoveInstance
-from scheduler_worker.core.instances.lifecycle import accepted, deleted, overdue, waits
+from scheduler_worker.core.instances.lifecycle import deleted, overdue
+from scheduler_worker.core.instances.placing import accepted, waits
 from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.instances.waiting_moves import MoveWaits, move_waits
 from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingInstance

@@ -10,7 +10,7 @@ from bus.messages.administration import Write, WriteVerdict
 from bus.messages.placement import ReportVerdict
 from placement_worker import admin_writes
 from placement_worker.core.ledger import SentReport
-from scheduler_worker.core.instances import outcomes
+from scheduler_worker.core.instances import placing
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import (
     building,
@@ -56,8 +56,8 @@ def watched_decisions(see: See, judged: Judged, reported: Reported) -> Iterator[
             (move_verdicts, "problem_with", "MoveInstance"),
             (ending_moves, "move_ended", "EndMove"),
             (scheduler, "heard", ""),
-            (outcomes, "placed", "a host was found"),
-            (outcomes, "failed", "no host was found"),
+            (placing, "placed", "a host was found"),
+            (placing, "failed", "no host was found"),
             (burying, "failed", "no host was found"),
             (deadlines, "overdue", "the deadline"),
         ):

@@ -44,7 +44,7 @@ from compute_sim.settings import ComputeSettings
 from compute_sim.store_memory import MemoryComputeStore
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
-from scheduler_worker.core.instances.lifecycle import accepted
+from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import NewRequest
 from scheduler_worker.wiring import scheduler_parts

@@ -1,4 +1,4 @@
-"""The states of an instance at API level, and every step from one to the next.
+"""The states of an instance at API level, and the steps from one to the next; those until it has a host are in placing.py.
 
 A store locks a row before it is decided here, and writes the result, so each step is a compare-and-set.
 
@@ -14,7 +14,7 @@ A store locks a row before it is decided here, and writes the result, so each st
 A function returns the new row, or None if the step changes nothing or comes too late.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import structs
@@ -22,10 +22,7 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.build import (
     AlternatesSpent,
-    BuildInstance,
-    ClaimRefused,
     DeleteInstance,
-    FlavorPassedOver,
     InstanceActive,
     InstanceDeleted,
     InstanceEvent,
@@ -33,14 +30,12 @@ from bus.messages.build import (
     InstanceId,
     InstanceMoved,
     InstanceState,
-    NoValidHost,
-    Waiting,
 )
-from bus.messages.cell import Choice, PlaceInCell
+from bus.messages.cell import Choice
 from bus.topology import CELL0
 from scheduler_worker.core.instances.other_flavors import after_other_flavor
+from scheduler_worker.core.instances.placing import deleted_outside_of_cells, failed, next_state
 from scheduler_worker.core.instances.rows import (
-    ACCEPTED,
     ACTIVE,
     BUILDING,
     DELETED,
@@ -54,9 +49,7 @@ from scheduler_worker.core.instances.rows import (
     REBUILDING,
     SHELVED,
     WAITING,
-    HostDecision,
     InstanceRow,
-    KeptRequest,
     is_of,
 )
 from scheduler_worker.core.instances.waiting_moves import cut_short, overdue_wait, waits_again, waits_through
@@ -72,38 +65,6 @@ CellEvent = InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted
 # A cell counts by one with each of its messages, from the last sequence that it got. An event that is further ahead of the row
 # than this is no true one: readers who took it would ignore all later ones.
 SEQUENCE_AHEAD_MAX = 1_000_000
-
-
-def accepted(
-    build: BuildInstance,
-    instances: Sequence[InstanceId],
-    now: datetime,
-    ends_by: datetime,
-    spec: bytes = b"",
-    *,
-    by: str = "",
-) -> tuple[InstanceRow, ...]:
-    """The rows of a new request."""
-    assert build.request_id is not None, "a request without an id is rejected before it comes here"
-    several = len(instances) > 1
-    return tuple(
-        InstanceRow(
-            told=InstanceState(
-                id=instance,
-                request_id=build.request_id,
-                sequence=1,
-                state=ACCEPTED,
-                name=f"{build.name}-{number}" if several and build.name else build.name,
-                project=build.project,
-                changed_at=now,
-            ),
-            issued_at=now,
-            ends_by=ends_by,
-            spec=spec,
-            by=by,
-        )
-        for number, instance in enumerate(instances, start=1)
-    )
 
 
 def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
@@ -122,91 +83,6 @@ def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
         reason=_DELETED_FIRST,
     )
     return structs.replace(new, told=told, order=None, unsaid=True)
-
-
-def waits(
-    row: InstanceRow,
-    now: datetime,
-    kept: KeptRequest,
-    *,
-    priority: int,
-    reason: str,
-    no_valid_host: NoValidHost | None = None,
-) -> InstanceRow | None:
-    """The row of an instance that begins to wait for room, until its deadline. None if the row is no longer `accepted`."""
-    if row.told.state != ACCEPTED:
-        return None
-    told = structs.replace(
-        _next(row, now, state=WAITING, reason=reason, no_valid_host=no_valid_host),
-        waiting=Waiting(until=row.ends_by, priority=priority),
-    )
-    return structs.replace(row, told=told, unsaid=True, kept=kept)
-
-
-def waits_on(
-    row: InstanceRow,
-    *,
-    reason: str,
-    no_valid_host: NoValidHost | None,
-    refusals: tuple[ClaimRefused, ...],
-    passed_over: tuple[FlavorPassedOver, ...] = (),
-) -> InstanceRow | None:
-    """The row of a waiting instance after another search that found no host, with the new reasons; None if they are the
-    same as before. Clients see the reasons when they ask; no event tells them.
-    """
-    told = structs.replace(
-        row.told, reason=reason, no_valid_host=no_valid_host, refusals=refusals, passed_over=passed_over
-    )
-    if told == row.told:
-        return None
-    return structs.replace(row, told=structs.replace(told, sequence=told.sequence + 1))
-
-
-def placed(
-    row: InstanceRow,
-    order: PlaceInCell,
-    host: str,
-    now: datetime,
-    *,
-    refusals: tuple[ClaimRefused, ...] = (),
-    decision: HostDecision | None = None,
-) -> InstanceRow | None:
-    """The row with the host that was found, and with the order to its cell. None if it was decided before."""
-    if not row.is_open:
-        return None
-    told = structs.replace(
-        row.told,
-        sequence=order.sequence,
-        state=PLACED,
-        cell=order.cell,
-        host=host,
-        attempt=order.attempt,
-        refusals=refusals,
-        changed_at=now,
-        reason="",
-        no_valid_host=None,
-        waiting=None,
-    )
-    return structs.replace(
-        row, told=told, order=order, unsaid=True, decision=decision, has_waited=row.told.state == WAITING
-    )
-
-
-def failed(
-    row: InstanceRow,
-    now: datetime,
-    *,
-    reason: str,
-    no_valid_host: NoValidHost | None = None,
-    refusals: tuple[ClaimRefused, ...] = (),
-) -> InstanceRow | None:
-    """The row of an instance that ends in error without a cell. None if it was decided before."""
-    if not row.is_open:
-        return None
-    told = _next(
-        row, now, state=ERROR, cell=CELL0, reason=reason, no_valid_host=no_valid_host, refusals=refusals
-    )
-    return structs.replace(row, told=told, unsaid=True, has_waited=row.told.state == WAITING)
 
 
 def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
@@ -262,12 +138,11 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
     if told.state in (DELETING, DELETED):
         return None
     if row.is_in_cell:
-        told = _next(row, now, state=DELETING)
+        told = next_state(row, now, state=DELETING)
         if row.move_waits:
             told = cut_short(told)
         return structs.replace(row, told=told, order=None, unsaid=True, has_waited=row.move_waits)
-    now_told = _next(row, now, state=DELETED, cell=CELL0, reason=reason or told.reason)
-    return structs.replace(row, told=now_told, unsaid=True, has_waited=told.state == WAITING)
+    return deleted_outside_of_cells(row, now, reason)
 
 
 def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | None:
@@ -404,27 +279,3 @@ def is_whole(event: CellEvent) -> bool:
         said.failures or said.reason or said.no_valid_host or said.rebuild or said.move or said.flavor
     )
     return isinstance(event, InstanceActive) and is_plain and said.changed_at is not None
-
-
-def _next(
-    row: InstanceRow,
-    now: datetime,
-    *,
-    state: str,
-    cell: str | None = None,
-    reason: str | None = None,
-    no_valid_host: NoValidHost | None = None,
-    refusals: tuple[ClaimRefused, ...] = (),
-) -> InstanceState:
-    told = row.told
-    return structs.replace(
-        told,
-        sequence=told.sequence + 1,
-        state=state,
-        cell=told.cell if cell is None else cell,
-        reason=told.reason if reason is None else reason,
-        no_valid_host=no_valid_host or told.no_valid_host,
-        refusals=refusals or told.refusals,
-        changed_at=now,
-        waiting=None,
-    )

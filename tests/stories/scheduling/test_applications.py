@@ -21,7 +21,7 @@ from bus.messages.applications import (
 )
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance, InstanceId
 from bus.topology import API, FEED
-from scheduler_worker.core.instances.lifecycle import accepted, failed
+from scheduler_worker.core.instances.placing import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.contracts.stage import dead_letters, station
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, wait_until

@@ -36,7 +36,7 @@ from bus.messages.placement import (
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.workers.station import Station
 from scheduler_worker.core.choosing.choosing import choose
-from scheduler_worker.core.instances.lifecycle import accepted, waits
+from scheduler_worker.core.instances.placing import accepted, waits
 from scheduler_worker.core.instances.rows import KeptRequest
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import InstanceSpec

@@ -37,8 +37,9 @@ from bus.workers.handling import Answer, ReadOnly
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
-from scheduler_worker.core.instances.lifecycle import accepted, heard
-from scheduler_worker.core.instances.outcomes import Holds, Timeouts, after_search
+from scheduler_worker.core.instances.lifecycle import heard
+from scheduler_worker.core.instances.outcomes import Holds
+from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
 from scheduler_worker.core.instances.rows import DELETED, ERROR, HostDecision, InstanceRow
 from scheduler_worker.core.instances.specs import decoded, encoded
 from scheduler_worker.core.picture.picture import Picture

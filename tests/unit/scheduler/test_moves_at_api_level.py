@@ -20,7 +20,7 @@ from bus.messages.build import (
 from bus.messages.cell import Choice, EndMoveInCell, MoveInCell
 from bus.messages.moves import Change, EndMove, MoveInstance
 from scheduler_worker.core.instances.history import changes_between
-from scheduler_worker.core.instances.lifecycle import accepted, after_delete, heard
+from scheduler_worker.core.instances.lifecycle import after_delete, heard
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
@@ -30,6 +30,7 @@ from scheduler_worker.core.instances.moves import (
     problem_with,
     stays_on_host,
 )
+from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.contracts.placement_orders import an_id

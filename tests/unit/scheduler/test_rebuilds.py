@@ -22,8 +22,9 @@ from bus.messages.build import (
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
 from scheduler_worker.core.instances.history import changes_between
-from scheduler_worker.core.instances.lifecycle import accepted, deleted, deleted_unseen, heard, is_whole
+from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen, heard, is_whole
 from scheduler_worker.core.instances.messages import messages_of
+from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, rebuilt
 from scheduler_worker.core.instances.rows import (
     ACTIVE,

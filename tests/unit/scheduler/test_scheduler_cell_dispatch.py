@@ -17,7 +17,7 @@ from bus.topology import Site, objects_of
 from bus.workers.handling import OutboxKey, Received
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
-from scheduler_worker.core.instances.lifecycle import accepted
+from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.rows import DELETING
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import OutboxNotes

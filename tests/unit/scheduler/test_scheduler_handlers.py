@@ -42,7 +42,7 @@ from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import chosen_plugins
-from scheduler_worker.core.instances.lifecycle import accepted
+from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

@@ -37,8 +37,9 @@ from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.host_modes import is_untold, with_mode, word_for_cell
 from scheduler_worker.core.host_reports import reported
-from scheduler_worker.core.instances.lifecycle import accepted, deleted, failed, heard, overdue, placed
+from scheduler_worker.core.instances.lifecycle import deleted, heard, overdue
 from scheduler_worker.core.instances.messages import messages_of
+from scheduler_worker.core.instances.placing import accepted, failed, placed
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
 from scheduler_worker.core.picture.picture import Picture

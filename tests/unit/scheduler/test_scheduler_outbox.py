@@ -12,8 +12,9 @@ from bus.memory import MemoryBroker
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 from bus.workers.handling import OutboxKey, Tell
 from bus.workers.station import Station
-from scheduler_worker.core.instances.lifecycle import accepted, deleted
+from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.messages import messages_of
+from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox

@@ -25,8 +25,8 @@ from bus.messages.placement import GroupMember, Holder, ProviderUsage, Share
 from moor.instances.requests import wait_of
 from scheduler_worker import waiting
 from scheduler_worker.core.choosing.waking import first_that_fit
-from scheduler_worker.core.instances.lifecycle import accepted, waits
-from scheduler_worker.core.instances.outcomes import SearchRefused, after_failed_wake
+from scheduler_worker.core.instances.outcomes import SearchRefused
+from scheduler_worker.core.instances.placing import accepted, after_failed_wake, waits
 from scheduler_worker.core.instances.rows import KeptRequest
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.waiting import PAUSE_S_FIRST, PAUSE_S_MAX, WaitingSpecs
