@@ -64,7 +64,7 @@ class Forgetting(Periodic):
         if not known:
             return
         async with self._store.transaction() as transaction:
-            rows = await transaction.lock_hosts(sorted(known, key=lambda id_: id_.int), ())
+            rows = await transaction.lock_hosts(sorted(known), ())
             # Another worker may have heard of the host since.
             later = {row.id for row in rows if row.sequence > known[row.id]}
             removed_rows = [row for row in rows if row.id not in later]

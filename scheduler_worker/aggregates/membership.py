@@ -129,7 +129,7 @@ class AggregateMembership:
         return SetAggregates(
             provider=host,
             generation=self._picture.trees.generation_of(host),
-            aggregates=tuple(sorted(after, key=lambda each: each.int)),
+            aggregates=tuple(sorted(after)),
         )
 
 

@@ -11,7 +11,7 @@ would see that room as used, and refuse a request for nothing.
 import asyncio
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 from uuid import UUID
@@ -20,7 +20,7 @@ import msgspec
 
 from bus.broker import PARCEL_BYTES_MAX
 from bus.errors import WrongAnswer
-from bus.message import Message
+from bus.message import ConsumerId, Message
 from bus.messages.all_or_nothing import (
     AllClaimed,
     ClaimsAnswered,
@@ -158,7 +158,7 @@ class TogetherFinder:
 
     async def _claim_all(self, searches: Sequence[Search]) -> str:
         """Claim all chosen hosts by one question. Returns why placement refused; empty if it granted the claims."""
-        chosen = {one.instance.int: _chosen(one) for one in searches}
+        chosen = {one.instance: _chosen(one) for one in searches}
         with self._chooser.claiming():
             verdict = await self._ask([one.claim() for one in searches])
         self._chooser.count(_counted(verdict, len(searches)))
@@ -171,7 +171,7 @@ class TogetherFinder:
         why = ""
         match verdict:
             case NoneClaimed(refused):
-                why = self._learn({one.instance.int: one for one in searches}, chosen, refused)
+                why = self._learn({one.instance: one for one in searches}, chosen, refused)
                 if any(isinstance(each.verdict, AlreadyClaimed) for each in refused):
                     await self._chooser.adopt_held(_searching(searches))
             case PagesMissing(pages):
@@ -184,11 +184,14 @@ class TogetherFinder:
         return why
 
     def _learn(
-        self, searches: dict[int, Search], chosen: dict[int, Chosen], refused: Sequence[RefusedPlace]
+        self,
+        searches: Mapping[ConsumerId, Search],
+        chosen: Mapping[ConsumerId, Chosen],
+        refused: Sequence[RefusedPlace],
     ) -> str:
         why = ""
         for each in refused:
-            one, there = searches[each.consumer.int], chosen[each.consumer.int]
+            one, there = searches[each.consumer], chosen[each.consumer]
             match each.verdict:
                 case AlreadyClaimed():
                     why = why or "some hold a share already"

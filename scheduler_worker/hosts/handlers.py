@@ -112,7 +112,7 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
                 host = rows.known.get(facts.id)
                 if before is not None and host is not None and host.setting != before.setting:
                     said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
-        changed, gone = list(rows.changed.values()), sorted(rows.gone, key=lambda id_: id_.int)
+        changed, gone = list(rows.changed.values()), sorted(rows.gone)
         await store.save_hosts(changed, clock())
         if gone:
             await store.forget_hosts(gone)
@@ -135,7 +135,7 @@ def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         asks: Sequence[Received[HostCleaned]], transaction: OutboxTransaction
     ) -> list[Said]:
         store = await transaction.begun()
-        ids = sorted({ask.message.host for ask in asks}, key=lambda id_: id_.int)
+        ids = sorted({ask.message.host for ask in asks})
         written = {host.id: host for host in await store.lock_hosts(ids, ())}
         changed: dict[ProviderId, HostState] = {}
         said: list[Said] = []

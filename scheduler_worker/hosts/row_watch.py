@@ -62,7 +62,7 @@ class HostWatch(Periodic):
         if not unsaid:
             return
         async with self._store.transaction() as transaction:
-            rows = await transaction.lock_hosts(sorted(unsaid, key=lambda id_: id_.int), ())
+            rows = await transaction.lock_hosts(sorted(unsaid), ())
             changed = [
                 structs.replace(row, silent_since=unsaid[row.id], sequence=row.sequence + 1)
                 for row in rows

@@ -55,7 +55,7 @@ class ModeTeller(Periodic):
     async def _note_told(self, told: list[HostState]) -> None:
         numbers = {host.id: host.setting.number for host in told}
         async with self._store.transaction() as transaction:
-            rows = await transaction.lock_hosts(sorted(numbers, key=lambda id_: id_.int), ())
+            rows = await transaction.lock_hosts(sorted(numbers), ())
             noted = [
                 structs.replace(host, told=numbers[host.id], sequence=host.sequence + 1)
                 for host in rows

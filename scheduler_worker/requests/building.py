@@ -170,7 +170,7 @@ class Builder:
         if not found:
             return
         store = await transaction.begun()
-        rows = await store.lock(sorted(found, key=lambda id_: id_.int))
+        rows = await store.lock(sorted(found))
         placed = []
         for id_, row in rows.items():
             build, at = found[id_]
@@ -185,7 +185,7 @@ class Builder:
         nobody can end one of them between the look at all of them and the decision.
         """
         open_ids = [build.rows[at].id for build in builds for at in build.open]
-        locked = await (await transaction.begun()).lock(sorted(open_ids, key=lambda id_: id_.int))
+        locked = await (await transaction.begun()).lock(sorted(open_ids))
         for build in builds:
             for at in build.open:
                 build.rows[at] = locked[build.rows[at].id]

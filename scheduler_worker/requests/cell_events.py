@@ -114,7 +114,7 @@ async def _write(
         events = [event for event in events if not is_whole(event)]
         if repeater.has_listeners:
             ids = {event.instance.id for event in whole}
-            rows |= await store.lock(sorted(ids, key=lambda id_: id_.int))
+            rows |= await store.lock(sorted(ids))
     if events:
         rows |= await take_steps(
             store, [Ordered(event.instance.id, partial(_after, event, clock())) for event in events]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from bus.message import ConsumerId
 from bus.messages.build import BuildRejected, InstanceId, MoveKind
 from bus.messages.moves import TOGETHER_MAX, MoveInstance
 from bus.messages.placement import ServerGroup
@@ -21,7 +22,7 @@ from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 # Of these all instances come back if the destination fails for one of them. A live migration that arrived cannot.
 TOGETHER_KINDS: tuple[MoveKind, ...] = ("migrate", "evacuate")
-Rows = Mapping[int, InstanceRow]
+Rows = Mapping[ConsumerId, InstanceRow]
 
 
 class Unit(Struct, frozen=True):
@@ -36,17 +37,17 @@ class Unit(Struct, frozen=True):
     deleted: tuple[InstanceId, ...] = ()
 
     @property
-    def leaving(self) -> set[int]:
-        """The members of a group that are not left behind, by the integers of their ids."""
+    def leaving(self) -> set[ConsumerId]:
+        """The members of a group that are not left behind."""
         orders = self.orders if self.is_whole else self.orders[:1]
-        return {id_.int for id_ in (*self.deleted, *(each.instance for each in orders))}
+        return {*self.deleted, *(each.instance for each in orders)}
 
     @property
     def together(self) -> tuple[InstanceId, ...]:
         """The instances that move together, in the order of their ids; empty if it is one alone."""
         if not self.is_whole:
             return ()
-        return tuple(sorted((each.instance for each in self.orders), key=lambda id_: id_.int))
+        return tuple(sorted(each.instance for each in self.orders))
 
 
 async def units_of(
@@ -59,24 +60,24 @@ async def units_of(
     ids = [id_ for order in orders for id_ in (order.instance, *order.together)]
     rows = {id_: as_seen(row) for id_, row in (await _rows_of(store, ids)).items()}
     members = [
-        _members_beside(rows.get(order.instance.int), picture) if order.with_group else [] for order in orders
+        _members_beside(rows.get(order.instance), picture) if order.with_group else [] for order in orders
     ]
-    new = [id_ for of_order in members for id_ in of_order if id_.int not in rows]
+    new = [id_ for of_order in members for id_ in of_order if id_ not in rows]
     rows |= {id_: as_seen(row) for id_, row in (await _rows_of(store, new)).items()}
     return [_unit(order, rows, beside) for order, beside in zip(orders, members, strict=True)], rows
 
 
-async def _rows_of(store: SchedulerStore, ids: Sequence[InstanceId]) -> dict[int, InstanceRow]:
+async def _rows_of(store: SchedulerStore, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceRow]:
     wanted = tuple(dict.fromkeys(ids))
     if not wanted:
         return {}
     found = await store.instances(InstanceQuery(instances=wanted, limit=len(wanted)))
-    return {row.id.int: row for row in found}
+    return {row.id: row for row in found}
 
 
 def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Unit:
     alone = structs.replace(order, together=(), with_group=False)
-    row = rows.get(order.instance.int)
+    row = rows.get(order.instance)
     if not order.together and not order.with_group:
         return Unit((order,))
     if row is not None and is_taken(row, order):
@@ -86,7 +87,7 @@ def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Uni
     there = [
         each
         for id_ in members
-        if (each := rows.get(id_.int)) is not None
+        if (each := rows.get(id_)) is not None
         and row is not None
         and (each.told.host, each.told.cell) == (row.told.host, row.told.cell)
         and is_of(each, order.project)
@@ -98,7 +99,7 @@ def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Uni
         unit = _whole(alone, (*order.together, *(each.id for each in there)))
         return structs.replace(unit, refusal=_refusal(order, unit), deleted=deleted)
     others = [structs.replace(alone, instance=each.id) for each in there]
-    able = [each for each in others if problem_with(rows[each.instance.int], each) is None]
+    able = [each for each in others if problem_with(rows[each.instance], each) is None]
     return Unit((alone, *able), deleted=deleted)
 
 
@@ -139,7 +140,7 @@ def _members_beside(row: InstanceRow | None, picture: Picture) -> list[InstanceI
         return []
     return [
         InstanceId(each.consumer)
-        for each in sorted(picture.groups.of_group(group.id), key=lambda each: each.consumer.int)
+        for each in sorted(picture.groups.of_group(group.id), key=lambda each: each.consumer)
         if each.consumer != row.id
     ]
 
@@ -148,7 +149,7 @@ def why_others_stay(
     order: MoveInstance, group: ServerGroup, stay: Sequence[InstanceId], host: str
 ) -> BuildRejected:
     """The refusal of an order that would take a member away from the others of its affinity group."""
-    ids = " ".join(str(each) for each in sorted(stay, key=lambda id_: id_.int)[:10])
+    ids = " ".join(str(each) for each in sorted(stay)[:10])
     reason = (
         f"server group {group.id} (affinity) keeps its members on one host, and {len(stay)} would stay on {host}: {ids}. "
         f"Move all of them by one order: name the others in `together`, or set `with_group` (`moor {order.kind} --group`)"

@@ -47,7 +47,7 @@ class Deadlines(Periodic):
             return 0
         async with self._outbox.transaction() as transaction:
             store = await transaction.begun()
-            rows = await store.lock(sorted(due, key=lambda id_: id_.int))
+            rows = await store.lock(sorted(due))
             ended = [
                 structs.replace(row, history=changes_between(each, row, ""))
                 for each in rows.values()

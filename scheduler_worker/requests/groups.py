@@ -21,7 +21,7 @@ def group_order_handlers(clock: Callable[[], datetime]) -> Handlers:
     async def on_create(asks: Sequence[Received[CreateGroup]], transaction: OutboxTransaction) -> list[Said]:
         said: list[Said] = []
         # All workers write the rows of several orders in one order.
-        for ask in sorted(asks, key=lambda ask: ask.message.id.int):
+        for ask in sorted(asks, key=lambda ask: ask.message.id):
             order, wrong = ask.message, _wrong(ask.message)
             wanted = KnownGroup(
                 definition=ServerGroup(id=order.id, policy=order.policy, max_per_host=order.max_per_host),
@@ -42,7 +42,7 @@ def group_order_handlers(clock: Callable[[], datetime]) -> Handlers:
 
     async def on_delete(asks: Sequence[Received[DeleteGroup]], transaction: OutboxTransaction) -> list[Said]:
         said: list[Said] = []
-        for ask in sorted(asks, key=lambda ask: ask.message.id.int):
+        for ask in sorted(asks, key=lambda ask: ask.message.id):
             order = ask.message
             gone = await (await transaction.begun()).delete_group(order.id, order.project, clock())
             said.append(Answer(ask, GroupsFound(groups=(_state(gone),) if gone else ())))
@@ -79,7 +79,7 @@ async def _found(store: SchedulerStore, picture: Picture, question: AskGroups) -
 
 
 def _with_members(group: KnownGroup, picture: Picture, *, is_alone: bool) -> GroupState:
-    members = sorted(picture.groups.of_group(group.definition.id), key=lambda each: each.consumer.int)
+    members = sorted(picture.groups.of_group(group.definition.id), key=lambda each: each.consumer)
     shown = members[:MEMBERS_MAX] if is_alone else ()
     names = picture.columns.names
     return structs.replace(

@@ -35,7 +35,7 @@ class Ordered(NamedTuple):
 
 async def take_steps(store: SchedulerTransaction, steps: Sequence[Ordered]) -> dict[InstanceId, InstanceRow]:
     """Lock the rows, apply each step to its row, and save those that changed. Returns the rows as they are then."""
-    rows = dict(await store.lock(sorted({each.instance for each in steps}, key=lambda id_: id_.int)))
+    rows = dict(await store.lock(sorted({each.instance for each in steps})))
     changed: dict[InstanceId, InstanceRow] = {}
     for id_, step, by in steps:
         before = rows.get(id_)

@@ -110,11 +110,11 @@ class AlternatesFinder:
     async def _answers(self, events: Sequence[AlternatesSpent]) -> dict[InstanceId, NextHosts]:
         ids = tuple(dict.fromkeys(event.instance.id for event in events))
         found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
-        rows = {row.id.int: row for row in found}
+        rows = {row.id: row for row in found}
         answers: dict[InstanceId, NextHosts] = {}
         wanted: dict[InstanceId, tuple[AlternatesSpent, InstanceSpec]] = {}
         for event in events:
-            id_, row = event.instance.id, rows.get(event.instance.id.int)
+            id_, row = event.instance.id, rows.get(event.instance.id)
             if row is None or not awaits_alternates(row, event):
                 continue
             if why := _why_no_more(event):

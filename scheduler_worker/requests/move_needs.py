@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct, structs
 
 from bus.errors import WrongAnswer
-from bus.message import Message
+from bus.message import ConsumerId, Message
 from bus.messages.administration import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstanceState
 from bus.messages.hosts import host_in_cell
@@ -95,16 +95,16 @@ class MoveNeedsFinder:
                 for order in orders
                 if order.kind == "resize"
                 and order.hosts
-                and problem_with(rows.get(order.instance.int), order) is None
+                and problem_with(rows.get(order.instance), order) is None
             ]
         )
         return units, [
             [
                 self._wanted_by(
                     order,
-                    rows.get(order.instance.int),
+                    rows.get(order.instance),
                     held.get(order.instance, ()),
-                    unit.leaving if unit.is_whole else unit.leaving | {order.instance.int},
+                    unit.leaving if unit.is_whole else unit.leaving | {order.instance},
                 )
                 for order in unit.orders
             ]
@@ -129,7 +129,7 @@ class MoveNeedsFinder:
         order: MoveInstance,
         row: InstanceRow | None,
         held: tuple[ResourceAmount, ...],
-        leaving: AbstractSet[int],
+        leaving: AbstractSet[ConsumerId],
     ) -> NeedsFound:
         problem = problem_with(row, order)
         if problem is not None:
@@ -146,7 +146,7 @@ class MoveNeedsFinder:
         order: MoveInstance,
         row: InstanceRow,
         held: tuple[ResourceAmount, ...],
-        leaving: AbstractSet[int],
+        leaving: AbstractSet[ConsumerId],
     ) -> MoveNeeds | BuildRejected:
         """The needs of the instance. `leaving` are the instances that move together with it, and itself."""
         told = row.told
@@ -167,7 +167,7 @@ class MoveNeedsFinder:
         ignored = (*spec.ignore_hosts, own_host) if leaves else spec.ignore_hosts
         group = own = spec.server_group
         others = [] if group is None else self._picture.groups.of_group(group.id)
-        others = [each for each in others if each.consumer.int not in leaving]
+        others = [each for each in others if each.consumer not in leaving]
         if group is not None and not others:
             group = None
         if group is not None and group.policy == "affinity" and leaves:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import structs
 
+from bus.message import GroupId
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId, JoinedGroup
 from bus.messages.hosts import host_in_cell
 from bus.messages.placement import ServerGroup
@@ -31,7 +32,7 @@ async def with_neighbours(
     named = {each for build in builds for each in (*build.different_host, *build.same_host)}
     if not named:
         return list(requests), []
-    ids = tuple(sorted(named, key=lambda id_: id_.int))
+    ids = tuple(sorted(named))
     rows = {row.id: row for row in await store.instances(InstanceQuery(instances=ids, limit=len(ids)))}
     known: list[ValidRequest] = []
     unknown: list[tuple[ValidRequest, BuildRejected]] = []
@@ -81,18 +82,18 @@ async def group_of(store: SchedulerStore, build: BuildInstance, named: JoinedGro
 
 async def with_groups(store: SchedulerStore, requests: Sequence[ValidRequest]) -> list[ValidRequest]:
     """The requests, each with the group that it names, or with the reason why it cannot join it."""
-    ids = {group.id.int: group.id for each in requests if (group := each.ask.message.group) is not None}
+    ids = {group.id for each in requests if (group := each.ask.message.group) is not None}
     if not ids:
         return list(requests)
-    known = {each.definition.id.int: each for each in await store.groups(GroupQuery(ids=tuple(ids.values())))}
+    known = {each.definition.id: each for each in await store.groups(GroupQuery(ids=tuple(sorted(ids))))}
     return [_with_group(each, known) for each in requests]
 
 
-def _with_group(request: ValidRequest, known: dict[int, KnownGroup]) -> ValidRequest:
+def _with_group(request: ValidRequest, known: dict[GroupId, KnownGroup]) -> ValidRequest:
     build = request.ask.message
     if build.group is None:
         return request
-    joined = _joined(build, build.group, known.get(build.group.id.int))
+    joined = _joined(build, build.group, known.get(build.group.id))
     if isinstance(joined, str):
         return structs.replace(request, unjoined=joined)
     return request.with_specs(lambda spec: structs.replace(spec, server_group=joined))

@@ -20,7 +20,7 @@ async def released_unless_held(
     """Releases for the claims of these instances that no row needs: those that ended, or have no row. Placement may
     have forgotten by now that they ended, and grant a claim that comes late.
     """
-    instances = sorted(instance_ids_of(ask.message), key=lambda id_: id_.int)
+    instances = sorted(instance_ids_of(ask.message))
     known = await (await transaction.begun()).lock(instances)
     return [
         Tell(release, ask)

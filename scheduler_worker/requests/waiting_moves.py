@@ -110,7 +110,7 @@ class WaitingMoves:
         async with self._outbox.transaction() as transaction:
             store = await transaction.begun()
             room = await room_for_moves(store, self._settings)
-            rows = await store.lock(sorted(ids, key=_by_number))
+            rows = await store.lock(sorted(ids))
             changed: list[InstanceRow] = []
             for digest, unit, needs, found in tries:
                 problem, after = self._after(unit, needs, found, rows, room)
@@ -122,8 +122,8 @@ class WaitingMoves:
             await store.save(changed)
             now = {**rows, **{row.id: row for row in changed}}
             waits = {id_ for id_ in listed if id_ in now and now[id_].move_waits}
-            await store.let_wait(sorted(waits, key=_by_number))
-            await store.unlist(sorted({*listed} - waits, key=_by_number))
+            await store.let_wait(sorted(waits))
+            await store.unlist(sorted({*listed} - waits))
             told = await transaction.say([row for row in changed if row.unsaid])
         self._unclaimed.hold([row for row in changed if row.choices and not row.move_waits])
         for digest, problem in problems:
@@ -208,7 +208,3 @@ def _moves_by(row: InstanceRow | None, order: MoveInstance) -> bool:
 def _may_pass(problem: BuildRejected) -> bool:
     """May the same try succeed later, although it is refused now?"""
     return problem.field in MOVE_LIMITS or problem.reason == JUST_CHANGED
-
-
-def _by_number(id_: InstanceId) -> int:
-    return id_.int

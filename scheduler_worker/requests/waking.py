@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import msgspec
 
-from bus.messages.build import BuildInstance, InstanceId, NoValidHost
+from bus.messages.build import BuildInstance, NoValidHost
 from bus.messages.moves import MoveInstance
 from bus.parts import Periodic
 from bus.workers.publisher import Publisher
@@ -186,7 +186,7 @@ class Waker(Periodic):
         """Write the results of the searches on the rows that still wait. Another worker has decided a row that no longer waits;
         then the messages that this row sends release what the search has claimed for it.
         """
-        ids = sorted((each.id for each in batch), key=_by_number)
+        ids = sorted(each.id for each in batch)
         by_id = {search.instance: search for search in searches}
         async with self._outbox.transaction() as transaction:
             store = await transaction.begun()
@@ -201,7 +201,7 @@ class Waker(Periodic):
             await store.save(changed)
             waiting = {row.id for row in rows.values() if row.told.state == WAITING}
             ended = {row.id for row in changed if row.told.state != WAITING}
-            await store.let_wait(sorted(waiting - ended, key=_by_number))
+            await store.let_wait(sorted(waiting - ended))
             # Another worker, of an earlier release, may have ended it without knowing of this list.
             await store.unlist([id_ for id_ in ids if id_ not in waiting])
             told = await transaction.say(changed)
@@ -241,7 +241,3 @@ class Waker(Periodic):
         }
         # In the order of their turns.
         return [by_id[id_] for id_ in ids if id_ in by_id]
-
-
-def _by_number(id_: InstanceId) -> int:
-    return id_.int

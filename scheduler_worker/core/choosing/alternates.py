@@ -153,15 +153,14 @@ class Choices(dict[int, Choice]):
         belongs to another tree, so the choice names the shape of that tree, too.
         """
         state, host = self._picture.index.state, self.columns.ids[row]
-        amounts, others = [], {}
+        amounts, roots = [], [host]
         for number, resource, amount in parts:
             provider = state(number)
             amounts.append(ResourceAmount(provider=provider.id, resource=resource, amount=amount))
-            if provider.root.int != host.int:
-                # By integers: the hash of a UUID is computed in Python.
-                others[provider.root.int] = provider.root
+            if provider.root not in roots:
+                roots.append(provider.root)
         trees = self._picture.trees.by_root
-        shapes = [ShapeSeen(root, trees[number].shape) for number, root in others.items()]
+        shapes = [ShapeSeen(root, trees[root.int].shape) for root in roots[1:]]
         return self._choice(row, amounts, shapes)
 
     def _choice(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from uuid import UUID  # noqa: TC003 - imported like every other type
 
 import numpy as np
 from msgspec import Struct
@@ -56,7 +57,7 @@ class Draft:
         # Answers about all hosts, by the question, each with the number of `takers` that it counts (`Hosts.kept`).
         self.kept: dict[Hashable, tuple[NDArray[Any], int]] = {}
         # By group: the number of members on each host, and the ids of all that are known.
-        self._groups: dict[int, tuple[Ints, Sequence[GroupMember]]] = {}
+        self._groups: dict[UUID, tuple[Ints, Sequence[GroupMember]]] = {}
 
     @cached_property
     def compounds(self) -> Compounds:
@@ -66,12 +67,12 @@ class Draft:
         """The number of the group's members on each host, with those that the batch has chosen; and the members that
         were there before the batch. Some of these may be on hosts that the picture does not have.
         """
-        found = self._groups.get(group.id.int)
+        found = self._groups.get(group.id)
         if found is None:
             known = self.picture.groups.of_group(group.id)
             counts = np.zeros(len(self._holding), dtype=np.int64)
             np.add.at(counts, [row for each in known if (row := self.picture.row_of(each.host)) >= 0], 1)
-            found = self._groups[group.id.int] = counts, known
+            found = self._groups[group.id] = counts, known
         return found
 
     def searched(self, needs: Needs) -> Compounds | None:
@@ -152,7 +153,7 @@ class Draft:
             row = index.row_of(each.provider)
             if row is None:
                 continue
-            if index.state(row).root.int == host.int:
+            if index.state(row).root == host:
                 in_tree[each.resource] += each.amount
             if self.picture.compound[leaving.row]:
                 self.compounds.room.count(row, each.resource, -each.amount)

@@ -28,7 +28,7 @@ class HostAggregates:
     def __init__(self) -> None:
         self._sets = Codes[tuple[AggregateId, ...]]()
         self._sets.code(())
-        self._known: dict[int, Aggregate] = {}
+        self._known: dict[AggregateId, Aggregate] = {}
         # By the code of the set, as far as they were asked for since the last change.
         self._members: list[tuple[Aggregate, ...]] = []
         self._answers: dict[Hashable, NDArray[Any]] = {}
@@ -36,23 +36,23 @@ class HostAggregates:
 
     def code_of(self, aggregates: Sequence[AggregateId]) -> int:
         """The code of the set of these aggregates, 0 for none."""
-        return self._sets.code(tuple(sorted(aggregates, key=lambda each: each.int))) if aggregates else 0
+        return self._sets.code(tuple(sorted(aggregates))) if aggregates else 0
 
     def put(self, aggregates: Iterable[Aggregate]) -> set[AggregateId]:
         """Merge these aggregates; an older state changes nothing. Returns the ids of those that changed."""
         news = [
             each
             for each in aggregates
-            if (known := self._known.get(each.id.int)) is None or known.sequence < each.sequence
+            if (known := self._known.get(each.id)) is None or known.sequence < each.sequence
         ]
-        self._known |= {each.id.int: each for each in news}
+        self._known |= {each.id: each for each in news}
         return self._changed({each.id for each in news})
 
     def remove(self, deleted: Aggregate) -> set[AggregateId]:
-        known = self._known.get(deleted.id.int)
+        known = self._known.get(deleted.id)
         if known is None or known.sequence > deleted.sequence:
             return set()
-        del self._known[deleted.id.int]
+        del self._known[deleted.id]
         return self._changed({deleted.id})
 
     def all(self) -> list[Aggregate]:
@@ -62,7 +62,7 @@ class HostAggregates:
         """The aggregates of a set that have metadata."""
         for number in range(len(self._members), len(self._sets.names)):
             ids = self._sets.names[number]
-            self._members.append(tuple(self._known[each.int] for each in ids if each.int in self._known))
+            self._members.append(tuple(self._known[each] for each in ids if each in self._known))
         return self._members[code]
 
     def sets_with(self, aggregates: set[AggregateId]) -> list[int]:

@@ -15,88 +15,86 @@ LEFT_MAX = 100_000
 
 
 class GroupMembers:
-    """The members of all server groups, by group. All look-ups are by the integers of ids, since the hash of a UUID is
-    computed in Python.
-    """
+    """The members of all server groups, by group."""
 
     def __init__(self, member_left: Callable[[], None] = lambda: None) -> None:
         """`member_left` is called when a group has lost a member, or a member has moved to another host."""
         self._member_left = member_left
-        self._members: dict[int, GroupMember] = {}
-        self._by_group: dict[int, dict[int, GroupMember]] = {}
+        self._members: dict[ConsumerId, GroupMember] = {}
+        self._by_group: dict[GroupId, dict[ConsumerId, GroupMember]] = {}
         # The last attempt that ended, of consumers that are members no more.
-        self._left: dict[int, int] = {}
-        self._held: dict[tuple[int, int], GroupMember] = {}
+        self._left: dict[ConsumerId, int] = {}
+        self._held: dict[tuple[ConsumerId, int], GroupMember] = {}
 
     # From placement
 
     def join(self, members: Iterable[GroupMember]) -> None:
         for member in members:
-            number = member.consumer.int
-            known = self._members.get(number)
-            if self._left.get(number, 0) >= member.attempt or (known and known.attempt > member.attempt):
+            consumer = member.consumer
+            known = self._members.get(consumer)
+            if self._left.get(consumer, 0) >= member.attempt or (known and known.attempt > member.attempt):
                 continue
-            self._left.pop(number, None)
-            self._remove(number)
-            self._members[number] = member
-            self._by_group.setdefault(member.group.int, {})[number] = member
+            self._left.pop(consumer, None)
+            self._remove(consumer)
+            self._members[consumer] = member
+            self._by_group.setdefault(member.group, {})[consumer] = member
 
     def leave(self, holders: Iterable[Holder]) -> None:
         for holder in holders:
-            number = holder.consumer.int
-            known = self._members.get(number)
+            consumer = holder.consumer
+            known = self._members.get(consumer)
             if known is not None and known.attempt > holder.attempt:
                 continue
-            self._remove(number)
-            self._left[number] = max(holder.attempt, self._left.pop(number, 0))
+            self._remove(consumer)
+            self._left[consumer] = max(holder.attempt, self._left.pop(consumer, 0))
         while len(self._left) > LEFT_MAX:
             del self._left[next(iter(self._left))]
 
-    def attempts(self) -> Mapping[int, int]:
-        """The attempt of each known member, by the member's id."""
-        return {number: member.attempt for number, member in self._members.items()}
+    def attempts(self) -> Mapping[ConsumerId, int]:
+        """The attempt of each known member."""
+        return {consumer: member.attempt for consumer, member in self._members.items()}
 
-    def left(self) -> Mapping[int, int]:
-        """The last attempt that ended of each consumer that has left, by the consumer's id."""
+    def left(self) -> Mapping[ConsumerId, int]:
+        """The last attempt that ended of each consumer that has left."""
         return dict(self._left)
 
     def replace(
         self,
         members: Sequence[GroupMember],
-        known: Mapping[int, int],
-        left: Mapping[int, int] = MappingProxyType({}),
+        known: Mapping[ConsumerId, int],
+        left: Mapping[ConsumerId, int] = MappingProxyType({}),
     ) -> int:
         """Take over the list of all members, which placement has answered. `known` are the attempts, and `left` the ended
         attempts, from before placement was asked. Members that were known then, and are not on the list, have left.
         Attempts only grow, so a later attempt that was known then is false, and so is an end of one that is on the list.
         Returns how many members were missing or different here.
         """
-        listed = {member.consumer.int: member.attempt for member in members}
+        listed = {member.consumer: member.attempt for member in members}
         over = [
-            number
-            for number, attempt in known.items()
-            if listed.get(number, -1) < attempt
-            and (member := self._members.get(number)) is not None
+            consumer
+            for consumer, attempt in known.items()
+            if listed.get(consumer, -1) < attempt
+            and (member := self._members.get(consumer)) is not None
             and member.attempt == attempt
         ]
-        for number, attempt in listed.items():
-            if left.get(number, 0) >= attempt and self._left.get(number) == left[number]:
-                del self._left[number]
-        new = [each for each in members if self._members.get(each.consumer.int) != each]
-        for number in over:
-            self._remove(number)
+        for consumer, attempt in listed.items():
+            if left.get(consumer, 0) >= attempt and self._left.get(consumer) == left[consumer]:
+                del self._left[consumer]
+        new = [each for each in members if self._members.get(each.consumer) != each]
+        for consumer in over:
+            self._remove(consumer)
         self.join(new)
         return len(over) + len(new)
 
     # This scheduler's choices
 
     def hold(self, member: GroupMember) -> None:
-        self._held[member.consumer.int, member.attempt] = member
+        self._held[member.consumer, member.attempt] = member
 
     def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
         if self._held:
             for consumer, attempt in choices:
-                if self._held.pop((consumer.int, attempt), None) is not None:
+                if self._held.pop((consumer, attempt), None) is not None:
                     self._member_left()
 
     # Questions
@@ -105,21 +103,21 @@ class GroupMembers:
         """The members of a group, each once: those that placement has told of, and this scheduler's unanswered choices.
         A member that moves is where it was chosen to go.
         """
-        members = self._by_group.get(group.int, {})
+        members = self._by_group.get(group, {})
         held = {
-            each.consumer.int: each
+            each.consumer: each
             for each in self._held.values()
-            if each.group.int == group.int
-            and ((known := members.get(each.consumer.int)) is None or known.attempt < each.attempt)
+            if each.group == group
+            and ((known := members.get(each.consumer)) is None or known.attempt < each.attempt)
         }
-        return [*(each for number, each in members.items() if number not in held), *held.values()]
+        return [*(each for consumer, each in members.items() if consumer not in held), *held.values()]
 
-    def _remove(self, number: int) -> None:
-        member = self._members.pop(number, None)
+    def _remove(self, consumer: ConsumerId) -> None:
+        member = self._members.pop(consumer, None)
         if member is None:
             return
         self._member_left()
-        of_group = self._by_group[member.group.int]
-        del of_group[number]
+        of_group = self._by_group[member.group]
+        del of_group[consumer]
         if not of_group:
-            del self._by_group[member.group.int]
+            del self._by_group[member.group]
