@@ -118,8 +118,10 @@ class Builder:
         return said
 
     async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        found = [build for build in builds if build.is_found]
-        others = [build for build in builds if not build.is_found]
+        found: list[_Build] = []
+        others: list[_Build] = []
+        for build in builds:
+            (found if build.is_found else others).append(build)
         if others:
             # Committed, and so with a deadline, before anything that may take long.
             async with self._store.transaction() as earlier:

@@ -61,6 +61,8 @@ class Hosts:
         self._everyone: Flags | None = None
         # Filters and weighers ask for the same column.
         self._free: dict[str, Ints] = {}
+        # Hosts that took an instance, by the span of the draft's `takers`: filters and weighers ask about the same ones.
+        self._takers: dict[tuple[int, int], Hosts] = {}
 
     def __len__(self) -> int:
         return self.columns.rows if self._rows is None else len(self._rows)
@@ -99,7 +101,11 @@ class Hosts:
             values = answer(self)
         elif not is_steady and seen < len(takers):
             values = values.copy()
-            some = Hosts(self._draft, np.array(takers[seen:], dtype=np.intp), search=self.search)
+            span = seen, len(takers)
+            some = self._takers.get(span)
+            if some is None:
+                rows = np.array(takers[seen:], dtype=np.intp)
+                some = self._takers[span] = Hosts(self._draft, rows, search=self.search)
             values[some.rows] = answer(some)
         if len(kept) >= KEPT_MAX:
             # The one that was asked for the longest time ago.
