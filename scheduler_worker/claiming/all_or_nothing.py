@@ -36,13 +36,12 @@ from bus.messages.placement import (
     Claimed,
     ClaimResources,
     ClaimVerdict,
-    GroupRefused,
     NotAllowed,
 )
 from placement_worker.core.claims_together import places_in_pages
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.refusals.verdicts import after_refusal, refused_by_group
+from scheduler_worker.core.choosing.refusals.verdicts import NextTry, after_refusal
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
@@ -192,21 +191,15 @@ class TogetherFinder:
         why = ""
         for each in refused:
             one, there = searches[each.consumer], chosen[each.consumer]
-            match each.verdict:
-                case AlreadyClaimed():
-                    why = why or "some hold a share already"
-                    continue
-                case GroupRefused() as by:
-                    known = self._registry.get(by.host)
-                    reason = refused_by_group(by, str(by.host) if known is None else known.name).reason
-                case verdict:
-                    step = after_refusal(verdict)
-                    if isinstance(step, SearchRefused | EndedElsewhere):
-                        one.outcome = step
-                        continue
-                    reason = step.reason
-            one.refusals.append(ClaimRefused(host=there.choice.name, reason=reason))
-            why = why or f"{there.choice.name}: {reason}"
+            if isinstance(each.verdict, AlreadyClaimed):
+                why = why or "some hold a share already"
+                continue
+            step = after_refusal(each.verdict, self._registry.name_of)
+            if not isinstance(step, NextTry):
+                one.outcome = step
+                continue
+            one.refusals.append(ClaimRefused(host=there.choice.name, reason=step.reason))
+            why = why or f"{there.choice.name}: {step.reason}"
         return why
 
     async def _ask(self, claims: Sequence[ClaimResources]) -> Verdict:

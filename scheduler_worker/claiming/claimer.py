@@ -41,13 +41,11 @@ from scheduler_worker.core.choosing.alternates import ALTERNATE_POOL_MAX, hosts_
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.refusals.verdicts import (
-    NewChoice,
+    NextTry,
     OtherHost,
-    SameHostAgain,
     adopted,
     after_refusal,
     amounts_of,
-    refused_by_group,
 )
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
@@ -375,18 +373,15 @@ class Claimer:
             one.granted()
             return False
         self._picture.drop((one.key,))
-        needs_more = isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
-        step: Outcome | SameHostAgain | OtherHost | NewChoice
-        match verdict:
-            case AlreadyClaimed():
-                step = self._adopted(one, verdict)
-            case GroupRefused():
-                needs_more = True
-                known = self._registry.get(verdict.host)
-                step = refused_by_group(verdict, str(verdict.host) if known is None else known.name)
-            case _:
-                step = after_refusal(verdict)
-        if isinstance(step, SameHostAgain | OtherHost | NewChoice):
+        needs_more = isinstance(verdict, GroupRefused) or (
+            isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
+        )
+        step: Outcome | NextTry
+        if isinstance(verdict, AlreadyClaimed):
+            step = self._adopted(one, verdict)
+        else:
+            step = after_refusal(verdict, self._registry.name_of)
+        if isinstance(step, NextTry):
             limits = self._settings
             way = self._other_way(one, chosen, verdict)
             if way is not None and isinstance(step, OtherHost):

@@ -20,7 +20,7 @@ from bus.messages.hosts import host_in_cell
 from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortfall
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, OtherHost, SameHostAgain
+from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, NextTry, OtherHost, SameHostAgain
 from scheduler_worker.core.instances.outcomes import FlavorFound, Holds, Outcome, SearchRefused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 from scheduler_worker.core.instances.specs import encoded
@@ -197,9 +197,7 @@ class Search:
         self.chosen = structs.replace(self.chosen, choice=way)
         self._give_up_after(claims_max, f"{way.name}: {by.reason}")
 
-    def refused(
-        self, by: SameHostAgain | OtherHost | NewChoice, *, shape_tries_max: int, claims_max: int
-    ) -> None:
+    def refused(self, by: NextTry, *, shape_tries_max: int, claims_max: int) -> None:
         """Note a refused claim, and go on: with the same host, with the next alternate, or with a new choice; or give
         up.
         """

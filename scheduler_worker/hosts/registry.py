@@ -221,6 +221,11 @@ class HostRegistry:
     def get(self, host: ProviderId) -> HostState | None:
         return self._hosts.get(host)
 
+    def name_of(self, host: ProviderId) -> str:
+        """The name of this host, or its id if it is not known."""
+        known = self._hosts.get(host)
+        return str(host) if known is None else known.name
+
     def count_by_cell(self) -> tuple[Counter[str], Counter[str]]:
         """The number of hosts in each cell, and the number of those that are up."""
         hosts = self._hosts.values()

@@ -8,10 +8,11 @@ Superseded, TooOld        Another worker has ended the instance.
 NotAllowed                The instance ends in error; but if the host has moved to another cell, as DoesNotFit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from bus.message import ProviderId
 from bus.messages.cell import Choice
 from bus.messages.hosts import HostState
 from bus.messages.placement import (
@@ -50,6 +51,10 @@ class NewChoice(Struct, frozen=True):
     reason: str
 
 
+# What follows a refused claim, if the search goes on.
+NextTry = SameHostAgain | OtherHost | NewChoice
+
+
 def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
     """The next step when a server group's policy forbids the claim. `host` is the name of the host where the members are."""
     first = str(verdict.members[0])
@@ -60,11 +65,15 @@ def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
     )
 
 
-def after_refusal(verdict: ClaimVerdict) -> SearchRefused | EndedElsewhere | SameHostAgain | OtherHost:
-    """The next step after this verdict on the claim of the chosen host. `AlreadyClaimed` is left to `adopted`, which
-    needs the state of the host that is held.
+def after_refusal(  # noqa: PLR0911 - one for each verdict
+    verdict: ClaimVerdict, name_of: Callable[[ProviderId], str]
+) -> SearchRefused | EndedElsewhere | NextTry:
+    """The next step after this verdict on the claim of the chosen host; `name_of` names another host. `AlreadyClaimed` is
+    left to `adopted`, which needs the state of the host that is held.
     """
     match verdict:
+        case GroupRefused():
+            return refused_by_group(verdict, name_of(verdict.host))
         case ShapeMoved():
             return SameHostAgain()
         case DoesNotFit():
