@@ -158,41 +158,48 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         return structs.replace(row, heard=max(row.heard, said.sequence), unsaid=True)
     if said.sequence <= row.heard:
         return None
-    sequence = max(told.sequence + 1, said.sequence)
     state = said.state if said.state in (SHELVED, OFFLOADED) else _STATES[type(event)]
     if told.state == DELETED or (state != DELETED and _is_before(said, told)):
         return structs.replace(row, heard=said.sequence)
-    now_told = structs.replace(
-        said,
-        request_id=told.request_id,
-        sequence=sequence,
-        # While it is deleting, the state stays; the host and the attempt are still worth knowing.
-        state=DELETING if told.state == DELETING and state != DELETED else state,
-        cell=event.cell,
-        name=told.name,
-        project=told.project,
-        refusals=told.refusals,
-        flavor=said.flavor or told.flavor,
-        passed_over=after_other_flavor(row, said)[1],
-        changed_at=said.changed_at or now,
+    after = with_state_of_cell(
+        row, structs.replace(said, state=state, cell=event.cell, changed_at=said.changed_at or now)
     )
-    now_told = waits_through(row, now_told)
-    still_to_say = row.unsaid and (now_told.state == DELETING or now_told.waiting is not None)
-    # A cell that reports the instance has received the order.
+    now_told = waits_through(row, after.told)
+    if told.state == DELETING and state != DELETED:
+        # While it is deleting, the state stays; the host and the attempt are still worth knowing.
+        now_told = structs.replace(now_told, state=DELETING)
     after = structs.replace(
-        row,
+        after,
         told=now_told,
-        order=None,
-        choices=(),
-        resized_spec=resized_spec_after(row, said),
-        next_spec=row.next_spec if state == MOVED else b"",
-        heard=said.sequence,
-        unsaid=still_to_say,
+        unsaid=row.unsaid and (now_told.state == DELETING or now_told.waiting is not None),
         has_waited=row.move_waits and now_told.waiting is None,
     )
     # The order to abort it may have come to its cell after the end of the move.
     is_wanted = told.state == MOVING and told.move is not None and not told.move.asked
     return waits_again(after, now) if is_wanted else after
+
+
+def with_state_of_cell(row: InstanceRow, said: InstanceState) -> InstanceRow:
+    """The row with this state, which its cell has: so the cell has received the order. What only the API level knows stays."""
+    told = row.told
+    return structs.replace(
+        row,
+        told=structs.replace(
+            said,
+            request_id=told.request_id,
+            sequence=max(told.sequence + 1, said.sequence),
+            name=told.name,
+            project=told.project,
+            refusals=told.refusals,
+            flavor=said.flavor or told.flavor,
+            passed_over=after_other_flavor(row, said)[1],
+        ),
+        order=None,
+        choices=(),
+        resized_spec=resized_spec_after(row, said),
+        next_spec=row.next_spec if said.state == MOVED else b"",
+        heard=said.sequence,
+    )
 
 
 def awaits_alternates(row: InstanceRow, event: AlternatesSpent) -> bool:

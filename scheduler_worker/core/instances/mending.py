@@ -4,9 +4,8 @@ from msgspec import structs
 
 from bus.messages.books import MendInstance
 from bus.messages.build import SEQUENCE_FROM_CELL_MAX
-from scheduler_worker.core.instances.lifecycle import resized_spec_after
-from scheduler_worker.core.instances.other_flavors import after_other_flavor
-from scheduler_worker.core.instances.rows import MOVED, NO_REQUEST, InstanceRow
+from scheduler_worker.core.instances.lifecycle import with_state_of_cell
+from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 
 
 def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
@@ -17,29 +16,9 @@ def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
     """
     if row is None or not _is_as_seen(row, mend) or mend.instance.sequence > SEQUENCE_FROM_CELL_MAX:
         return None
-    told, of_cell = row.told, mend.instance
-    return structs.replace(
-        row,
-        told=structs.replace(
-            of_cell,
-            request_id=told.request_id,
-            sequence=max(told.sequence + 1, of_cell.sequence),
-            name=told.name,
-            project=told.project,
-            failures=told.failures,
-            refusals=told.refusals,
-            flavor=of_cell.flavor or told.flavor,
-            passed_over=after_other_flavor(row, of_cell)[1],
-        ),
-        order=None,
-        choices=(),
-        resized_spec=resized_spec_after(row, of_cell),
-        next_spec=row.next_spec if of_cell.state == MOVED else b"",
-        # Later events of that cell count again.
-        heard=of_cell.sequence,
-        unsaid=False,
-        has_waited=told.waiting is not None,
-    )
+    # Later events of that cell count again.
+    after = with_state_of_cell(row, structs.replace(mend.instance, failures=row.told.failures))
+    return structs.replace(after, unsaid=False, has_waited=row.told.waiting is not None)
 
 
 def _is_as_seen(row: InstanceRow, mend: MendInstance) -> bool:
