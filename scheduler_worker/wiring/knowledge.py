@@ -3,8 +3,9 @@
 from datetime import timedelta
 from functools import partial
 
+from bus.parts import Periodic
 from bus.workers.station import FeedListener
-from scheduler_worker.aggregates.row_watch import AggregateWatch
+from scheduler_worker.aggregates.rows import read_aggregates
 from scheduler_worker.cells.hearing import hear_cells
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
@@ -55,7 +56,14 @@ class Knowledge:
             for below in given.cells_at
         }
         self.host_watch = HostWatch(given.store, self.hosts, settings.hosts_poll_s, clock, chance)
-        self.aggregate_watch = AggregateWatch(given.store, picture, settings.hosts_poll_s, chance)
+        self._read_aggregates = partial(read_aggregates, given.store, picture)
+        self.aggregate_watch = Periodic(
+            "read aggregates",
+            self._read_aggregates,
+            settings.hosts_poll_s,
+            is_needed=True,
+            chance=chance,
+        )
         self.unclaimed = UnclaimedShares(picture)
 
     async def make_sure(self) -> None:
@@ -64,6 +72,6 @@ class Knowledge:
         """
         self.unclaimed.drop_all()
         await self.host_watch.look_again()
-        await self.aggregate_watch.refresh()
+        await self._read_aggregates()
         # Last, for the shares of claims that are answered meanwhile count at once, and what was released before them does not.
         await self.replica.catch_up()

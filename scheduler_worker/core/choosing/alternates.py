@@ -11,7 +11,7 @@ from bus.messages.cell import Choice
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
 from placement_worker.core.candidates.columns import Rows
 from scheduler_worker.core.aggregates.metadata import INSTANCES_MAX, UNLIMITED
-from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.compound.compounds import CompoundFill
 from scheduler_worker.core.choosing.compound.provider_room import Parts, ProviderAmount
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.ranking import Scoring

@@ -46,7 +46,7 @@ from scheduler_worker.core.choosing.alternates import (
     AlternatePools,
     Choices,
 )
-from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.compound.compounds import CompoundFill
 from scheduler_worker.core.choosing.compound.provider_room import Parts
 from scheduler_worker.core.choosing.draft import Draft, Leaving
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching

@@ -14,8 +14,7 @@ from numpy.typing import NDArray  # noqa: TC002 - imported like every other type
 
 from bus.messages.placement import GroupMember, ResourceAmount, ServerGroup
 from placement_worker.core.candidates.columns import Ints, Rows
-from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
-from scheduler_worker.core.choosing.compound.compounds import Compounds
+from scheduler_worker.core.choosing.compound.compounds import CompoundFill, Compounds
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.ways.judge import WayJudge
 from scheduler_worker.core.picture.picture import Picture

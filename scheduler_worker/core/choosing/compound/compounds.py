@@ -24,9 +24,10 @@ from placement_worker.core.candidates.fitting import SearchScope
 from placement_worker.core.candidates.ways import CutInTrees, TreeSearch, TreeWay, ways_of_trees
 from scheduler_worker.core.choosing.compound.pools import Pools
 from scheduler_worker.core.choosing.compound.provider_room import Parts, ProviderRoom
-from scheduler_worker.core.choosing.needs import Needs, query_of
+from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
 from scheduler_worker.core.choosing.ways.judge import Way, WayJudge
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
 
 # About a tenth of a millisecond for each tree in any case, and a tenth of a second for a batch, for trees that need more.
 STEPS_PER_TREE = 300
@@ -233,6 +234,38 @@ class Compounds:
             parts.setdefault(self.pools.barred_in(cell), []).append(cell)
         for barred, same in parts.items():
             yield barred, columns.root[hosts if len(parts) == 1 else hosts[np.isin(cells, same)]]
+
+
+class CompoundFill:
+    """Puts the instances of one spec on compound hosts. A host is searched when an instance takes it. The ways that are
+    found are used as long as one of them has room; then the host is searched again.
+    """
+
+    def __init__(self, compounds: Compounds, spec: InstanceSpec) -> None:
+        needs = needs_of(spec)
+        self.flags = compounds.flags(needs)
+        self._compounds = compounds
+        self._search = compounds.search(needs)
+        # By host: its ways, and after how many changes of the room they had room.
+        self._found: dict[int, tuple[Sequence[Parts], int]] = {}
+
+    def ways(self, host: int) -> Sequence[Parts]:
+        """The ways to take the amounts from the host's providers that have room after all choices, best first."""
+        room, known = self._compounds.room, self._found.get(host)
+        if known is not None and (not known[0] or known[1] == room.changes):
+            return known[0]
+        ways = [parts for parts in known[0] if room.has(parts)] if known else ()
+        found = ways or self._search(host)
+        self._found[host] = found, room.changes
+        return found
+
+    def take(self, host: int) -> Parts | None:
+        """Take the amounts for one more instance from this host's providers; None if they have no room left."""
+        found = self.ways(host)
+        if not found:
+            return None
+        self._compounds.take(found[0])
+        return found[0]
 
 
 def _parts_of(way: TreeWay) -> Parts:
