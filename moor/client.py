@@ -125,7 +125,7 @@ async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncGener
     while True:
         page = await answer_of(asking, question, kind)
         yield page
-        if not page.next:
+        if not getattr(page, "next", None):
             return
         question = structs.replace(question, after=page.next)
 

@@ -3,7 +3,7 @@
 A field of a message has the same type, default, limits and description on the command line as in the message.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
@@ -23,11 +23,13 @@ NO_ARGUMENTS: Mapping[str, str] = {}
 PAGING = ("after", "limit")
 
 
-def with_options(command: Command, arguments: Mapping[str, str] = NO_ARGUMENTS) -> Command:
+def with_options(
+    command: Command, arguments: Mapping[str, str] = NO_ARGUMENTS, fixed: Sequence[str] = PAGING
+) -> Command:
     """The command for typer: in place of each parameter whose type is a Struct, it has that Struct's fields as options.
 
     If that Struct is a message, those of its fields that `arguments` has are arguments, in this order, with the names that
-    it gives them. The message's docstring is the help of a command that has none.
+    it gives them; those in `fixed` keep their defaults. The message's docstring is the help of a command that has none.
     """
     parameters = signature(command).parameters.values()
     groups: dict[str, type[Struct]] = {
@@ -51,7 +53,7 @@ def with_options(command: Command, arguments: Mapping[str, str] = NO_ARGUMENTS) 
         if each.name not in groups:
             flat.append(each.replace(kind=Parameter.KEYWORD_ONLY))
         elif groups[each.name] in messages:
-            flat += _fields_of(groups[each.name], arguments)
+            flat += _fields_of(groups[each.name], arguments, fixed)
         else:
             flat += map(_option, structs.fields(groups[each.name]))
     update_wrapper(with_fields, command)
@@ -73,13 +75,13 @@ def _option(field: structs.FieldInfo) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
 
 
-def _fields_of(kind: type[Struct], arguments: Mapping[str, str]) -> list[Parameter]:
-    fields = _typed_fields(kind)
-    options = [name for name in fields if name not in (*arguments, *PAGING)]
+def _fields_of(kind: type[Struct], arguments: Mapping[str, str], fixed: Sequence[str]) -> list[Parameter]:
+    fields = typed_fields(kind)
+    options = [name for name in fields if name not in (*arguments, *fixed)]
     return [_parameter(fields[name], arguments.get(name, "")) for name in (*arguments, *options)]
 
 
-def _typed_fields(kind: type[Struct]) -> dict[str, inspect.Field]:
+def typed_fields(kind: type[Struct]) -> dict[str, inspect.Field]:
     known = inspect.type_info(kind)
     assert isinstance(known, inspect.StructType), f"{kind} has fields"
     return {field.name: field for field in known.fields}
@@ -135,7 +137,7 @@ def _help(field: inspect.Field) -> str:
 
 def _check_choices(kind: type[Struct], given: Mapping[str, Any], arguments: Mapping[str, str]) -> None:
     """Refuse a value that is none of those its field may have. The receiver checks all else, as for any other client."""
-    for name, field in _typed_fields(kind).items():
+    for name, field in typed_fields(kind).items():
         allowed = _bare(field.type)
         if isinstance(allowed, inspect.LiteralType) and given[name] not in allowed.values:
             shown = arguments.get(name) or flag_of(name)

@@ -58,14 +58,18 @@ def print_json(value: object) -> None:
     out.print_json(json.dumps(plain(value)))
 
 
-def print_all(found: Sequence[T], columns: Columns[T], nothing: str = "", *, as_json: bool) -> None:
-    """Print the items as JSON or as a table; in place of an empty table, print `nothing`."""
+def print_all(
+    found: Sequence[T], show: Columns[T] | Callable[[Sequence[T]], None], nothing: str = "", *, as_json: bool
+) -> None:
+    """Print the items as JSON, or as a table with these columns, or by the function `show`; in place of no items, `nothing`."""
     if as_json:
         print_json(found)
-    elif found:
-        print_table(found, columns)
-    else:
+    elif not found:
         out.print(nothing, markup=False, highlight=False)
+    elif isinstance(show, Columns):
+        print_table(found, show)
+    else:
+        show(found)
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
@@ -74,9 +78,12 @@ def shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:LINES_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
-def print_one(found: T, show: Callable[[T], None], *, as_json: bool) -> None:
+def print_one(found: T, show: Columns[T] | Callable[[T], None], *, as_json: bool) -> None:
+    """Print this item as JSON, or as a table with these columns, or by the function `show`."""
     if as_json:
         print_json(found)
+    elif isinstance(show, Columns):
+        print_table((found,), show)
     else:
         show(found)
 

@@ -38,9 +38,9 @@ from bus.topology import (
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.client import asked
-from moor.options import AsJson, BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
+from moor.message_commands import command_that_sends
+from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
 from moor.settings import TOP
-from moor.showing import print_all
 from moor.tables import Columns
 
 app = typer.Typer(
@@ -147,17 +147,6 @@ def remove(
     out.print(f"[green]{user}[/green] is removed" if was_there else f"there was no user {user}")
 
 
-@app.command("list")
-def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """List the applications that the schedulers know, with their projects."""
-    print_all(
-        asked(bus, AskApplications(), ApplicationsFound).applications,
-        APPLICATIONS,
-        "no applications",
-        as_json=as_json,
-    )
-
-
 APPLICATIONS = Columns[KnownApplication](
     {
         "application": lambda each: each.name,
@@ -165,6 +154,19 @@ APPLICATIONS = Columns[KnownApplication](
         "acts for": lambda each: "all projects" if each.admin else ", ".join(each.projects),
     },
     prose=("acts for",),
+)
+
+
+app.command("list")(
+    command_that_sends(
+        AskApplications,
+        words="List the applications that the schedulers know, with their projects.",
+        answer=ApplicationsFound,
+        items=lambda found: found.applications,
+        show=APPLICATIONS,
+        nothing="no applications",
+        operates=True,
+    )
 )
 
 

@@ -23,7 +23,6 @@ from moor.client import Client, InstanceFollower, client, granted
 from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, err, fail, out, run
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_all, print_json, print_one, progress_of
-from moor.tables import print_table
 
 T = TypeVar("T")
 Order = TypeVar("Order", bound=RebuildInstance | MoveInstance | EndMove)
@@ -168,7 +167,7 @@ async def _followed_order(
             project=order.project,
         )
     if len(states) == 1:
-        print_one(states[0], lambda shown: print_table((shown,), INSTANCES), as_json=following.as_json)
+        print_one(states[0], INSTANCES, as_json=following.as_json)
     else:
         print_all(states, INSTANCES, as_json=following.as_json)
     if not in_time:

@@ -4,10 +4,9 @@ import typer
 from rich.markup import escape
 
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
-from moor.client import asked, asked_for_all
-from moor.option_structs import with_arguments
-from moor.options import AsJson, BusUrl, Project, fail, out
-from moor.showing import grid_of, print_all, print_one
+from moor.message_commands import command_that_sends
+from moor.options import out
+from moor.showing import grid_of
 from moor.tables import Columns
 
 app = typer.Typer(
@@ -15,47 +14,6 @@ app = typer.Typer(
     add_completion=False,
     help="Server groups, whose instances are kept apart or together: create, list, show, delete.",
 )
-
-PAGE = 200
-
-
-@app.command()
-@with_arguments(name="NAME")
-def create(order: CreateGroup, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """Create a group. `moor boot --group ID` builds members of it."""
-    answer = asked(bus, order, GroupsFound, operates=False)
-    print_one(answer.groups[0], _print, as_json=as_json)
-
-
-@app.command("list")
-def list_groups(bus: BusUrl = "", *, project: Project = "", as_json: AsJson = False) -> None:
-    """List all groups, with the number of their members."""
-    question = AskGroups(project=project, limit=PAGE)
-    found = asked_for_all(bus, question, GroupsFound, lambda page: page.groups, operates=False)
-    print_all(found, GROUPS, "no server groups", as_json=as_json)
-
-
-@app.command()
-@with_arguments(id="ID")
-def show(question: AskGroups, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """Show one group with its members and their hosts."""
-    print_one(_only(bus, question), _print, as_json=as_json)
-
-
-@app.command()
-@with_arguments(id="ID")
-def delete(order: DeleteGroup, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    deleted = _only(bus, order)
-    print_one(deleted, lambda gone: out.print(f"deleted group {gone.id}", highlight=False), as_json=as_json)
-
-
-def _only(bus: str, message: AskGroups | DeleteGroup) -> GroupState:
-    found = asked(bus, message, GroupsFound, operates=False).groups
-    if not found:
-        fail(
-            f"there is no server group {message.id}, so nothing was done; `moor group list` shows all groups"
-        )
-    return found[0]
 
 
 def _print(group: GroupState) -> None:
@@ -85,4 +43,52 @@ GROUPS = Columns[GroupState](
         "policy": _policy,
         "members": lambda each: str(each.size),
     }
+)
+
+MISSING = "there is no server group {id}, so nothing was done; `moor group list` shows all groups"
+
+app.command("create")(
+    command_that_sends(
+        CreateGroup,
+        arguments={"name": "NAME"},
+        words="Create a group. `moor boot --group ID` builds members of it.",
+        answer=GroupsFound,
+        items=lambda found: found.groups,
+        is_about_one=True,
+        show=_print,
+    )
+)
+app.command("list")(
+    command_that_sends(
+        AskGroups,
+        fixed=("id",),
+        words="List all groups, with the number of their members.",
+        answer=GroupsFound,
+        items=lambda found: found.groups,
+        show=GROUPS,
+        nothing="no server groups",
+    )
+)
+app.command("show")(
+    command_that_sends(
+        AskGroups,
+        arguments={"id": "ID"},
+        words="Show one group with its members and their hosts.",
+        answer=GroupsFound,
+        items=lambda found: found.groups or None,
+        missing=MISSING,
+        is_about_one=True,
+        show=_print,
+    )
+)
+app.command("delete")(
+    command_that_sends(
+        DeleteGroup,
+        arguments={"id": "ID"},
+        answer=GroupsFound,
+        items=lambda found: found.groups or None,
+        missing=MISSING,
+        is_about_one=True,
+        show=lambda group: out.print(f"deleted group {group.id}", highlight=False),
+    )
 )

@@ -22,7 +22,6 @@ from moor.options import AsJson, BusUrl, out, read_uuid
 from moor.placement.providers import ProviderName, amount_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
-from moor.tables import print_table
 
 app = typer.Typer(add_completion=False)
 
@@ -197,4 +196,4 @@ def _write(
     if provider is None:
         out.print("done")
     else:
-        print_one(provider, lambda shown: print_table([shown], PROVIDERS), as_json=as_json)
+        print_one(provider, PROVIDERS, as_json=as_json)

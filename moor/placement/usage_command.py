@@ -1,18 +1,16 @@
 """`moor usage`: shows how much a project holds of each resource class."""
 
 from bus.messages.administration import AskUsages, UsagesFound
-from moor.client import asked
-from moor.option_structs import with_arguments
-from moor.options import AsJson, BusUrl, out
+from moor.message_commands import command_that_sends
 from moor.placement.providers_showing import print_usages
-from moor.showing import print_one
 
-
-@with_arguments(project="PROJECT")
-def usage(question: AskUsages, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """Show how much a project holds of each class, by the type of consumer."""
-    usages = asked(bus, question, UsagesFound).usages
-    if usages or as_json:
-        print_one(usages, print_usages, as_json=as_json)
-    else:
-        out.print(f"project {question.project!r} holds nothing", markup=False, highlight=False)
+usage = command_that_sends(
+    AskUsages,
+    arguments={"project": "PROJECT"},
+    words="Show how much a project holds of each class, by the type of consumer.",
+    answer=UsagesFound,
+    items=lambda found: found.usages,
+    show=print_usages,
+    nothing="project {project!r} holds nothing",
+    operates=True,
+)

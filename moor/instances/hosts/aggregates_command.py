@@ -20,8 +20,9 @@ from bus.messages.aggregates import (
 )
 from moor.client import asked, asked_for_all
 from moor.instances.requests import pairs_of
+from moor.message_commands import command_that_sends
 from moor.options import AsJson, BusUrl, fail, out, read_uuid
-from moor.showing import grid_of, print_all, print_one
+from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
 app = typer.Typer(
@@ -94,10 +95,26 @@ def remove(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = Fals
     _order(bus, SetAggregate(aggregate=_one(bus, name).id, remove_hosts=tuple(hosts)), as_json=as_json)
 
 
-@app.command("list")
-def list_aggregates(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """List all aggregates, ordered by name."""
-    print_all(_found(bus, AskAggregates(limit=PAGE)), AGGREGATES, "no aggregates", as_json=as_json)
+AGGREGATES = Columns[AggregateState](
+    {
+        "aggregate": lambda each: each.name,
+        "id": lambda each: str(each.id),
+        "hosts": lambda each: str(each.hosts_count),
+        "metadata": lambda each: ", ".join(f"{key}={value}" for key, value in each.metadata.items()),
+    },
+    prose=("metadata",),
+)
+app.command("list")(
+    command_that_sends(
+        AskAggregates,
+        fixed=("name",),
+        words="List all aggregates, ordered by name.",
+        answer=AggregatesFound,
+        items=lambda found: found.aggregates,
+        show=AGGREGATES,
+        nothing="no aggregates",
+    )
+)
 
 
 @app.command()
@@ -126,14 +143,11 @@ def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:
     print_one(_one(bus, str(written.aggregate.id)), _print, as_json=as_json)
 
 
-def _found(bus: str, question: AskAggregates) -> list[AggregateState]:
-    return asked_for_all(bus, question, AggregatesFound, lambda page: page.aggregates, operates=False)
-
-
 def _one(bus: str, name: str) -> AggregateState:
     if not name:
         raise typer.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
-    pages = _found(bus, AskAggregates(name=name, limit=PAGE))
+    question = AskAggregates(name=name, limit=PAGE)
+    pages = asked_for_all(bus, question, AggregatesFound, lambda page: page.aggregates, operates=False)
     if not pages:
         fail(
             f"there is no aggregate {name!r}, so nothing was done; `moor aggregate list` shows all aggregates"
@@ -152,14 +166,3 @@ def _print(aggregate: AggregateState) -> None:
         ),
         highlight=False,
     )
-
-
-AGGREGATES = Columns[AggregateState](
-    {
-        "aggregate": lambda each: each.name,
-        "id": lambda each: str(each.id),
-        "hosts": lambda each: str(each.hosts_count),
-        "metadata": lambda each: ", ".join(f"{key}={value}" for key, value in each.metadata.items()),
-    },
-    prose=("metadata",),
-)

@@ -1,6 +1,5 @@
 """`moor cell`: the cells, when each was last heard, and how much waits for it."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -8,9 +7,9 @@ from rich.markup import escape
 
 from bus.messages.cells import AskCells, CellsFound, CellState
 from moor.client import asked
-from moor.option_structs import with_arguments
-from moor.options import AsJson, BusUrl, fail, out
-from moor.showing import cell_life, grid_of, moment, print_all, print_one
+from moor.message_commands import command_that_sends
+from moor.options import AsJson, BusUrl, out
+from moor.showing import cell_life, grid_of, moment, print_all
 from moor.tables import Columns, styled
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Cells: list, show.")
@@ -24,22 +23,8 @@ def list_cells(
     as_json: AsJson = False,
 ) -> None:
     """List all cells: whether each is up, when it was last heard, and what it has."""
-    found = [each for each in _cells(bus, AskCells()) if not down or each.life == "down"]
-    print_all(found, CELLS, "no cells", as_json=as_json)
-
-
-@app.command()
-@with_arguments(name="NAME")
-def show(question: AskCells, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """Show one cell, with its conductors."""
-    found = _cells(bus, question)
-    if not found:
-        fail(f"there is no cell {question.name!r}; `moor cell list` shows all cells")
-    print_one(found[0], _print_cell, as_json=as_json)
-
-
-def _cells(bus: str, question: AskCells) -> Sequence[CellState]:
-    return asked(bus, question, CellsFound, operates=False).cells
+    cells = asked(bus, AskCells(), CellsFound, operates=False).cells
+    print_all([each for each in cells if not down or each.life == "down"], CELLS, "no cells", as_json=as_json)
 
 
 CELLS = Columns[CellState](
@@ -74,3 +59,17 @@ def _print_cell(cell: CellState) -> None:
         told = f"{escape(each.name)} {cell_life(each.life)}, heard {moment(each.heard_at)}{trouble}"
         grid.add_row("conductor", told)
     out.print(grid, highlight=False)
+
+
+app.command("show")(
+    command_that_sends(
+        AskCells,
+        arguments={"name": "NAME"},
+        words="Show one cell, with its conductors.",
+        answer=CellsFound,
+        items=lambda found: found.cells or None,
+        missing="there is no cell {name!r}; `moor cell list` shows all cells",
+        is_about_one=True,
+        show=_print_cell,
+    )
+)

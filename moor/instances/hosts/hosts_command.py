@@ -7,10 +7,10 @@ import typer
 
 from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
-from moor.client import PAGE, ask_bus, asked, asked_for_all, hosts_of
+from moor.client import PAGE, ask_bus, asked_for_all, hosts_of
 from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
-from moor.option_structs import with_arguments
+from moor.message_commands import command_that_sends
 from moor.options import AsJson, BusUrl, check_alone, fail
 from moor.showing import HOSTS, check_known, check_one_cell, print_all, print_host, print_one
 
@@ -58,12 +58,17 @@ def list_hosts(
     print_all(hosts, HOSTS, "no hosts", as_json=as_json)
 
 
-@app.command("capabilities")
-def list_capabilities(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """List the traits, resource classes and facts that hosts have: on how many hosts, with which values."""
-    question = AskCapabilities(limit=PAGE)
-    found = asked_for_all(bus, question, CapabilitiesFound, lambda page: page.capabilities, operates=False)
-    print_all(found, CAPABILITIES, "no hosts", as_json=as_json)
+app.command("capabilities")(
+    command_that_sends(
+        AskCapabilities,
+        fixed=("having", "value"),
+        words="List the traits, resource classes and facts that hosts have: on how many hosts, with which values.",
+        answer=CapabilitiesFound,
+        items=lambda found: found.capabilities,
+        show=CAPABILITIES,
+        nothing="no hosts",
+    )
+)
 
 
 @app.command()
@@ -76,10 +81,17 @@ def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     print_one(found[0], print_host, as_json=as_json)
 
 
-@app.command("set")
-@with_arguments(host="NAME", mode="MODE")
-def set_mode(order: SetHost, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    print_one(asked(bus, order, HostSet).host, print_host, as_json=as_json)
+app.command("set")(
+    command_that_sends(
+        SetHost,
+        arguments={"host": "NAME", "mode": "MODE"},
+        answer=HostSet,
+        items=lambda done: (done.host,),
+        is_about_one=True,
+        show=print_host,
+        operates=True,
+    )
+)
 
 
 def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json: bool) -> None:

@@ -1,0 +1,66 @@
+"""Commands that send one message and show its answer: each is a row of data.
+
+Options, limits and help come from the message, by `with_options`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import inspect, structs
+
+from bus.message import Message
+from moor.client import asked_for_all
+from moor.option_structs import NO_ARGUMENTS, PAGING, Command, typed_fields, with_options
+from moor.options import AsJson, BusUrl, fail
+from moor.showing import print_all, print_one
+from moor.tables import Columns
+
+
+def command_that_sends(
+    kind: type[Message],
+    *,
+    answer: type[Any],
+    items: Callable[[Any], Sequence[Any] | None],
+    show: Columns[Any] | Callable[[Any], None],
+    is_about_one: bool = False,
+    missing: str = "",
+    nothing: str = "",
+    arguments: Mapping[str, str] = NO_ARGUMENTS,
+    fixed: Sequence[str] = (),
+    words: str | None = None,
+    operates: bool = False,
+) -> Command:
+    """A command for typer that sends a message of this kind, and shows the `items` of each page of its answer.
+
+    `items` returns None if what the message names does not exist: then the command ends with the text `missing`. The command
+    shows all items, or the only one; in place of no items it prints the text `nothing`. Both texts may name fields of the
+    message, such as {id}.
+
+    `arguments` has the fields that are arguments, with the names that the help gives them; fields in `fixed` are no options.
+    Without `words`, the help is the message's docstring. An operator's command `operates`.
+    """
+
+    def command(message: Message, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+        fields = structs.asdict(message)
+
+        def items_on(page: Any) -> Sequence[Any]:
+            found = items(page)
+            return fail(missing.format_map(fields)) if found is None else found
+
+        found = asked_for_all(bus, _with_long_pages(message), answer, items_on, operates=operates)
+        if is_about_one:
+            print_one(found[0], show, as_json=as_json)
+        else:
+            print_all(found, show, nothing.format_map(fields), as_json=as_json)
+
+    command.__annotations__["message"] = kind
+    command.__doc__ = words
+    return with_options(command, arguments, (*fixed, *PAGING))
+
+
+def _with_long_pages(message: Message) -> Message:
+    """The message with the longest pages that its receiver allows, if its answer has pages."""
+    match typed_fields(type(message)).get("limit"):
+        case inspect.Field(type=inspect.IntType(le=int(longest))):
+            return structs.replace(message, limit=longest)
+    return message
