@@ -37,8 +37,8 @@ from ironic_sync.store_sql.rows import ADD, FORGET, GIVE, LOAD, REPLACE, owned_o
 SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
 # For leases: one renews while another looks.
 LEASE_SESSIONS = 2
-# All daemons lock rows in the order of these numbers.
-_number_of = attrgetter("id.int")
+# All daemons lock rows in the order of these ids.
+_by_id = attrgetter("id")
 
 
 class SqlIronicTransaction:
@@ -50,7 +50,7 @@ class SqlIronicTransaction:
 
     async def save(self, rows: Sequence[NodeRow]) -> SavedRows:
         assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
-        ordered = sorted(rows, key=_number_of)
+        ordered = sorted(rows, key=_by_id)
         written = set[UUID]()
         for statement, are_new in ((REPLACE, False), (ADD, True)):
             if some := [values(row) for row in ordered if (not row.version) == are_new]:
@@ -61,7 +61,7 @@ class SqlIronicTransaction:
         )
 
     async def forget(self, rows: Sequence[NodeRow]) -> int:
-        ordered = sorted(rows, key=_number_of)
+        ordered = sorted(rows, key=_by_id)
         return await FORGET.change(self._transaction, [(row.id, row.version) for row in ordered])
 
 
@@ -112,7 +112,7 @@ class SqlIronicStore:
         async with self._database.writing() as transaction:
             rows = [
                 (each.id, each.owner, each.epoch, each.to, each.only_free, each.above)
-                for each in sorted(moves, key=_number_of)
+                for each in sorted(moves, key=_by_id)
             ]
             return owned_of(await GIVE.fetch(transaction, rows))
 

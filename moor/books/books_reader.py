@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -31,6 +32,8 @@ from moor.client import Asks, answer_of, items_of
 # that it had taken is delivered again.
 NEW_S = 900
 INSTANCES_PAGE = 200
+# Before all others.
+FIRST_ID = ConsumerId(UUID(int=0))
 
 # The id of the instance or consumer, and what one of them has about it.
 Entry = tuple[ConsumerId, InstanceState | InstanceDetails | CellEntry | BookEntry | OnHost]
@@ -55,7 +58,7 @@ class _Pages:
         self._fetch = fetch
         self._after: ConsumerId | None = None
         self._entries: list[Entry] = []
-        self.read_to = -1
+        self.read_to = FIRST_ID
         self.is_over = False
 
     async def read_on(self) -> None:
@@ -65,11 +68,11 @@ class _Pages:
         if page.next is None:
             self.is_over = True
         else:
-            self.read_to = page.next.int
+            self.read_to = page.next
 
-    def take(self, up_to: int | None) -> list[Entry]:
+    def take(self, up_to: ConsumerId | None) -> list[Entry]:
         """Remove and return the entries up to this id, or all of them."""
-        count = sum(up_to is None or id_.int <= up_to for id_, _ in self._entries)
+        count = sum(up_to is None or id_ <= up_to for id_, _ in self._entries)
         taken, self._entries = self._entries[:count], self._entries[count:]
         return taken
 
@@ -189,10 +192,10 @@ def _on_hosts(cell: str, found: HostBooksFound) -> list[Entry]:
 
 
 def _views_of(entries: Iterable[Entry]) -> list[InstanceView]:
-    by_id: dict[int, list[Entry]] = {}
+    by_id: dict[ConsumerId, list[Entry]] = {}
     for entry in entries:
-        by_id.setdefault(entry[0].int, []).append(entry)
-    return [_view(by_id[number]) for number in sorted(by_id)]
+        by_id.setdefault(entry[0], []).append(entry)
+    return [_view(by_id[id_]) for id_ in sorted(by_id)]
 
 
 def _view(entries: Sequence[Entry]) -> InstanceView:

@@ -8,7 +8,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
-from uuid import UUID
 
 from msgspec import Struct, structs
 
@@ -29,6 +28,7 @@ from bus.messages.build import (
 from bus.messages.moves import MoveInstance
 from bus.topology import CELL0
 from moor.instances.request_ids import new_request_ids
+from moor.laboratory.load.firing import Run
 from moor.laboratory.load.results import OfKind, latency_of
 from scheduler_worker.requests.instance_ids import instance_id_of
 
@@ -74,44 +74,29 @@ def mix_of(moves: int) -> list[Kind]:
     return [*MIX * rounds, *MOVES[:more]]
 
 
-class OrderRun:
+class OrderRun(Run):
     """Makes one order for each of `kinds`, one after the other, and notes from events how it ended.
 
     A move or a delete takes the instance that has been without an order for the longest time: by then, the schedulers know
-    how its last order ended. A resize gives an instance the larger flavor, and its next resize the smaller one. `ended` is
-    the number of orders that have ended.
+    how its last order ended. A resize gives an instance the larger flavor, and its next resize the smaller one.
     """
 
     def __init__(
         self, kinds: Sequence[Kind], flavor: Flavor, boots: Mapping[InstanceId, Boot] | None = None
     ) -> None:
         """`boots` has the instances that exist before this run, by their ids."""
+        super().__init__(len(kinds))
         self._kinds = kinds
         self._flavors = (flavor, structs.replace(flavor, vcpus=2 * flavor.vcpus))
-        self.count = len(self._kinds)
         self.orders: list[Order] = []
-        self.ended = 0
         self.instances = {id_: structs.replace(boot) for id_, boot in (boots or {}).items()}
-        # By the integers of instances: a UUID is hashed in Python.
-        self._under_way: dict[int, Order] = {}
+        self._under_way: dict[InstanceId, Order] = {}
         self._idle = deque(
             id_ for id_, boot in self.instances.items() if boot.state and boot.state.state == "active"
         )
-        self.began_s = time.perf_counter()
-
-    @property
-    def sent(self) -> int:
-        return len(self.orders)
-
-    @property
-    def seconds(self) -> float:
-        return max(each.ended_s for each in self.orders) - self.began_s
 
     def next_orders(self, count: int) -> Sequence[Message]:
-        """The messages of the next orders: `count` of them, or fewer if too few instances are idle.
-
-        The caller sends them at once, since their latencies count from here.
-        """
+        """The messages of the next orders: `count` of them, or fewer if too few instances are idle."""
         messages: list[Message] = []
         for request in new_request_ids(count):
             kind = self._kinds[self.sent]
@@ -123,8 +108,9 @@ class OrderRun:
                 boot = self.instances[instance]
             else:
                 break
-            self._under_way[instance.int] = order = Order(kind, request, boot, time.perf_counter())
+            self._under_way[instance] = order = Order(kind, request, boot, time.perf_counter())
             self.orders.append(order)
+            self.sent += 1
             messages.append(self._message(order, instance))
         return messages
 
@@ -149,23 +135,23 @@ class OrderRun:
                 InstanceActive(instance=state)
                 | InstanceFailed(instance=state)
                 | InstanceDeleted(instance=state)
-            ) if (order := self._under_way.get(state.id.int)) and (outcome := _outcome(order, state)):
+            ) if (order := self._under_way.get(state.id)) and (outcome := _outcome(order, state)):
                 order.boot.state = state
                 if order.kind == "resize" and outcome in DONE:
                     order.boot.flavor = self._other_flavor(order.boot)
                 self._end(state.id, outcome)
             case BuildRejected(request_id=request) as rejected:
-                for number in [id_ for id_, each in self._under_way.items() if each.request == request]:
-                    if self._under_way[number].kind == "boot":
+                for id_ in [id_ for id_, each in self._under_way.items() if each.request == request]:
+                    if self._under_way[id_].kind == "boot":
                         raise RuntimeError(f"a request was rejected: {rejected}")
-                    self._end(InstanceId(UUID(int=number)), "rejected")
+                    self._end(id_, "rejected")
             case _:
                 pass
 
     def _end(self, instance: InstanceId, outcome: str) -> None:
-        order = self._under_way.pop(instance.int)
+        order = self._under_way.pop(instance)
         order.outcome, order.ended_s = outcome, time.perf_counter()
-        self.ended += 1
+        self._has_ended(order.sent_s if outcome in DONE else None)
         state = order.boot.state
         if state is not None and state.state == "active":
             self._idle.append(instance)

@@ -17,11 +17,11 @@ from bus.messages.build import InstanceState
 from bus.messages.placement import ProviderState
 from bus.topology import QueueKind, objects_of
 from compute_sim.laboratory.faults import FailsToBuild, FailsToReceive, FaultScript
-from moor.client import hearing, providers_of, until_choosable
+from moor.client import during, hearing, providers_of, until_choosable
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.laboratory.at_rest import found_instances, is_in_use, problems_left
 from moor.laboratory.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.laboratory.load.firing import fire
+from moor.laboratory.load.firing import Firing, Run
 from moor.laboratory.load.listeners import listener_of
 from moor.laboratory.load.measuring import Meter
 from moor.laboratory.load.orders import (
@@ -30,7 +30,6 @@ from moor.laboratory.load.orders import (
     claims_of,
     figures_of,
     flavor_with,
-    latencies_of,
     mix_of,
 )
 from moor.laboratory.load.results import Audited, LoadResult, Phase, latency_of
@@ -109,7 +108,7 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         failing=plan.failing,
         seconds=boots.seconds,
         boots_per_s=plan.boots / boots.seconds,
-        latency_ms=latency_of(latencies_of(boots.orders)),
+        latency_ms=latency_of(boots.latencies_s),
         claims=claims,
         conflicts=conflicts,
         cpu_us_per_boot=meter.us_per_boot(),
@@ -118,7 +117,7 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         flatness=tenths[-1] / tenths[1] if len(tenths) > 1 else 1.0,
         share_of_machine=ours,
         share_of_others=others,
-        orders=phase_of(of_mix, mixed.seconds, latencies_of(mixed.orders)) if mixed else None,
+        orders=phase_of(of_mix, mixed) if mixed else None,
         kinds=figures_of(mixed.orders, mixed.seconds) if mixed else {},
     )
 
@@ -162,15 +161,21 @@ async def _measured(
     providers = await until_ready(cloud, plan.cloud.host_names, {pool.name for pool in pools})
     if is_in_use(providers):
         raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
-    mixed: OrderRun | None = None
     async with hearing(cloud.client, *ENDS) as feed:
-        async with measuring(plan.cloud, cloud, meter, "boots") as tell:
-            boots = OrderRun(["boot"] * plan.boots, flavor)
-            await fire(boots, cloud.client, feed, plan.in_flight, tell)
-        if plan.moves:
+        firing = Firing(cloud.client, feed)
+
+        async def fire() -> tuple[OrderRun, OrderRun | None]:
+            async with measuring(plan.cloud, cloud, meter, "boots") as tell:
+                boots = OrderRun(["boot"] * plan.boots, flavor)
+                await firing.fire(boots, plan.in_flight, tell)
+            if not plan.moves:
+                return boots, None
             async with measuring(plan.cloud, cloud, of_mix, "moves, boots and deletes") as tell:
                 mixed = OrderRun(mix_of(plan.moves), flavor, boots.instances)
-                await fire(mixed, cloud.client, feed, plan.in_flight, tell)
+                await firing.fire(mixed, plan.in_flight, tell)
+            return boots, mixed
+
+        boots, mixed = await during(fire(), firing.listen())
     instances = mixed.instances if mixed else boots.instances
     asked = {
         id_: Asked(boot.state.state if boot.state else "", amounts_of(boot.flavor))
@@ -263,13 +268,13 @@ def summary_of(
     }
 
 
-def phase_of(meter: Meter, seconds: float, latencies_s: Sequence[float]) -> Phase:
+def phase_of(meter: Meter, run: Run) -> Phase:
     ours, others = meter.shares(os.cpu_count() or 1)
     return Phase(
         count=meter.count,
-        seconds=seconds,
-        per_s=meter.count / seconds,
-        latency_ms=latency_of(latencies_s),
+        seconds=run.seconds,
+        per_s=meter.count / run.seconds,
+        latency_ms=latency_of(run.latencies_s),
         cpu_us_each=meter.us_per_boot(),
         generator_us_each=meter.generator_us_per_boot(),
         share_of_machine=ours,

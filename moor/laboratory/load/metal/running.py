@@ -15,10 +15,11 @@ from moor.client import during, hearing, providers_of
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud_processes import Servers
 from moor.laboratory.at_rest import problems_left
+from moor.laboratory.load.firing import SILENCE_S_MAX, Firing
 from moor.laboratory.load.measuring import Meter
-from moor.laboratory.load.metal.firing import FLAVOR, DeployRun, Timings, end_maintenance, fire_changes
+from moor.laboratory.load.metal.firing import FLAVOR, ChangeRun, DeployRun
 from moor.laboratory.load.metal.results import MetalLoadResult
-from moor.laboratory.load.metal.watching import NodeWatch
+from moor.laboratory.load.metal.watching import NodeStocks
 from moor.laboratory.load.orders import amounts_of
 from moor.laboratory.load.results import latency_of
 from moor.laboratory.load.running import (
@@ -98,10 +99,8 @@ async def run_load(plan: MetalPlan, servers: Servers | None) -> MetalLoadResult:
         cells=plan.cells,
         failing=plan.failing,
         rate=plan.rate,
-        changes=phase_of(of_changes, changes.ended_s - changes.began_s, changes.latencies_s),
-        deploys=phase_of(
-            of_deploys, deploys.fired.ended_s - deploys.fired.began_s, deploys.fired.latencies_s
-        ),
+        changes=phase_of(of_changes, changes),
+        deploys=phase_of(of_deploys, deploys),
         free_again_ms=latency_of(deploys.free_again_s),
     )
 
@@ -118,27 +117,25 @@ async def _refuse_existing_nodes(database_url: str) -> None:
 
 async def _fired(
     plan: MetalPlan, cloud: TemporaryCloud, of_changes: Meter, of_deploys: Meter
-) -> tuple[Timings, DeployRun]:
+) -> tuple[ChangeRun, DeployRun]:
     await until_ready(cloud, plan.cloud.host_names | {*cloud.ironic.nodes})
     async with hearing(cloud.client, *KEYS) as feed:
-        nodes = frozenset(ProviderId(UUID(uuid)) for uuid in cloud.ironic.nodes)
-        watch = NodeWatch(await providers_of(cloud.client), nodes)
+        nodes = sorted(ProviderId(UUID(uuid)) for uuid in cloud.ironic.nodes)
+        stocks = NodeStocks(nodes, await providers_of(cloud.client))
+        firing = Firing(cloud.client, feed)
 
-        async def fire() -> tuple[Timings, DeployRun]:
+        async def fire() -> tuple[ChangeRun, DeployRun]:
+            look_s = 1 / plan.rate if plan.rate else SILENCE_S_MAX
             async with measuring(plan.cloud, cloud, of_changes, "state changes") as tell:
-                changes = await fire_changes(
-                    watch,
-                    cloud.ironic,
-                    plan.changes,
-                    in_flight=min(plan.in_flight, plan.nodes),
-                    rate=plan.rate,
-                    tell=tell,
-                )
-            await end_maintenance(watch, cloud.ironic)
+                changes = ChangeRun(stocks, cloud.ironic, nodes, plan.changes, plan.rate)
+                await firing.fire(changes, min(plan.in_flight, plan.nodes), tell, look_s=look_s)
+            # Nodes with an odd number of state changes are still in maintenance.
+            left = [node for node in nodes if stocks.by_node[node].reserved]
+            await firing.fire(ChangeRun(stocks, cloud.ironic, left, len(left)), plan.nodes, lambda _: None)
             async with measuring(plan.cloud, cloud, of_deploys, "deploys") as tell:
-                deploys = DeployRun(watch, cloud.client, tell)
+                deploys = DeployRun(stocks, plan.deploys)
                 # Some nodes are left as alternates.
-                await deploys.fire(plan.deploys, max(1, min(plan.in_flight, plan.nodes * 2 // 3)))
+                await firing.fire(deploys, max(1, min(plan.in_flight, plan.nodes * 2 // 3)), tell)
             return changes, deploys
 
-        return await during(fire(), watch.listen(feed))
+        return await during(fire(), firing.listen())
