@@ -30,74 +30,8 @@ from bus.messages.config_drive import parts_of
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
+from ironic_sync.core.provision_states import provision_state
 from ironic_sync.core.rows import Answer, Deployed, NodeDeploy, NodeRow, Rebuilt
-
-# The action of a deploy in each provision state, for a node that has its instance or is free.
-BEGIN, WAIT, DONE, FAILED, LOST = "begin", "wait", "done", "failed", "lost"
-OF_DEPLOYS: Mapping[str | None, str] = {
-    **dict.fromkeys((None, "available"), BEGIN),
-    **dict.fromkeys(
-        ("deploy", "deploying", "wait call-back", "deploy complete", "deploy hold", "rebuild"), WAIT
-    ),
-    # An instance enters these states only after it was active.
-    **dict.fromkeys(
-        (
-            *(
-                "active",
-                "rescue",
-                "rescuing",
-                "rescue wait",
-                "rescue failed",
-                "unrescuing",
-                "unrescue failed",
-            ),
-            *("service", "servicing", "service wait", "service failed", "service hold"),
-        ),
-        DONE,
-    ),
-    **dict.fromkeys(("deploy failed", "error"), FAILED),
-    **dict.fromkeys(
-        (
-            *("enroll", "verifying", "manageable", "inspecting", "inspect wait", "inspect failed"),
-            *("adopting", "adopt failed", "undeploy", "deleting", "deleted"),
-            *("cleaning", "clean wait", "clean failed", "clean hold"),
-        ),
-        LOST,
-    ),
-}
-
-# The action of an undeploy in each provision state, for a node that has its instance.
-DELETE, ABORT, CLEAR = "delete", "abort", "clear"
-OF_UNDEPLOYS: Mapping[str | None, str] = {
-    **dict.fromkeys(
-        (
-            *("active", "deploy failed", "wait call-back", "error"),
-            *("rescue", "rescue wait", "rescue failed", "unrescue failed"),
-            *("service", "service wait", "service failed"),
-        ),
-        DELETE,
-    ),
-    **dict.fromkeys(("deploy hold", "service hold"), ABORT),
-    # Nothing was deployed, or it was removed, but the instance_uuid is still set.
-    **dict.fromkeys(
-        (None, "available", "enroll", "manageable", "inspect failed", "adopt failed", "clean failed"), CLEAR
-    ),
-    **dict.fromkeys(
-        (
-            *("deploy", "deploying", "deploy complete", "rebuild", "undeploy", "deleting", "deleted"),
-            *("cleaning", "clean wait", "clean hold", "verifying", "inspecting", "inspect wait", "adopting"),
-            *("rescuing", "unrescuing", "servicing"),
-        ),
-        WAIT,
-    ),
-}
-
-# The action of a rebuild in each provision state in which Ironic can rebuild an instance, or is rebuilding it.
-OF_REBUILDS: Mapping[str | None, str] = {
-    "active": BEGIN,
-    **{state: BEGIN for state, what in OF_DEPLOYS.items() if what == FAILED},
-    **{state: WAIT for state, what in OF_DEPLOYS.items() if what == WAIT},
-}
 
 # The interfaces that must pass Ironic's validation. A node without a storage interface has none to validate.
 VALIDATED = ("deploy", "power", "storage")
@@ -331,7 +265,7 @@ def _rebuilt(deploy: NodeDeploy, order: RedeployInstance, outcome: Outcome, node
     if not isinstance(outcome, Fail):
         return Rebuilt(number=order.number)
     is_ours = node is not None and node.instance_uuid == deploy.instance
-    is_active = is_ours and node is not None and OF_DEPLOYS.get(node.provision_state) == DONE
+    is_active = is_ours and node is not None and provision_state(node.provision_state).deploy == "done"
     return Rebuilt(number=order.number, failure=outcome.reason, is_active=is_active)
 
 
@@ -400,7 +334,7 @@ def _deploying(  # noqa: PLR0911 - one for each kind of state
         return Fail(f"instance {node.instance_uuid} is on the node")
     state = node.provision_state
     is_ours = node.instance_uuid is not None
-    match OF_DEPLOYS.get(state):
+    match provision_state(state).deploy:
         case "begin":
             return _beginning(deploy, order, node, seen)
         case "wait" if is_ours and node.maintenance:
@@ -411,8 +345,8 @@ def _deploying(  # noqa: PLR0911 - one for each kind of state
         case "done" if is_ours:
             return Finish()
         case "failed" if is_ours:
-            return Fail(f"{state}: {node.last_error or 'Ironic gives no reason'}")
-        case None if is_ours:
+            return _failed(node)
+        case "unknown" if is_ours:
             return WaitForNode(f"provision state {state!r} is not known here")
         case _:
             return Fail("; ".join(reasons_against(_without_instance(node))))
@@ -441,19 +375,16 @@ def _rebuilding(  # noqa: PLR0911 - one for each kind of state
     if node.instance_uuid != deploy.instance:
         return Fail(f"the instance is not on the node, but {node.instance_uuid or 'none'}")
     is_ordered = deploy.is_ordered or seen.is_ordered
-    match OF_REBUILDS.get(node.provision_state):
-        case "wait":
-            return WaitForNode(_state_of(node))
-        case "begin" if not deploy.before:
-            return Note(_since(node))
-        case "begin" if deploy.before == _since(node) and not is_ordered:
-            return _beginning_rebuild(order, node, seen)
-        case "begin" if node.provision_state == "active":
-            return Finish()
-        case "begin":
-            return Fail(f"{node.provision_state}: {node.last_error or 'Ironic gives no reason'}")
-        case _:
-            return Fail(f"{_state_of(node)}, and Ironic rebuilds no instance in that")
+    is_active, state = node.provision_state == "active", provision_state(node.provision_state)
+    if state.deploy == "wait":
+        return WaitForNode(_state_of(node))
+    if not is_active and state.deploy != "failed":
+        return Fail(f"{_state_of(node)}, and Ironic rebuilds no instance in that")
+    if not deploy.before:
+        return Note(_since(node))
+    if deploy.before == _since(node) and not is_ordered:
+        return _beginning_rebuild(order, node, seen)
+    return Finish() if is_active else _failed(node)
 
 
 def _beginning_rebuild(order: RedeployInstance, node: Node, seen: Seen) -> Step:
@@ -475,7 +406,7 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
         return Gone()
     if node.instance_uuid != deploy.instance:
         return _detaching_ours(deploy, node, seen)
-    match OF_UNDEPLOYS.get(node.provision_state):
+    match provision_state(node.provision_state).undeploy:
         case "delete":
             return SetState("deleted")
         case "abort":
@@ -497,13 +428,17 @@ def _detaching_ours(deploy: NodeDeploy, node: Node, seen: Seen) -> Step | Outcom
     detaches all ports when it takes an instance off a node.
     """
     ours = deploy.order.ports if isinstance(deploy.order, DeployInstance) else ()
-    is_taken_off = node.instance_uuid is None and OF_UNDEPLOYS.get(node.provision_state) != CLEAR
+    is_taken_off = node.instance_uuid is None and provision_state(node.provision_state).undeploy != "clear"
     if not ours or is_taken_off or leaves_ports(deploy):
         return Gone()
     if seen.vifs is None:
         return ReadVifs()
     left = [each for each in ours if each in seen.vifs]
     return DetachVif(left[0]) if left else Gone()
+
+
+def _failed(node: Node) -> Fail:
+    return Fail(f"{node.provision_state}: {node.last_error or 'Ironic gives no reason'}")
 
 
 def _state_of(node: Node) -> str:

@@ -1,6 +1,6 @@
 """Decides the offer of a node: its class and traits, whether it may be claimed, and the reasons if not.
 
-The one table of Ironic's provision states is here. A node's offer is always one unit of its class. A node that may
+A node's offer is always one unit of its class. A node that may
 not be claimed is reserved and stays in placement, so that nothing has to be dropped while an instance holds it.
 
 Nova's driver is milder in two points: it offers a retired node, and a node with a fault. It is stricter in one: it
@@ -8,55 +8,13 @@ does not offer a node whose power state is null.
 """
 
 import re
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final
 
 from msgspec import structs
 
 from ironic_sync.core.node import Node
+from ironic_sync.core.provision_states import provision_state
 from ironic_sync.core.rows import NodeRow, Offer
-
-AVAILABLE: Final = frozenset({"available", None})
-
-# Every other provision state of Ironic, and the reason why such a node may not be claimed.
-UNAVAILABLE: Final[Mapping[str, str]] = {
-    "enroll": "Ironic does not manage the node yet",
-    "verifying": "Ironic checks the node's credentials",
-    "manageable": "an operator works on the node",
-    "inspecting": "Ironic inspects the hardware",
-    "inspect wait": "Ironic inspects the hardware",
-    "inspect failed": "the inspection failed",
-    "adopting": "Ironic takes over a running node",
-    "adopt failed": "the adoption failed",
-    "deploy": "a deploy was asked for",
-    "deploying": "Ironic deploys an instance",
-    "wait call-back": "Ironic deploys an instance",
-    "deploy complete": "an instance was deployed",
-    "deploy failed": "the deploy failed",
-    "deploy hold": "the deploy is on hold",
-    "active": "an instance runs on the node",
-    "rebuild": "Ironic builds the instance anew",
-    "rescue": "the instance is in rescue",
-    "rescuing": "the instance goes to rescue",
-    "rescue wait": "the instance goes to rescue",
-    "rescue failed": "the rescue failed",
-    "unrescuing": "the instance comes back from rescue",
-    "unrescue failed": "the return from rescue failed",
-    "service": "the instance is being serviced",
-    "servicing": "the instance is being serviced",
-    "service wait": "the instance is being serviced",
-    "service failed": "the service failed",
-    "service hold": "the service is on hold",
-    "undeploy": "an undeploy was asked for",
-    "deleting": "Ironic takes the instance off the node",
-    "deleted": "the instance was taken off, the node is not clean yet",
-    "cleaning": "Ironic cleans the node",
-    "clean wait": "Ironic cleans the node",
-    "clean failed": "the cleaning failed",
-    "clean hold": "the cleaning is on hold",
-    "error": "Ironic could not take the instance off the node",
-}
 
 MISSING = "Ironic no longer has this node, nor many others: it is held until that is believed"
 
@@ -160,9 +118,8 @@ def _against_kept(kept: str) -> str:
 
 
 def _against_state(state: str | None) -> str:
-    if state in AVAILABLE:
-        return ""
-    return f"provision state is {_shown(state)}: {UNAVAILABLE.get(state or '', 'a state that is not known here')}"
+    reason = provision_state(state).reserved
+    return reason and f"provision state is {_shown(state)}: {reason}"
 
 
 def _against_maintenance(node: Node) -> str:

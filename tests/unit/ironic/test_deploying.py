@@ -10,8 +10,6 @@ from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from ironic_sync.core import deploying
 from ironic_sync.core.deploying import (
     NO_EFFECT_MAX,
-    OF_DEPLOYS,
-    OF_UNDEPLOYS,
     REFUSALS_MAX,
     Again,
     AttachVif,
@@ -40,7 +38,7 @@ from ironic_sync.core.deploying import (
     words_of,
 )
 from ironic_sync.core.node import InterfaceCheck
-from ironic_sync.core.offers import AVAILABLE, UNAVAILABLE
+from ironic_sync.core.provision_states import PROVISION_STATES
 from ironic_sync.core.rows import Deployed, Ended, NodeRow, Offer
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import IMAGE, OURS, THEIRS, a_deploy, a_rebuild, an_order
@@ -48,17 +46,13 @@ from tests.unit.ironic.deploys import IMAGE, OURS, THEIRS, a_deploy, a_rebuild, 
 DEPLOY = a_deploy()
 FAILED = a_deploy(failure="no image")
 UNDEPLOY = a_deploy(kind="undeploy")
-STATES = sorted({*AVAILABLE, *UNAVAILABLE}, key=str)
+STATES = sorted(PROVISION_STATES, key=str)
 
 
 def seen(state: str | None = "available", **fields: Any) -> Seen:
     """The node in this state; by default our instance is on it."""
     facts = {name: fields.pop(name) for name in ("vifs", "has_info", "is_valid") if name in fields}
     return Seen(a_node(provision_state=state, **{"instance_uuid": OURS, **fields}), **facts)
-
-
-def test_both_tables_have_every_state_of_ironic() -> None:
-    assert OF_DEPLOYS.keys() == OF_UNDEPLOYS.keys() == set(STATES)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -71,7 +65,7 @@ def test_a_deploy_goes_on_by_the_state_of_its_node(state: str | None) -> None:
         "done": Finish,
         "failed": Fail,
         "lost": Fail,
-    }[OF_DEPLOYS[state]]
+    }[PROVISION_STATES[state].deploy]
     assert type(step) is expected
 
 
@@ -86,7 +80,7 @@ def test_an_undeploy_and_the_cleaning_up_after_a_failure_go_on_by_the_state_of_t
         "wait": WaitForNode(f"provision state is {state!r}"),
     }
     for work in (UNDEPLOY, FAILED):
-        assert next_step(work, seen(state)) == expected[OF_UNDEPLOYS[state]]
+        assert next_step(work, seen(state)) == expected[PROVISION_STATES[state].undeploy]
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -103,7 +97,7 @@ def test_a_node_with_anothers_instance_is_never_deployed_over(state: str | None)
     assert step == Fail(f"instance {THEIRS} is on the node")
 
 
-@pytest.mark.parametrize("state", [each for each in STATES if each not in AVAILABLE])
+@pytest.mark.parametrize("state", [each for each in STATES if PROVISION_STATES[each].reserved])
 def test_a_node_that_is_neither_ours_nor_free_is_left_alone_with_the_reason(state: str) -> None:
     step = next_step(DEPLOY, seen(state, instance_uuid=None))
 
@@ -352,7 +346,7 @@ def test_where_only_the_instance_was_removed_ports_are_detached_unless_ironic_do
 
     step = next_step(given_up, seen(state, instance_uuid=None))
 
-    assert step == (ReadVifs() if OF_UNDEPLOYS[state] == "clear" else Gone())
+    assert step == (ReadVifs() if PROVISION_STATES[state].undeploy == "clear" else Gone())
 
 
 def test_the_ports_on_a_node_that_is_no_longer_ours_are_not_tried_for_ever() -> None:
