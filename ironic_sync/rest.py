@@ -13,21 +13,15 @@ An expected refusal is a value, `IronicRefused`, with Ironic's own message. Oper
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from bus.errors import Operational
 from bus.message import ProviderId
-from ironic_sync.core.flaws import NOT_AS_TYPED, flaw_of, shown
 from ironic_sync.core.node import InterfaceCheck, Node
-from ironic_sync.core.node_data import NodeData, node_of
-
-# Fields of a node that need a higher microversion than the minimum.
-YOUNG_FIELDS = ("owner", "lessee", "retired")
 
 
 class CredentialsRefused(Operational):
@@ -68,15 +62,6 @@ class Changed(Struct, frozen=True):
 
     node: Node
     at: datetime
-
-
-class Read(Struct, frozen=True):
-    """A node that was read from an answer of Ironic. `reservation` is the conductor that holds the node's lock; None
-    if none does.
-    """
-
-    node: Node
-    reservation: str | None = None
 
 
 class PatchOperation(Struct, frozen=True, omit_defaults=True):
@@ -146,51 +131,3 @@ class ChangesNodes(Protocol):
 
 class IronicApi(ReadsNodes, ChangesNodes, Protocol):
     """Ironic's REST API as far as the daemon uses it: to read nodes, and to change them."""
-
-
-def read_page(listed: Sequence[object]) -> NodesRead:
-    """Read each node of a page by itself, so that one that is wrong does not make the others unreadable."""
-    read = [read_node(each) for each in listed]
-    return NodesRead(
-        tuple(each.node for each in read if isinstance(each, Read)),
-        tuple(each for each in read if isinstance(each, UnreadableNode)),
-    )
-
-
-def read_node(listed: object) -> Read | UnreadableNode:
-    """Read a node of Ironic's answer. If it has a wrong field, the reason names the field and its value.
-
-    Fields that an old Ironic does not have count as null.
-    """
-    if not isinstance(listed, dict):
-        return UnreadableNode(None, f"a node must be an object, not {shown(listed)}")
-    reservation = listed.get("reservation")
-    if not isinstance(reservation, str | None):
-        return UnreadableNode(
-            _id_of(listed), f"reservation is {shown(reservation)}: it must be a text or null"
-        )
-    try:
-        data = msgspec.convert(dict.fromkeys(YOUNG_FIELDS) | listed, NodeData)
-    except NOT_AS_TYPED as problem:
-        return UnreadableNode(_id_of(listed), flaw_of(problem, msgspec.json.encode(listed)))
-    return Read(node_of(data), reservation)
-
-
-def changed_at(listed: object) -> datetime | None:
-    """When Ironic last wrote this node of its answer; None if that is not there, or cannot be read."""
-    try:
-        at = msgspec.convert(listed, _Written).updated_at
-    except NOT_AS_TYPED:
-        return None
-    return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
-class _Written(Struct):
-    updated_at: datetime | None = None
-
-
-def _id_of(listed: Mapping[str, object]) -> ProviderId | None:
-    try:
-        return msgspec.convert(listed.get("uuid"), ProviderId)
-    except NOT_AS_TYPED:
-        return None

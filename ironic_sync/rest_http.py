@@ -42,12 +42,8 @@ from ironic_sync.rest import (
     NodesRead,
     NoLongerOurs,
     PatchOperation,
-    Read,
     UnreadableNode,
     VersionNotOffered,
-    changed_at,
-    read_node,
-    read_page,
 )
 from ironic_sync.rest_answers import (
     ERRORS,
@@ -56,10 +52,14 @@ from ironic_sync.rest_answers import (
     Console,
     Listing,
     Patched,
+    Read,
     RestAnswer,
     Vifs,
+    changed_at,
     is_missing,
     marker_of,
+    read_node,
+    read_page,
     refusal_of,
 )
 from ironic_sync.rest_login import (

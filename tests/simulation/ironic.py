@@ -34,6 +34,7 @@ from compute_sim.laboratory.ironic.node_table import NodeTable
 from ironic_sync import rest
 from ironic_sync.core import node as known
 from ironic_sync.core.node_data import NodeData, node_of
+from ironic_sync.rest_answers import changed_at
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete
 from tests.simulation.findings import Findings
@@ -268,7 +269,7 @@ class FaultyIronicApi:
         asked_s = await self._reach_api()
         self._ironic.advance()
         written = [
-            (rest.changed_at({"updated_at": each.updated_at}), each) for each in self._ironic.nodes.values()
+            (changed_at({"updated_at": each.updated_at}), each) for each in self._ironic.nodes.values()
         ]
         changed = [
             rest.Changed(as_api_answer(node), at) for at, node in written if at is not None and at >= since
