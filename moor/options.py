@@ -52,8 +52,8 @@ def printable(text: str) -> str:
 
 
 # An address such as fe80:1234:1 is no emoji.
-out = Terminal(emoji=False)
-err = Terminal(stderr=True, emoji=False)
+out = Terminal(emoji=False, highlight=False)
+err = Terminal(stderr=True, emoji=False, highlight=False)
 
 
 def fit_width() -> None:
@@ -333,5 +333,15 @@ def check_writable(flag: str, file: Path | None) -> None:
 
 def fail(why: str, code: int = NOT_DONE) -> NoReturn:
     """Print the reason to stderr and exit with this code."""
-    err.print(why, style="red", markup=False, highlight=False, soft_wrap=True)
+    tell(why, "red")
     raise typer.Exit(code)
+
+
+def say(text: str, style: str = "") -> None:
+    """Print the text as it is, whatever characters are in it."""
+    out.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def tell(text: str, style: str = "") -> None:
+    """Print the text to stderr as it is: programs may read the output proper."""
+    err.print(text, style=style, markup=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bus.messages.build import Flavor, InstanceDetails, InstanceId, InstanceState, NoValidHost, Size
 from bus.messages.hosts import NODE, HostState, Supported, names_clash
-from moor.options import fail, out
+from moor.options import fail, out, say
 from moor.tables import GAP, Columns, Rows, print_table, styled
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def print_all(
     if as_json:
         print_json(found)
     elif not found:
-        out.print(nothing, markup=False, highlight=False)
+        say(nothing)
     elif isinstance(show, Columns):
         print_table(found, show)
     else:
@@ -137,7 +137,7 @@ def print_instance(state: InstanceState, cell: str = "", details: InstanceDetail
         grid.add_row(
             "failed", f"[yellow]{failure.attempt}. {escape(f'{failure.host}: {failure.reason}')}[/yellow]"
         )
-    out.print(grid, highlight=False)
+    out.print(grid)
     print_passed_over(state)
     if state.no_valid_host is not None:
         print_no_valid_host(state.name or str(state.id), state.no_valid_host)
@@ -222,14 +222,14 @@ def print_passed_over(state: InstanceState) -> None:
     """Print why the instance did not get the flavors that its request prefers, with the funnel of each."""
     for each in state.passed_over:
         if each.no_valid_host is None:
-            out.print(f"\n[yellow]not {escape(each.flavor)}[/yellow]: {escape(each.reason)}", highlight=False)
+            out.print(f"\n[yellow]not {escape(each.flavor)}[/yellow]: {escape(each.reason)}")
         else:
             print_no_valid_host(each.flavor, each.no_valid_host)
 
 
 def print_no_valid_host(name: str, found: NoValidHost) -> None:
     """Print the funnel: how many hosts each filter removed until none was left, and the hosts that lacked least."""
-    out.print(f"\n[bold red]no host[/bold red] for {escape(name)} among {found.hosts}:", highlight=False)
+    out.print(f"\n[bold red]no host[/bold red] for {escape(name)} among {found.hosts}:")
     print_funnel(found)
 
 
@@ -244,13 +244,13 @@ def print_funnel(found: NoValidHost) -> None:
         example = f"[dim]{escape(step.example)}[/dim]"
         table.add_row(f"[red]-{step.removed}[/red]", escape(step.step), _bar(left, found.hosts), example)
     table.add_row(f"[bold]{left}[/bold]", "left", "", "")
-    out.print(table, highlight=False)
+    out.print(table)
     if found.nearest:
         out.print("nearest:")
         nearest = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for miss in found.nearest:
             nearest.add_row(f"  {escape(miss.host)}", f"[yellow]{escape(miss.reason)}[/yellow]")
-        out.print(nearest, highlight=False)
+        out.print(nearest)
 
 
 def print_host(host: HostState) -> None:
@@ -279,7 +279,6 @@ def print_host(host: HostState) -> None:
             ("building", str(host.io_ops)),
             ("failed", f"{host.failed_builds} builds in a row" if host.failed_builds else ""),
         ),
-        highlight=False,
     )
 
 

@@ -91,7 +91,7 @@ def _padded(cell: Text, width: int) -> Text:
 
 def print_table(items: Iterable[T], columns: Columns[T]) -> None:
     """Print the items as a table that is as narrow as the terminal, if long texts can be folded that far. Nothing is cut."""
-    out.print(Rows(tuple(items), columns), highlight=False, crop=False)
+    out.print(Rows(tuple(items), columns), crop=False)
 
 
 def styled(markup: str) -> Text:

@@ -24,9 +24,9 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     command_settings,
-    err,
     out,
     run_with,
+    tell,
 )
 from moor.showing import print_one
 
@@ -82,11 +82,9 @@ def check(
     checked = check_nodes(run_with(reading_nodes(settings), NodeReader.all).nodes, known)
     print_one(checked, _print, as_json=as_json)
     if known is None:
-        err.print(
+        tell(
             "classes and flavors are not compared, since no file of flavors is named: give --flavors or MOOR_FLAVORS",
-            style="yellow",
-            highlight=False,
-            soft_wrap=True,
+            "yellow",
         )
     if not checked.is_clean:
         raise typer.Exit(NOT_DONE)
@@ -139,12 +137,11 @@ def _print(checked: CheckResult) -> None:
         for name, classes in (checked.flavors_without_node or {}).items()
     ]
     for line in lines[:SHOWN_MAX]:
-        out.print(f"[yellow]✗[/yellow] {line}", highlight=False, soft_wrap=True)
+        out.print(f"[yellow]✗[/yellow] {line}", soft_wrap=True)
     if len(lines) > SHOWN_MAX:
         out.print(f"and {len(lines) - SHOWN_MAX} more; --json has all of them")
     if not lines:
         compared = "" if checked.flavors_without_node is None else ", and flavors and classes match"
         out.print(
             f"[green]✓[/green] each of {checked.nodes} nodes has a class and a cell{compared}",
-            highlight=False,
         )

@@ -34,10 +34,10 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     command_settings,
-    err,
     fail,
-    out,
     run_with,
+    say,
+    tell,
 )
 from moor.settings import Settings
 from moor.showing import print_all, print_one
@@ -120,7 +120,7 @@ def list_nodes(
     print_all(nodes, nodes_columns(), "no nodes", as_json=as_json)
     _print_away(found.away)
     for each in found.unreadable:
-        _print_error(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}")
+        tell(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}", "red")
 
 
 @app.command()
@@ -286,8 +286,7 @@ def console(
 
     name, seen = run_with(reading_nodes(settings), work)
     if isinstance(seen, IronicRefused):
-        _print_error(f"node {name}: Ironic refuses the console ({seen.status}): {seen.message}")
-        raise typer.Exit(NOT_DONE)
+        fail(f"node {name}: Ironic refuses the console ({seen.status}): {seen.message}")
     if seen is None:
         fail(f"Ironic has not switched the console within {timeout:g} s, and goes on", NOT_IN_TIME)
     print_one(seen, _print_console, as_json=as_json)
@@ -309,14 +308,10 @@ async def _console_once(
 
 def _print_console(console: Console) -> None:
     if not console.is_on:
-        out.print("the console is off")
+        say("the console is off")
         return
     info = console.info or {}
-    out.print(
-        f"{info.get('type', 'console')}: {info.get('url', 'Ironic names no URL')}",
-        markup=False,
-        highlight=False,
-    )
+    say(f"{info.get('type', 'console')}: {info.get('url', 'Ironic names no URL')}")
 
 
 def _password_in(file: Path) -> str:
@@ -387,14 +382,14 @@ def _order(
     nodes, refused, in_time = run_with(reading_nodes(settings), work)
     print_all(nodes, nodes_columns(), as_json=as_json)
     if then and not refused:
-        err.print(then, markup=False, highlight=False, soft_wrap=True)
+        tell(then)
     for name, answer in refused.items():
-        _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
+        tell(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}", "red")
     failed = [each for each in nodes if wait_s and _has_failed(each)]
     for each in failed:
         assert each.ironic is not None, "a failed node has a state in Ironic"
         why = each.ironic.last_error or "Ironic gives no reason"
-        _print_error(f"node {each.name or each.id} is in state {each.ironic.provision_state!r}: {why}")
+        tell(f"node {each.name or each.id} is in state {each.ironic.provision_state!r}: {why}", "red")
     if refused or failed:
         raise typer.Exit(NOT_DONE)
     if not in_time:
@@ -444,14 +439,4 @@ async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
 
 def _print_away(why: str) -> None:
     if why:
-        err.print(
-            f"Ironic does not answer, so this is what the daemons last heard: {why}",
-            style="yellow",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _print_error(line: str) -> None:
-    err.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+        tell(f"Ironic does not answer, so this is what the daemons last heard: {why}", "yellow")

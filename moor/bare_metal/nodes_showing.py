@@ -25,7 +25,7 @@ def nodes_columns() -> Columns[NodeShown]:
 
 
 def print_node(node: NodeShown) -> None:
-    out.print(grid_of(*_of_ironic(node), *_of_moorage(node)), highlight=False)
+    out.print(grid_of(*_of_ironic(node), *_of_moorage(node)))
 
 
 def _of_ironic(shown: NodeShown) -> list[tuple[str, str]]:

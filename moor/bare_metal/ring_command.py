@@ -141,12 +141,12 @@ def show(
         }
         print_json(plain(owned) | plain(of_row))
         return
-    out.print(f"node {node}: {owned.owner or 'no owner'}, epoch {owned.epoch}", highlight=False)
-    out.print(escape(owned.reason), highlight=False)
-    out.print(f"cell: {row.cell or 'none yet'}", highlight=False)
+    out.print(f"node {node}: {owned.owner or 'no owner'}, epoch {owned.epoch}")
+    out.print(escape(owned.reason))
+    out.print(f"cell: {row.cell or 'none yet'}")
     for note in (row.cell_note, *offer.reasons, row.report_note):
         if note:
-            out.print(f"  {escape(note)}", highlight=False)
+            out.print(f"  {escape(note)}")
     if owned.scores:
         print_table(owned.scores, _SCORES)
 

@@ -25,7 +25,7 @@ from moor.books.auditing import (
 )
 from moor.books.books_reader import BooksReader
 from moor.client import Client, client, hosts_of
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, option_of, out, run
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, option_of, run, say
 from moor.settings import TOP, Settings
 from moor.showing import check_known, check_one_cell
 
@@ -88,13 +88,7 @@ class Printer:
             return
         colour = _COLOURS.get(line.outcome, "dim")
         why = f"; {line.why}" if line.why else ""
-        out.print(
-            f"{line.outcome:10} {line.fault}: {line.text}{why}",
-            style=colour,
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"{line.outcome:10} {line.fault}: {line.text}{why}", colour)
 
     def _summarize(self, result: AuditResult, seconds: float) -> None:
         left = [each for each in result.findings if each.outcome == NOT_MENDED]
@@ -112,18 +106,9 @@ class Printer:
             return
         faults = f"{len(result.findings):,} faults" if result.findings else "no faults"
         flight = f", {result.in_flight:,} of them in flight" if result.in_flight else ""
-        out.print(
-            f"{faults}: {result.compared:,} instances and consumers compared{flight}, in {seconds:.1f} s",
-            markup=False,
-            highlight=False,
-        )
+        say(f"{faults}: {result.compared:,} instances and consumers compared{flight}, in {seconds:.1f} s")
         for each in result.unanswered:
-            out.print(
-                f"{each} did not answer: nothing of that cell was compared there",
-                style="yellow",
-                markup=False,
-                highlight=False,
-            )
+            say(f"{each} did not answer: nothing of that cell was compared there", "yellow")
 
 
 def audit(
@@ -205,7 +190,7 @@ async def clients(
 
 
 def _print_json(line: Line | Summary) -> None:
-    out.print(msgspec.json.encode(line).decode(), markup=False, highlight=False, soft_wrap=True)
+    say(msgspec.json.encode(line).decode())
 
 
 def _exit(result: AuditResult, *, heals: bool) -> NoReturn:

@@ -113,7 +113,6 @@ def add(
     out.print(
         f"[green]{application.user}[/green] may act for {acts_for}; {where}. Its own exchange is "
         f"[green]{application.exchange}[/green]",
-        highlight=False,
         soft_wrap=True,
     )
 

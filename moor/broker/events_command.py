@@ -17,7 +17,7 @@ from bus.messages.hosts import HostChanged, HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
 from moor.client import client
-from moor.options import BusUrl, Project, command_settings, err, fail, out, run
+from moor.options import BusUrl, Project, command_settings, fail, out, run, tell
 from moor.showing import COLOURS
 
 # Builds, instances and host states. Heartbeats and changes of placement's books are left out: there are too many.
@@ -64,9 +64,7 @@ def events(
             async for batch in heard:
                 if not batch:
                     # Printed again after a reconnect: events that came meanwhile are missing from the output.
-                    err.print(
-                        f"listening for {', '.join(wanted)}", style="dim", highlight=False, markup=False
-                    )
+                    tell(f"listening for {', '.join(wanted)}", "dim")
                 for message in batch:
                     _print(message, as_json=as_json)
                     printed += 1
@@ -95,7 +93,7 @@ def _print(message: Message, *, as_json: bool) -> None:
         print(msgspec.json.encode(message).decode(), flush=True)
         return
     now = datetime.now().astimezone()
-    out.print(f"[dim]{now:%H:%M:%S}[/dim] {_in_short(message)}", highlight=False, soft_wrap=True)
+    out.print(f"[dim]{now:%H:%M:%S}[/dim] {_in_short(message)}", soft_wrap=True)
 
 
 def _in_short(message: Message) -> str:

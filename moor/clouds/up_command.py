@@ -64,6 +64,7 @@ from moor.options import (
     option_of,
     out,
     run,
+    say,
     tuned,
     tuned_cloud,
     wrong_value,
@@ -151,7 +152,6 @@ async def _up(
     out.print(
         f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} simulated hosts in "
         f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), data in {escape(str(settings.data))}",
-        highlight=False,
         soft_wrap=True,
     )
     with stopped_by_signals() as stop, _opened_broker(settings.data / JOURNAL, hosts) as broker:
@@ -195,13 +195,13 @@ async def _up(
 
 def _health(address: str, parts: Sequence[object]) -> HealthServer:
     server = HealthServer(address, Health(about("moor up"), parts))
-    out.print(f"health is served at {server.url}", markup=False, highlight=False, soft_wrap=True)
+    say(f"health is served at {server.url}")
     return server
 
 
 def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> PlacementService:
     service = PlacementService(store, serving)
-    out.print(f"placement is served at {service.url}", markup=False, highlight=False, soft_wrap=True)
+    say(f"placement is served at {service.url}")
     return service
 
 
@@ -210,11 +210,8 @@ def _announce_metal(settings: Settings, metal: BareMetal) -> None:
     url = metal.simulation.url
     settings.ironic_url_file.write_text(f"{url}\n")
     daemons = "a daemon manages" if len(metal.daemons) == 1 else f"{len(metal.daemons)} daemons manage"
-    out.print(
-        f"a simulated Ironic has {len(metal.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+    say(
+        f"a simulated Ironic has {len(metal.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}"
     )
 
 
@@ -231,7 +228,6 @@ async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan |
     out.print(
         f"[green]ready[/green]: {hypervisors} hosts {f'and {nodes} nodes ' if metal else ''}are up; try {try_}`moor list`, "
         "`moor events`; Ctrl-C stops it",
-        highlight=False,
         soft_wrap=True,
     )
 

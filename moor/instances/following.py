@@ -20,7 +20,7 @@ from bus.messages.build import (
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
 from moor.client import Client, InstanceFollower, client, granted
-from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, err, fail, out, run
+from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, fail, out, run, tell
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_all, print_json, print_one, progress_of
 
@@ -67,7 +67,7 @@ def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays:
     The request's id is printed before anything else, so that a user whose command is cut off can find the request again.
     """
     if request is not None:
-        err.print(f"request {request}", style="dim", highlight=False, soft_wrap=True)
+        tell(f"request {request}", "dim")
     try:
         run(work)
     except KeyboardInterrupt:

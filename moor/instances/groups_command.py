@@ -26,7 +26,7 @@ def _print(group: GroupState) -> None:
     )
     for member in group.members:
         grid.add_row("", f"{member.consumer} on {escape(member.host)}")
-    out.print(grid, highlight=False)
+    out.print(grid)
 
 
 def _policy(group: GroupState) -> str:
@@ -89,6 +89,6 @@ app.command("delete")(
         items=lambda found: found.groups or None,
         missing=MISSING,
         is_about_one=True,
-        show=lambda group: out.print(f"deleted group {group.id}", highlight=False),
+        show=lambda group: out.print(f"deleted group {group.id}"),
     )
 )

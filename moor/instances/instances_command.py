@@ -20,7 +20,7 @@ from moor.client import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, 
 from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, err, fail, read_uuid, run
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, fail, read_uuid, run, tell
 from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json, wide
 
 Ids = Annotated[
@@ -117,7 +117,7 @@ def list_instances(
         print_all(listed.found, columns, "no instances", as_json=False)
         print_last_heard(listed.found, asked.cells)
     if listed.until is not None:
-        err.print(f"there are more than {limit} instances: a higher --limit shows them", style="yellow")
+        tell(f"there are more than {limit} instances: a higher --limit shows them", "yellow")
 
 
 async def _listed(asking: Client, wanted: Mapping[str, str], limit: int, *, whole: bool) -> Listed:

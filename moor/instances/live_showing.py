@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from bus.messages.build import CellHeard, InstanceDetails, InstanceId, InstanceState
 from moor.instances.live import MISSING, Compared, LiveView
-from moor.options import NOT_IN_TIME, fail, out
+from moor.options import NOT_IN_TIME, fail, out, say
 from moor.showing import instance_state, moment, plain, print_json, shortened
 from moor.tables import Columns, print_table, styled
 
@@ -32,7 +32,7 @@ def print_last_heard(states: Sequence[InstanceState], heard: Mapping[str, CellHe
     """Print, below a list of instances, when each of their cells was last heard: how old the states may be."""
     lines = [_last_heard(heard[cell]) for cell in sorted({each.cell for each in states}) if cell in heard]
     for line in shortened(lines):
-        out.print(line, style="dim", highlight=False)
+        out.print(line, style="dim")
 
 
 def last_heard(cell: str, heard: Mapping[str, CellHeard]) -> str:
@@ -60,9 +60,9 @@ def print_live(view: LiveView, nothing: str = "", *, as_json: bool) -> None:
             print_table(view.instances, _columns(view))
         for each in view.only_in_cells:
             where = f"[yellow]only in cell {each.cell}[/yellow]: {each.id} {escape(each.name)}"
-            out.print(f"{where} {each.state} {escape(each.host)}", highlight=False)
+            out.print(f"{where} {each.state} {escape(each.host)}")
     else:
-        out.print(nothing, markup=False, highlight=False)
+        say(nothing)
     if not as_json:
         print_last_heard([each.told for each in view.instances], view.heard)
     if view.silent:

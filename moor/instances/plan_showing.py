@@ -70,9 +70,9 @@ def print_plan(plan: PlanFound) -> None:
     if plan.alternatives:
         planned: tuple[PlanFound | PlannedFlavor, ...] = (plan, *plan.alternatives)
         gets = next((each.flavor for each in planned if each.fit), "")
-        out.print(f"the next instance gets: [bold]{escape(gets) or 'no host'}[/bold]", highlight=False)
+        out.print(f"the next instance gets: [bold]{escape(gets) or 'no host'}[/bold]")
         for each in planned:
-            out.print(f"\n[bold]{escape(each.flavor)}[/bold]", highlight=False)
+            out.print(f"\n[bold]{escape(each.flavor)}[/bold]")
             _print_planned(each)
     else:
         _print_planned(plan)
@@ -83,7 +83,6 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
     colour = "green" if plan.fit else "red"
     out.print(
         f"[bold {colour}]{at_least}{plan.fit} more fit[/bold {colour}] on {plan.qualify} of {plan.funnel.hosts} hosts",
-        highlight=False,
     )
     if plan.cells:
         print_table(plan.cells, CELLS)
@@ -94,12 +93,11 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
         out.print(
             f"[yellow]pool {escape(pool.pool)} ran out:[/yellow] {pool.resource} asked {pool.asked}, free {pool.free} of "
             f"{pool.capacity}; {pool.hosts} hosts take it from there",
-            highlight=False,
         )
     if plan.relaxations:
         out.print("more hosts would qualify:")
         for each in plan.relaxations:
-            out.print(f"  {each.hosts} {escape(each.change)}", highlight=False)
+            out.print(f"  {each.hosts} {escape(each.change)}")
 
 
 def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
@@ -124,7 +122,6 @@ def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
             ("alternates", escape(", ".join(choice.alternates))),
             *(("refused", f"[yellow]{escape(f'{each.host}: {each.reason}')}[/yellow]") for each in refusals),
         ),
-        highlight=False,
     )
 
 
@@ -132,7 +129,6 @@ def print_drain(drain: DrainFound) -> None:
     of = f"{'the first ' if drain.more else ''}{len(drain.instances)}"
     out.print(
         f"[bold]{drain.fit} of {of}[/bold] instances on {escape(drain.host)} would fit on other hosts of their cell",
-        highlight=False,
     )
     if drain.instances:
         print_table(drain.instances, DRAINED)

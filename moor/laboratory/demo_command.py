@@ -77,5 +77,5 @@ async def _run(
         out.print("[dim]starting a process for each worker …[/dim]")
     async with temporary_cloud(plan, servers) as cloud:
         if servers:
-            out.print(f"[dim]{', '.join(each.name for each in cloud.workers)}[/dim]\n", highlight=False)
+            out.print(f"[dim]{', '.join(each.name for each in cloud.workers)}[/dim]\n")
         await cloud.during(work(cloud))

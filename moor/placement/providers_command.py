@@ -10,7 +10,7 @@ import typer
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
 from moor.client import Client, ask_bus, items_of, providers_of
-from moor.options import AsJson, BusUrl, out, read_uuid
+from moor.options import AsJson, BusUrl, out, read_uuid, say
 from moor.placement.providers import ProviderName, found_in
 from moor.placement.providers_orders import app as orders
 from moor.placement.providers_showing import (
@@ -90,7 +90,7 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False)
     elif provider.inventories:
         print_inventories(provider)
     else:
-        out.print(f"{provider.name} has no inventory", markup=False)
+        say(f"{provider.name} has no inventory")
 
 
 @app.command()

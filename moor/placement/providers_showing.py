@@ -41,7 +41,7 @@ def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> No
         ("aggregates", ", ".join(map(str, provider.aggregates))),
         ("by hand", _by_name(provider)),
     )
-    out.print(grid, highlight=False)
+    out.print(grid)
     if provider.inventories:
         out.print()
         print_inventories(provider)

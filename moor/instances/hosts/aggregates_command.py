@@ -128,9 +128,7 @@ def delete(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Delete an aggregate that has no hosts."""
     known = _one(bus, name)
     asked(bus, DeleteAggregate(aggregate=known.id), AggregateDeleted, operates=False)
-    print_one(
-        known, lambda each: out.print(f"{escape(each.name)} is deleted", highlight=False), as_json=as_json
-    )
+    print_one(known, lambda each: out.print(f"{escape(each.name)} is deleted"), as_json=as_json)
 
 
 def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
@@ -164,5 +162,4 @@ def _print(aggregate: AggregateState) -> None:
             *((escape(key), escape(value)) for key, value in aggregate.metadata.items()),
             ("hosts", escape(", ".join(aggregate.hosts)) or "none"),
         ),
-        highlight=False,
     )

@@ -58,7 +58,7 @@ def _print_cell(cell: CellState) -> None:
         trouble = f": [red]{escape(each.trouble)}[/red]" if each.trouble else ""
         told = f"{escape(each.name)} {cell_life(each.life)}, heard {moment(each.heard_at)}{trouble}"
         grid.add_row("conductor", told)
-    out.print(grid, highlight=False)
+    out.print(grid)
 
 
 app.command("show")(

@@ -23,7 +23,7 @@ from bus.process import stopped_by_signals
 from moor.client import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollower, during, items_of
 from moor.instances.moves.move_commands import rests
 from moor.instances.request_ids import new_request_ids
-from moor.options import NOT_DONE, err, fail, out
+from moor.options import NOT_DONE, fail, out, tell
 from moor.showing import moment, print_json
 from moor.tables import Columns, print_table
 
@@ -216,7 +216,7 @@ class _Moves:
                 self.moved.append(now)
                 del self.stayed[state.id]
         if over and not self._quiet:
-            err.print(f"{len(self.moved)} moved, {len(self.stayed)} not yet", style="dim", highlight=False)
+            tell(f"{len(self.moved)} moved, {len(self.stayed)} not yet", "dim")
         return len(over)
 
     def still_there(self) -> tuple[Stayed, ...]:
@@ -265,7 +265,6 @@ def show_emptied(done: Emptied, *, as_json: bool) -> None:
         each = f", {done.seconds / count * 1000:.0f} ms each" if count else ""
         out.print(
             f"{len(done.moved)} of {count} instances have left {done.host} in {done.seconds:.1f} s{each}",
-            highlight=False,
         )
         if done.stayed:
             print_table(done.stayed, STAYED)

@@ -38,7 +38,7 @@ def print_end(problems: Sequence[str], checked: Iterable[str]) -> None:
     if problems:
         fail("\n".join(["the demo found problems:", *shortened(problems)]))
     for each in checked:
-        out.print(f"[green]✓[/green] {each}", highlight=False)
+        out.print(f"[green]✓[/green] {each}")
 
 
 def _tell_of_alternates(tally: Tally) -> None:
@@ -46,7 +46,6 @@ def _tell_of_alternates(tally: Tally) -> None:
     out.print(
         f"\n[bold]{tally.count('active'):,}[/bold] active after {tally.ended_s - tally.began_s:.1f} s, "
         f"[bold]{len(needed)}[/bold] of them on an alternate, which their cell took without asking the API level:",
-        highlight=False,
     )
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for each in needed[:ALTERNATES_SHOWN]:
@@ -54,7 +53,7 @@ def _tell_of_alternates(tally: Tally) -> None:
         table.add_row(f"  {each.name}", Text(tried, style="yellow"), f"→ {each.host}")
     if len(needed) > ALTERNATES_SHOWN:
         table.add_row(f"  [dim]and {len(needed) - ALTERNATES_SHOWN} more[/dim]")
-    out.print(table, highlight=False)
+    out.print(table)
 
 
 def _tell_of_conflicts(tally: Tally) -> None:
@@ -66,7 +65,6 @@ def _tell_of_conflicts(tally: Tally) -> None:
     out.print(
         f"\n[bold]{tally.conflicts}[/bold] claims met a host that had changed since the scheduler chose it; after retries "
         f"[bold]{tally.conflicts_won}[/bold] instances got a host, {same} of them the same host",
-        highlight=False,
     )
 
 
@@ -74,13 +72,11 @@ def _tell_of_errors(tally: Tally) -> None:
     errors = [each for each in tally.states.values() if each.state == "error"]
     reasons = Counter(each.reason for each in errors if each.no_valid_host is None)
     for reason, count in reasons.most_common(REASONS_SHOWN):
-        out.print(f"  {count} ended in error: {reason}", highlight=False)
+        out.print(f"  {count} ended in error: {reason}")
     nowhere = {each.name: each.no_valid_host for each in errors if each.no_valid_host is not None}
     if nowhere:
         name, why = min(nowhere.items(), key=itemgetter(0))
-        out.print(f"\n[bold]{name}[/bold] found no host among {why.hosts}:", highlight=False)
+        out.print(f"\n[bold]{name}[/bold] found no host among {why.hosts}:")
         for step in why.steps:
-            out.print(
-                f"  {step.removed:5} removed by {step.step}   [dim]{step.example}[/dim]", highlight=False
-            )
+            out.print(f"  {step.removed:5} removed by {step.step}   [dim]{step.example}[/dim]")
         out.print()
