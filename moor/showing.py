@@ -17,7 +17,7 @@ from rich.text import Text
 from bus.messages.build import Flavor, InstanceDetails, InstanceId, InstanceState, NoValidHost, Size
 from bus.messages.hosts import NODE, HostState, Supported, names_clash
 from moor.options import fail, out, say
-from moor.tables import GAP, Columns, Rows, print_table, styled
+from moor.tables import GAP, Columns, Rows, lines_of, print_table, styled
 
 T = TypeVar("T")
 
@@ -234,23 +234,20 @@ def print_no_valid_host(name: str, found: NoValidHost) -> None:
 
 
 def print_funnel(found: NoValidHost) -> None:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for justify in ("right", "left", "left", "left"):
-        table.add_column(justify=justify, overflow="fold")
     left = found.hosts
-    table.add_row(f"{left}", "hosts", _bar(left, found.hosts), "")
+    lines = [(f"{left}", "hosts", _bar(left, found.hosts), "")]
     for step in found.steps:
         left -= step.removed
         example = f"[dim]{escape(step.example)}[/dim]"
-        table.add_row(f"[red]-{step.removed}[/red]", escape(step.step), _bar(left, found.hosts), example)
-    table.add_row(f"[bold]{left}[/bold]", "left", "", "")
-    out.print(table)
+        lines.append((f"[red]-{step.removed}[/red]", escape(step.step), _bar(left, found.hosts), example))
+    lines.append((f"[bold]{left}[/bold]", "left", "", ""))
+    out.print(lines_of(lines, justify="right"))
     if found.nearest:
         out.print("nearest:")
-        nearest = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for miss in found.nearest:
-            nearest.add_row(f"  {escape(miss.host)}", f"[yellow]{escape(miss.reason)}[/yellow]")
-        out.print(nearest)
+        nearest = [
+            (f"  {escape(each.host)}", f"[yellow]{escape(each.reason)}[/yellow]") for each in found.nearest
+        ]
+        out.print(lines_of(nearest))
 
 
 def print_host(host: HostState) -> None:

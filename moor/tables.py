@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from msgspec import Struct
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -59,6 +59,18 @@ class Rows(Struct, Generic[T], frozen=True):
                 lists = [line for name in self.columns.lists for line in row[name].split()]
                 yield from (_line((Text(), line)) for line in lists)
                 yield from (Padding(row[name], (0, 0, 0, GAP), expand=False) for name in prose if row[name])
+
+
+def lines_of(
+    lines: Sequence[Sequence[RenderableType]], *, gap: int = GAP, justify: JustifyMethod = "left"
+) -> Table:
+    """A table without headings, whose cells are folded and never cut. `justify` is that of the first column."""
+    table = Table.grid(padding=(0, gap))
+    for number in range(max(map(len, lines))):
+        table.add_column(justify="left" if number else justify, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    return table
 
 
 def _side_by_side(

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from rich.table import Table
 from rich.text import Text
 
 from moor.laboratory.demo.tally import Tally, short
 from moor.options import fail, out
 from moor.showing import shortened
+from moor.tables import lines_of
 
 ALTERNATES_SHOWN = 5
 REASONS_SHOWN = 3
@@ -47,13 +47,13 @@ def _tell_of_alternates(tally: Tally) -> None:
         f"\n[bold]{tally.count('active'):,}[/bold] active after {tally.ended_s - tally.began_s:.1f} s, "
         f"[bold]{len(needed)}[/bold] of them on an alternate, which their cell took without asking the API level:",
     )
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    lines: list[tuple[str | Text, ...]] = []
     for each in needed[:ALTERNATES_SHOWN]:
         tried = "; ".join(f"{failure.host}: {short(failure.reason)}" for failure in each.failures)
-        table.add_row(f"  {each.name}", Text(tried, style="yellow"), f"→ {each.host}")
+        lines.append((f"  {each.name}", Text(tried, style="yellow"), f"→ {each.host}"))
     if len(needed) > ALTERNATES_SHOWN:
-        table.add_row(f"  [dim]and {len(needed) - ALTERNATES_SHOWN} more[/dim]")
-    out.print(table)
+        lines.append((f"  [dim]and {len(needed) - ALTERNATES_SHOWN} more[/dim]",))
+    out.print(lines_of(lines))
 
 
 def _tell_of_conflicts(tally: Tally) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from bus.messages.placement import ProviderState
 from moor.client import batches_of
 from moor.laboratory.demo.tally import NEWS_MAX, SLICE_S, Tally
+from moor.tables import lines_of
 
 T = TypeVar("T")
 
@@ -51,15 +52,14 @@ def panel(body: RenderableType, tally: Tally, title: str) -> RenderableType:
 
 
 def _progress(tally: Tally) -> Table:
-    grid = Table.grid(padding=(0, 2))
     done = len(tally.states)
-    grid.add_row(
-        ProgressBar(tally.wanted, done, width=SLICES_SHOWN),
-        f"[bold]{done:,}[/bold] of {tally.wanted:,}",
-        f"[bold]{tally.rate:,.0f}[/bold] boots/s",
+    bar = ProgressBar(tally.wanted, done, width=SLICES_SHOWN)
+    return lines_of(
+        (
+            (bar, f"[bold]{done:,}[/bold] of {tally.wanted:,}", f"[bold]{tally.rate:,.0f}[/bold] boots/s"),
+            (Text(_sparkline(tally), style="blue"), "[dim]ended, over time[/dim]", ""),
+        )
     )
-    grid.add_row(Text(_sparkline(tally), style="blue"), "[dim]ended, over time[/dim]", "")
-    return grid
 
 
 def _sparkline(tally: Tally) -> str:
@@ -103,18 +103,21 @@ def _tile(tally: Tally, hosts: Sequence[ProviderState]) -> tuple[str, str]:
 
 
 def _counters(tally: Tally) -> Table:
-    grid = Table.grid(padding=(0, 3))
-    grid.add_row(
-        Text(f"● {tally.count('active'):,} active", style="green"),
-        Text(f"● {tally.conflicts} conflicts retried, {tally.conflicts_won} won", style="cyan"),
-        Text(f"{SILENT} {len(tally.silent)} silent hosts", style="magenta"),
+    return lines_of(
+        (
+            (
+                Text(f"● {tally.count('active'):,} active", style="green"),
+                Text(f"● {tally.conflicts} conflicts retried, {tally.conflicts_won} won", style="cyan"),
+                Text(f"{SILENT} {len(tally.silent)} silent hosts", style="magenta"),
+            ),
+            (
+                Text(f"● {tally.count('error')} in error", style="red"),
+                Text(f"● {len(tally.needed_alternates)} took an alternate", style="yellow"),
+                Text(f"{CHANGED} {tally.changes:,} trait changes", style="dim"),
+            ),
+        ),
+        gap=3,
     )
-    grid.add_row(
-        Text(f"● {tally.count('error')} in error", style="red"),
-        Text(f"● {len(tally.needed_alternates)} took an alternate", style="yellow"),
-        Text(f"{CHANGED} {tally.changes:,} trait changes", style="dim"),
-    )
-    return grid
 
 
 def _news(tally: Tally) -> Text:

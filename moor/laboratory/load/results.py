@@ -8,6 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from moor.tables import lines_of
+
 
 class Latency(Struct, frozen=True):
     p50: float
@@ -131,24 +133,27 @@ def framed(result: RunResult, tables: Iterable[Table], well: str) -> RenderableT
 
 
 def _headline(result: LoadResult) -> Table:
-    table = Table.grid(padding=(0, 3))
     latency = result.latency_ms
-    table.add_row(
-        f"[bold]{result.boots_per_s:,.0f}[/bold] boots/s",
-        f"[bold]{result.cpu_us_per_boot['total']:,.0f}[/bold] µs CPU a boot",
-        f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
-    )
     share = result.conflicts / result.claims if result.claims else 0.0
-    table.add_row(
-        f"[dim]{result.boots:,} in {result.seconds:.1f} s[/dim]",
-        f"[dim]last tenth / second: {result.flatness:.2f}[/dim]",
-        f"[dim]{result.active:,} active, {result.by_alternate:,} of them by an alternate; {result.in_error} in error[/dim]",
+    return lines_of(
+        (
+            (
+                f"[bold]{result.boots_per_s:,.0f}[/bold] boots/s",
+                f"[bold]{result.cpu_us_per_boot['total']:,.0f}[/bold] µs CPU a boot",
+                f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
+            ),
+            (
+                f"[dim]{result.boots:,} in {result.seconds:.1f} s[/dim]",
+                f"[dim]last tenth / second: {result.flatness:.2f}[/dim]",
+                f"[dim]{result.active:,} active, {result.by_alternate:,} of them by an alternate; {result.in_error} in error[/dim]",
+            ),
+            (
+                f"[bold]{share:.2%}[/bold] conflicts",
+                f"[dim]{result.conflicts:,} of {result.claims:,} claims were refused[/dim]",
+            ),
+        ),
+        gap=3,
     )
-    table.add_row(
-        f"[bold]{share:.2%}[/bold] conflicts",
-        f"[dim]{result.conflicts:,} of {result.claims:,} claims were refused[/dim]",
-    )
-    return table
 
 
 def _mixed(result: LoadResult) -> Iterator[Table]:

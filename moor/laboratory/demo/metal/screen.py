@@ -11,6 +11,7 @@ from rich.text import Text
 from ironic_sync.core.rows import NodeRow
 from moor.laboratory.demo.metal.tally import MetalTally
 from moor.laboratory.demo.screen import panel, tiles_of
+from moor.tables import lines_of
 
 BAR = 40
 TILES_A_ROW = 72
@@ -59,14 +60,13 @@ def kind_of(row: NodeRow) -> str:
 
 
 def _progress(tally: MetalTally) -> Table:
-    grid = Table.grid(padding=(0, 2))
     done = len(tally.states)
-    grid.add_row(
-        ProgressBar(max(1, tally.wanted), done, width=BAR),
+    bar = ProgressBar(max(1, tally.wanted), done, width=BAR)
+    ended, deleted = (
         f"[bold]{done:,}[/bold] of {tally.wanted:,} boots ended",
-        f"[bold]{len(tally.deleted):,}[/bold] deleted",
+        f"[bold]{len(tally.deleted):,}[/bold]",
     )
-    return grid
+    return lines_of(((bar, ended, f"{deleted} deleted"),))
 
 
 def _daemon(tally: MetalTally, daemon: str) -> tuple[RenderableType, ...]:

@@ -4,6 +4,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from moor.laboratory.load.results import Latency, Phase, RunResult, framed
+from moor.tables import lines_of
 
 
 class MetalLoadResult(RunResult, frozen=True, kw_only=True):
@@ -31,19 +32,17 @@ def as_table(result: MetalLoadResult) -> RenderableType:
 
 
 def _headlines(result: MetalLoadResult) -> Table:
-    table = Table.grid(padding=(0, 3))
-    for name, phase in (("state changes", result.changes), ("deploys", result.deploys)):
-        latency = phase.latency_ms
-        table.add_row(
+    lines = [
+        (
             f"[bold]{phase.per_s:,.0f}[/bold] {name}/s",
-            f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
+            f"p50 [bold]{phase.latency_ms.p50:,.0f}[/bold] ms, p99 [bold]{phase.latency_ms.p99:,.0f}[/bold] ms",
             f"[dim]{phase.count:,} in {phase.seconds:.1f} s[/dim]",
         )
+        for name, phase in (("state changes", result.changes), ("deploys", result.deploys))
+    ]
     free = result.free_again_ms
-    table.add_row(
-        "[dim]node free again[/dim]", f"[dim]p50 {free.p50:,.0f} ms, p99 {free.p99:,.0f} ms[/dim]", ""
-    )
-    return table
+    again = ("[dim]node free again[/dim]", f"[dim]p50 {free.p50:,.0f} ms, p99 {free.p99:,.0f} ms[/dim]")
+    return lines_of((*lines, again), gap=3)
 
 
 def _cpu(result: MetalLoadResult) -> Table:
