@@ -36,7 +36,6 @@ from bus.unreadable import NOT_JSON
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
     Changed,
-    CleanStep,
     CredentialsRefused,
     IronicRefused,
     NodesRead,
@@ -238,15 +237,21 @@ class HttpIronicApi:
         return None
 
     async def set_provision_state(
-        self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
+        self,
+        node: ProviderId,
+        target: str,
+        *,
+        configdrive: Mapping[str, Any] | str | None = None,
+        **others: object,
     ) -> IronicRefused | None:
+        """Order a transition. `others` are further fields that the target needs: `clean_steps`, `rescue_password`."""
         if isinstance(configdrive, Mapping) and self._minor < MINOR_OF_DRIVE_PARTS:
             return IronicRefused(
                 _NOT_ACCEPTABLE,
                 f"a config drive of user data and metadata needs version 1.{MINOR_OF_DRIVE_PARTS}, and {self._name} offers "
                 f"1.{self._minor}",
             )
-        order = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
+        order = {"target": target, **others, **({} if configdrive is None else {"configdrive": configdrive})}
         return await self._order("PUT", node, "/states/provision", order)
 
     async def attach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None:
@@ -257,18 +262,8 @@ class HttpIronicApi:
 
     # Orders of operators, which are not in the port
 
-    async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> IronicRefused | None:
-        """Order a cleaning by hand, with these steps."""
-        return await self._order("PUT", node, "/states/provision", {"target": "clean", "clean_steps": steps})
-
     async def set_power_state(self, node: ProviderId, target: str) -> IronicRefused | None:
         return await self._order("PUT", node, "/states/power", {"target": target})
-
-    async def rescue(self, node: ProviderId, password: str) -> IronicRefused | None:
-        """Boot the node's rescue image, whose user `rescue` gets this password."""
-        return await self._order(
-            "PUT", node, "/states/provision", {"target": "rescue", "rescue_password": password}
-        )
 
     async def set_console(self, node: ProviderId, *, is_on: bool) -> IronicRefused | None:
         return await self._order("PUT", node, "/states/console", {"enabled": is_on})
@@ -288,10 +283,6 @@ class HttpIronicApi:
         if is_on:
             return await self._order("PUT", node, "/maintenance", {"reason": reason})
         return await self._order("DELETE", node, "/maintenance")
-
-    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> IronicRefused | None:
-        """Give the node these traits and no others."""
-        return await self._order("PUT", node, "/traits", {"traits": list(traits)})
 
     # Requests, tried again where that can do no harm
 

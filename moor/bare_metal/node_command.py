@@ -228,7 +228,7 @@ def clean(
     _order(
         nodes,
         "clean",
-        lambda api, id_: api.clean(id_, parsed),
+        lambda api, id_: api.set_provision_state(id_, "clean", clean_steps=parsed),
         ironic,
         wait_s=timeout if wait else 0.0,
         as_json=as_json,
@@ -257,7 +257,7 @@ def rescue(
     _order(
         [node],
         "rescue",
-        lambda api, id_: api.rescue(id_, password),
+        lambda api, id_: api.set_provision_state(id_, "rescue", rescue_password=password),
         ironic,
         wait_s=timeout if wait else 0.0,
         as_json=as_json,

@@ -325,7 +325,11 @@ ORDERS: dict[str, tuple[Order, str, str, object]] = {
         {"target": "deleted"},
     ),
     "clean": (
-        lambda api: api.clean(NODE, [CleanStep("deploy", "erase"), CleanStep("raid", "make", {"size": 1})]),
+        lambda api: api.set_provision_state(
+            NODE,
+            "clean",
+            clean_steps=[CleanStep("deploy", "erase"), CleanStep("raid", "make", {"size": 1})],
+        ),
         "PUT",
         f"{AT}/states/provision",
         {
@@ -356,7 +360,6 @@ ORDERS: dict[str, tuple[Order, str, str, object]] = {
         f"{AT}/maintenance",
         None,
     ),
-    "traits": (lambda api: api.set_traits(NODE, ("A", "B")), "PUT", f"{AT}/traits", {"traits": ["A", "B"]}),
 }
 
 

@@ -95,10 +95,11 @@ async def test_a_node_is_claimed_by_one_deployed_and_undeployed() -> None:
 
 
 async def test_orders_that_leave_a_node_where_it_is() -> None:
-    api = api_of(ironic_with(1))
+    ironic = ironic_with(1)
+    api = api_of(ironic)
 
     assert await api.set_maintenance(NODE, "disk swap") is None
-    assert await api.set_traits(NODE, ("CUSTOM_B", "CUSTOM_A")) is None
+    ironic.set_traits(str(NODE), ("CUSTOM_B", "CUSTOM_A"))
     node = await api.node(NODE)
     assert node is not None
     assert (node.maintenance, node.maintenance_reason) == (True, "disk swap")
