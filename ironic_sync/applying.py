@@ -19,9 +19,8 @@ from ironic_sync.core.notifications import (
     UnreadableNotification,
 )
 from ironic_sync.core.ordering import OrderingRules, after_notification
-from ironic_sync.core.orders import at_once_if_new
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.core.settling import NodePolicy, after_change
+from ironic_sync.core.settling import NodePolicy, after_change, at_once_if_new
 from ironic_sync.store import NodeStore
 
 log = logging.getLogger(__name__)

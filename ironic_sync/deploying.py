@@ -53,9 +53,8 @@ from ironic_sync.core.deploying import (
 )
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
-from ironic_sync.core.orders import AT_ONCE
 from ironic_sync.core.ring import Owned
-from ironic_sync.core.rows import Answer, NodeDeploy, NodeRow
+from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
 from ironic_sync.rest import CredentialsRefused, IronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore

@@ -23,9 +23,8 @@ from bus.messages.cell import (
     UndeployInstance,
 )
 from bus.messages.hosts import NODE
-from bus.moments import EPOCH
 from ironic_sync.core.offers import reasons_against
-from ironic_sync.core.rows import Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
+from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 
 Order = DeployInstance | UndeployInstance | RedeployInstance
 Ordered = tuple[NodeRow, Answer | None]
@@ -33,9 +32,6 @@ Ordered = tuple[NodeRow, Answer | None]
 # How many ended attempts a row stores. A late deploy of an older attempt would be executed, and its conductor would then
 # undeploy it.
 ENDED_MAX = 20
-# By any clock: the daemon that writes an order and the node's owner may have two.
-AT_ONCE = EPOCH
-NODE_DELETED = "its bare-metal node does not exist any more: it was deleted in Ironic"
 NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
 
 
@@ -91,60 +87,6 @@ def with_end(row: NodeRow, instance: InstanceId, attempt: int, failure: str = ""
     others = tuple(each for each in row.ended if each.instance != instance)
     end = Ended(instance=instance, attempt=attempt, failure=failure)
     return structs.replace(row, ended=(*others, end)[-ENDED_MAX:])
-
-
-def with_leftover(row: NodeRow) -> NodeRow:
-    """If Ironic has an instance on the node whose attempt has ended, the row with an undeploy that is due at once.
-
-    Ironic may receive a request of an abandoned deploy late. No other program would ever remove that instance.
-    """
-    node = row.node
-    if (
-        not row.ended
-        or row.deploy is not None
-        or node is None
-        or node.instance_uuid is None
-        or row.is_deleted
-    ):
-        return row
-    end = next((each for each in row.ended if each.instance == node.instance_uuid), None)
-    if end is None or (row.deployed is not None and row.deployed.instance == end.instance):
-        return row
-    deploy = NodeDeploy(
-        kind="undeploy",
-        cell=row.cell,
-        instance=end.instance,
-        attempt=end.attempt,
-        is_leftover=True,
-        due_at=AT_ONCE,
-    )
-    return structs.replace(row, deploy=deploy)
-
-
-def with_lost_instance(row: NodeRow) -> NodeRow:
-    """If Ironic has deleted a node with an active instance of ours, the row with a message to its conductor.
-
-    The instance and its claim stay: the node may have been deleted by mistake, and a user may still delete the instance.
-    """
-    done = row.deployed
-    if done is None or row.deploy is not None or done.is_lost == row.is_deleted:
-        return row
-    row = structs.replace(row, deployed=structs.replace(done, is_lost=row.is_deleted))
-    if not row.is_deleted:
-        return row
-    lost = SpawnFailed(
-        cell=done.cell, instance=done.instance, attempt=done.attempt, host=row.id, reason=NODE_DELETED
-    )
-    return structs.replace(row, answers=(*row.answers, lost), answers_at=AT_ONCE)
-
-
-def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
-    """The row `after`, with its deploy due at once if the node changed. The node's owner may be another daemon, which
-    did not hear of this; it finds the row because it is due.
-    """
-    if after.deploy is None or after.node == before.node:
-        return after
-    return structs.replace(after, deploy=structs.replace(after.deploy, due_at=AT_ONCE))
 
 
 def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:

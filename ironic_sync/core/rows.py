@@ -15,8 +15,11 @@ from bus.messages.cell import (
     RedeployInstance,
     SpawnFailed,
 )
+from bus.moments import EPOCH
 from ironic_sync.core.node import Node
 
+# By any clock: the daemon that writes an order and the node's owner may have two.
+AT_ONCE = EPOCH
 # The final answer about an attempt, for the conductor.
 Answer = InstanceSpawned | SpawnFailed | InstanceDestroyed | InstanceRedeployed
 

@@ -1,13 +1,15 @@
-"""Derives a node's cell and offer from its known state."""
+"""Derives from a node's known state its cell and its offer, and what it means for instances on the node."""
 
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
+from bus.messages.cell import SpawnFailed
 from ironic_sync.core.cells import CellMap, CellPlan, decide_cell
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.orders import with_leftover, with_lost_instance
-from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.rows import AT_ONCE, NodeDeploy, NodeRow
+
+NODE_DELETED = "its bare-metal node does not exist any more: it was deleted in Ironic"
 
 
 class NodePolicy(Struct, frozen=True, kw_only=True):
@@ -64,3 +66,57 @@ def seen(row: NodeRow) -> NodeRow:
     if row.seen_epoch == row.epoch:
         return row
     return structs.replace(row, seen_epoch=row.epoch, reported=None)
+
+
+def with_leftover(row: NodeRow) -> NodeRow:
+    """If Ironic has an instance on the node whose attempt has ended, the row with an undeploy that is due at once.
+
+    Ironic may receive a request of an abandoned deploy late. No other program would ever remove that instance.
+    """
+    node = row.node
+    if (
+        not row.ended
+        or row.deploy is not None
+        or node is None
+        or node.instance_uuid is None
+        or row.is_deleted
+    ):
+        return row
+    end = next((each for each in row.ended if each.instance == node.instance_uuid), None)
+    if end is None or (row.deployed is not None and row.deployed.instance == end.instance):
+        return row
+    deploy = NodeDeploy(
+        kind="undeploy",
+        cell=row.cell,
+        instance=end.instance,
+        attempt=end.attempt,
+        is_leftover=True,
+        due_at=AT_ONCE,
+    )
+    return structs.replace(row, deploy=deploy)
+
+
+def with_lost_instance(row: NodeRow) -> NodeRow:
+    """If Ironic has deleted a node with an active instance of ours, the row with a message to its conductor.
+
+    The instance and its claim stay: the node may have been deleted by mistake, and a user may still delete the instance.
+    """
+    done = row.deployed
+    if done is None or row.deploy is not None or done.is_lost == row.is_deleted:
+        return row
+    row = structs.replace(row, deployed=structs.replace(done, is_lost=row.is_deleted))
+    if not row.is_deleted:
+        return row
+    lost = SpawnFailed(
+        cell=done.cell, instance=done.instance, attempt=done.attempt, host=row.id, reason=NODE_DELETED
+    )
+    return structs.replace(row, answers=(*row.answers, lost), answers_at=AT_ONCE)
+
+
+def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
+    """The row `after`, with its deploy due at once if the node changed. The node's owner may be another daemon, which
+    did not hear of this; it finds the row because it is due.
+    """
+    if after.deploy is None or after.node == before.node:
+        return after
+    return structs.replace(after, deploy=structs.replace(after.deploy, due_at=AT_ONCE))

@@ -25,8 +25,7 @@ from compute_sim.laboratory.ironic import (
 )
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
-from ironic_sync.core.orders import AT_ONCE
-from ironic_sync.core.rows import Answer, NodeDeploy, NodeRow
+from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer, Say
 from ironic_sync.rest_http import HttpIronicApi

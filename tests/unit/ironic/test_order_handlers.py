@@ -19,8 +19,8 @@ from bus.moments import microseconds
 from bus.workers.handling import Received, Said, Tell
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
-from ironic_sync.core.orders import AT_ONCE, Order
-from ironic_sync.core.rows import NodeRow  # noqa: TC001 - like every other import
+from ironic_sync.core.orders import Order
+from ironic_sync.core.rows import AT_ONCE, NodeRow
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.handlers import HANDLERS
 from tests.memory_stores.ironic import MemoryIronicStore

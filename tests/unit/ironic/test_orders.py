@@ -11,16 +11,14 @@ from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from ironic_sync.core.orders import (
-    AT_ONCE,
     ENDED_MAX,
     NO_API,
     Order,
     after_order,
     with_end,
-    with_leftover,
-    with_lost_instance,
 )
-from ironic_sync.core.rows import Answer, Deployed, Ended, NodeDeploy, NodeRow
+from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow
+from ironic_sync.core.settling import with_leftover, with_lost_instance
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, an_order, an_undeploy
 
