@@ -125,10 +125,10 @@ def print_instance(state: InstanceState, cell: str = "", details: InstanceDetail
         ("cell", cell),
         ("reason", escape(state.reason)),
         ("flavor", _flavor(state, known.size)),
-        ("accepted", moment(known.accepted_at)),
-        ("placed", moment(known.placed_at)),
-        ("last moved", moment(known.move_placed_at)),
-        ("since", moment(state.changed_at)),
+        ("accepted", time_in_words(known.accepted_at)),
+        ("placed", time_in_words(known.placed_at)),
+        ("last moved", time_in_words(known.move_placed_at)),
+        ("since", time_in_words(state.changed_at)),
         ("waits", _waits(state)),
         ("rebuild", _rebuild(state)),
         ("move", _move(state)),
@@ -189,8 +189,8 @@ def _waits(state: InstanceState) -> str:
         return ""
     priority = f", with priority {waiting.priority}" if waiting.priority else ""
     if waiting.since is None or state.move is None:
-        return f"for room, until {moment(waiting.until)}{priority}"
-    times = f"since {moment(waiting.since)}, until {moment(waiting.until)}{priority}"
+        return f"for room, until {time_in_words(waiting.until)}{priority}"
+    times = f"since {time_in_words(waiting.since)}, until {time_in_words(waiting.until)}{priority}"
     return escape(f"for room to {state.move.kind}, {times}: {waiting.reason}")
 
 
@@ -214,7 +214,7 @@ def _move(state: InstanceState) -> str:
     if move.failure:
         return f"[yellow]{way}: {move.outcome}: {escape(move.failure)}[/yellow]"
     if move.confirm_by is not None and not move.outcome:
-        return f"{way}: confirm or revert it, or it confirms itself at {moment(move.confirm_by)}"
+        return f"{way}: confirm or revert it, or it confirms itself at {time_in_words(move.confirm_by)}"
     return f"{way}: {move.outcome or 'under way'}"
 
 
@@ -269,9 +269,9 @@ def print_host(host: HostState) -> None:
             ("state", host_state(host)),
             ("reason", escape(host.setting.reason)),
             ("set by", escape(host.setting.by)),
-            ("set at", moment(host.setting.at)),
+            ("set at", time_in_words(host.setting.at)),
             ("told", "" if host.told >= host.setting.number else "its cell has not been told yet"),
-            ("heard", moment(host.heard_at)),
+            ("heard", time_in_words(host.heard_at)),
             ("instances", str(host.instances)),
             ("building", str(host.io_ops)),
             ("failed", f"{host.failed_builds} builds in a row" if host.failed_builds else ""),
@@ -303,7 +303,7 @@ def _kind(host: HostState) -> str:
     return "node" if host.kind == NODE else "hypervisor"
 
 
-def moment(at: datetime | None) -> str:
+def time_in_words(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S %Z}" if at else ""
 
 
@@ -372,9 +372,9 @@ def wide(details: Mapping[InstanceId, InstanceDetails]) -> Columns[InstanceState
             **cells,
             "flavor": flavor,
             "size": amounts,
-            "accepted": lambda each: moment(of(each).accepted_at),
-            "placed": lambda each: moment(of(each).placed_at),
-            "since": lambda each: moment(each.changed_at),
+            "accepted": lambda each: time_in_words(of(each).accepted_at),
+            "placed": lambda each: time_in_words(of(each).placed_at),
+            "since": lambda each: time_in_words(each.changed_at),
             "reason": _in_short,
         },
         prose=("reason",),

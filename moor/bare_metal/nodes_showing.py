@@ -5,7 +5,7 @@ from rich.markup import escape
 from ironic_sync.core.node import Node
 from moor.bare_metal.nodes import NodeShown, Offered
 from moor.options import out
-from moor.showing import grid_of, moment
+from moor.showing import grid_of, time_in_words
 from moor.tables import Columns, styled
 
 STATE_COLOURS = {
@@ -50,7 +50,7 @@ def _of_ironic(shown: NodeShown) -> list[tuple[str, str]]:
         ("group", escape(node.conductor_group)),
         ("shard", escape(node.shard or "")),
         ("projects", escape(", ".join(projects))),
-        ("since", moment(node.provision_updated_at)),
+        ("since", time_in_words(node.provision_updated_at)),
     ]
 
 

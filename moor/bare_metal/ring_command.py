@@ -4,8 +4,9 @@ It also drains daemons, and removes nodes that Ironic has lost. It reads and wri
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
 from moor.bare_metal.daemon_rows import with_rows
 from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out, read_uuid
-from moor.showing import plain, print_all, print_json, print_one
+from moor.showing import plain, print_all, print_json, print_one, time_in_words
 from moor.tables import Columns, print_table
 
 app = typer.Typer(
@@ -175,14 +176,14 @@ def missing(
         return tuple(rows)
 
     found = [_missing_of(row) for row in with_rows(ironic_db, db, find)]
-    if as_json:
-        print_json(found)
-        return
+    print_one(found, partial(_print_missing, are_removed=remove), as_json=as_json)
+
+
+def _print_missing(found: Sequence[MissingNode], *, are_removed: bool) -> None:
     for each in found:
-        out.print(
-            f"{each.id} {escape(each.name)} in cell {each.cell}, since {each.since:%Y-%m-%d %H:%M:%S} UTC"
-        )
-    out.print(f"{len(found)} nodes {'are removed once no consumer holds them' if remove else 'are missing'}")
+        out.print(f"{each.id} {escape(each.name)} in cell {each.cell}, since {time_in_words(each.since)}")
+    what = "are removed once no consumer holds them" if are_removed else "are missing"
+    out.print(f"{len(found)} nodes {what}")
 
 
 @app.command()

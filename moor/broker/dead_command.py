@@ -1,6 +1,7 @@
 """`moor dead`: shows dead letters, and replays or drops them as an operator decides."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ from rich.text import Text
 from bus.broker import Connection
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection
-from moor.showing import print_all, print_json
+from moor.showing import print_all, print_one
 from moor.tables import Columns
 
 app = typer.Typer(
@@ -32,19 +33,17 @@ def list_letters(
 ) -> None:
     """List the dead letters: the queue each came from, its type, and why it is dead."""
     letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
-    if as_json:
-        print_json([_as_json(letter) for letter in letters])
-    else:
-        print_all(letters, LETTERS, "no dead letters", as_json=False)
+    print_all(letters, LETTERS, "no dead letters", as_json=as_json)
 
 
-LETTERS = Columns[DeadLetter](
+# Of documents of dead letters.
+LETTERS = Columns[dict[str, Any]](
     {
-        "handle": lambda letter: letter.handle,
-        "queue": lambda letter: letter.queue,
-        "type": lambda letter: letter.type,
-        "attempts": lambda letter: str(letter.attempts),
-        "reason": lambda letter: letter.reason,
+        "handle": itemgetter("handle"),
+        "queue": itemgetter("queue"),
+        "type": itemgetter("type"),
+        "attempts": lambda letter: str(letter["attempts"]),
+        "reason": itemgetter("reason"),
     },
     prose=("type", "reason"),
 )
@@ -56,13 +55,12 @@ def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson 
     letters = _look(bus, limit, lambda letter: letter.handle == handle)
     if not letters:
         fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows which exist")
-    letter = letters[0]
-    if as_json:
-        print_json(_as_json(letter))
-        return
-    fields = _as_json(letter)
-    body = fields.pop("body")
-    for name, value in fields.items():
+    print_one(letters[0], _print_letter, as_json=as_json)
+
+
+def _print_letter(letter: dict[str, Any]) -> None:
+    body = letter.pop("body")
+    for name, value in letter.items():
         out.print(Text.assemble((f"{name:9}", "bold"), " ", str(value)))
     out.print(Text(body[:BODY_SHOWN_MAX]))
     if len(body) > BODY_SHOWN_MAX:
@@ -104,10 +102,12 @@ def drop(
     out.print(f"[green]dropped[/green] {count}")
 
 
-def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[DeadLetter]:
-    async def work(connection: Connection) -> list[DeadLetter]:
+def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[dict[str, Any]]:
+    """The documents of these dead letters."""
+
+    async def work(connection: Connection) -> list[dict[str, Any]]:
         async with open_dead_letters(connection, limit) as opened:
-            return [letter for letter in opened.letters.values() if wanted(letter)]
+            return [_document(letter) for letter in opened.letters.values() if wanted(letter)]
 
     return with_connection(command_settings(bus=bus).bus_url, work)
 
@@ -142,7 +142,7 @@ def _decide(
     return with_connection(command_settings(bus=bus).bus_url, decided)
 
 
-def _as_json(letter: DeadLetter) -> dict[str, Any]:
+def _document(letter: DeadLetter) -> dict[str, Any]:
     return {
         "handle": letter.handle,
         "queue": letter.queue,

@@ -8,7 +8,7 @@ from rich.markup import escape
 from bus.messages.build import CellHeard, InstanceDetails, InstanceId, InstanceState
 from moor.instances.live import MISSING, Compared, LiveView
 from moor.options import NOT_IN_TIME, fail, out, say
-from moor.showing import instance_state, moment, plain, print_json, shortened
+from moor.showing import instance_state, plain, print_json, shortened, time_in_words
 from moor.tables import Columns, print_table, styled
 
 
@@ -44,7 +44,7 @@ def _last_heard(cell: CellHeard) -> str:
     if cell.life == "unknown":
         return f"cell {cell.cell}: no conductor was heard yet"
     down = " [red]and is down[/red]" if cell.life == "down" else ""
-    return f"cell {cell.cell} was last heard {moment(cell.heard_at)}{down}"
+    return f"cell {cell.cell} was last heard {time_in_words(cell.heard_at)}{down}"
 
 
 # The fields of InstanceDetails that `--json` shows. Only audits need the others.
@@ -71,7 +71,7 @@ def print_live(view: LiveView, nothing: str = "", *, as_json: bool) -> None:
 
 def _silence(view: LiveView, cell: str, why: str) -> str:
     heard = view.heard.get(cell)
-    last = f"; it was last heard {moment(heard.heard_at)}" if heard and heard.heard_at else ""
+    last = f"; it was last heard {time_in_words(heard.heard_at)}" if heard and heard.heard_at else ""
     return f"cell {cell} has not answered: {why}{last}"
 
 

@@ -15,7 +15,7 @@ from bus.messages.planning import (
     PlannedFlavor,
 )
 from moor.options import out
-from moor.showing import grid_of, moment, print_funnel, print_instance
+from moor.showing import grid_of, print_funnel, print_instance, time_in_words
 from moor.tables import Columns, print_table
 
 CELLS = Columns[PlannedCell](
@@ -118,7 +118,7 @@ def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
                 ),
             ),
             ("chosen", escape(f"{chosen}, {among}" if among else chosen)),
-            ("at", moment(choice.chosen_at)),
+            ("at", time_in_words(choice.chosen_at)),
             ("alternates", escape(", ".join(choice.alternates))),
             *(("refused", f"[yellow]{escape(f'{each.host}: {each.reason}')}[/yellow]") for each in refusals),
         ),

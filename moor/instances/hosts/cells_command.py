@@ -9,7 +9,7 @@ from bus.messages.cells import AskCells, CellsFound, CellState
 from moor.client import asked
 from moor.message_commands import command_that_sends
 from moor.options import AsJson, BusUrl, out
-from moor.showing import cell_life, grid_of, moment, print_all
+from moor.showing import cell_life, grid_of, print_all, time_in_words
 from moor.tables import Columns, styled
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Cells: list, show.")
@@ -31,7 +31,7 @@ CELLS = Columns[CellState](
     {
         "cell": lambda each: each.cell,
         "state": lambda each: styled(cell_life(each.life)),
-        "last heard": lambda each: moment(each.heard_at),
+        "last heard": lambda each: time_in_words(each.heard_at),
         "conductors": lambda each: (
             f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up"
         ),
@@ -48,7 +48,7 @@ def _print_cell(cell: CellState) -> None:
     grid = grid_of(
         ("cell", cell.cell),
         ("state", cell_life(cell.life)),
-        ("heard", moment(cell.heard_at)),
+        ("heard", time_in_words(cell.heard_at)),
         ("reason", escape(cell.reason)),
         ("hosts", f"{cell.hosts_up} of {cell.hosts} up"),
         ("instances", str(cell.instances)),
@@ -56,7 +56,7 @@ def _print_cell(cell: CellState) -> None:
     )
     for each in cell.conductors:
         trouble = f": [red]{escape(each.trouble)}[/red]" if each.trouble else ""
-        told = f"{escape(each.name)} {cell_life(each.life)}, heard {moment(each.heard_at)}{trouble}"
+        told = f"{escape(each.name)} {cell_life(each.life)}, heard {time_in_words(each.heard_at)}{trouble}"
         grid.add_row("conductor", told)
     out.print(grid)
 

@@ -24,7 +24,7 @@ from moor.client import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollowe
 from moor.instances.moves.move_commands import rests
 from moor.instances.request_ids import new_request_ids
 from moor.options import NOT_DONE, fail, out, tell
-from moor.showing import moment, print_json
+from moor.showing import print_one, time_in_words
 from moor.tables import Columns, print_table
 
 EmptyingTimeout = Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
@@ -139,7 +139,7 @@ class _Moves:
         state = self._following.states.get(instance)
         if state is None or state.waiting is None:
             return ""
-        return f"its move waits for room until {moment(state.waiting.until)}: {state.waiting.reason}"
+        return f"its move waits for room until {time_in_words(state.waiting.until)}: {state.waiting.reason}"
 
     async def _order(self, count: int) -> int:
         """Order the next moves. Those that the cloud's limits of moves refuse wait again; returns their number."""
@@ -258,18 +258,17 @@ def _waited_in_vain(state: InstanceState) -> bool:
 
 def show_emptied(done: Emptied, *, as_json: bool) -> None:
     """Print what became of the instances; end the command with an error if some stayed."""
-    count = len(done.moved) + len(done.stayed)
-    if as_json:
-        print_json(done)
-    else:
-        each = f", {done.seconds / count * 1000:.0f} ms each" if count else ""
-        out.print(
-            f"{len(done.moved)} of {count} instances have left {done.host} in {done.seconds:.1f} s{each}",
-        )
-        if done.stayed:
-            print_table(done.stayed, STAYED)
+    print_one(done, _print_emptied, as_json=as_json)
     if done.stayed:
         fail(f"{len(done.stayed)} instances are still on {done.host}", NOT_DONE)
+
+
+def _print_emptied(done: Emptied) -> None:
+    count = len(done.moved) + len(done.stayed)
+    each = f", {done.seconds / count * 1000:.0f} ms each" if count else ""
+    out.print(f"{len(done.moved)} of {count} instances have left {done.host} in {done.seconds:.1f} s{each}")
+    if done.stayed:
+        print_table(done.stayed, STAYED)
 
 
 STAYED = Columns[Stayed](

@@ -14,7 +14,7 @@ from moor.instances.moves.move_commands import end
 from moor.message_commands import command_that_sends
 from moor.option_structs import with_options
 from moor.options import AsJson, BusUrl, Project, read_uuid
-from moor.showing import check_known, moment, print_all, size_in_words
+from moor.showing import check_known, print_all, size_in_words, time_in_words
 from moor.tables import Columns
 
 PAGE = 200
@@ -35,7 +35,7 @@ def _moves(found: HistoryFound) -> Sequence[Change] | None:
 def _end(change: Change) -> str:
     if not change.outcome:
         return "goes on"
-    at = f" at {moment(change.ended_at)}" if change.ended_at else ""
+    at = f" at {time_in_words(change.ended_at)}" if change.ended_at else ""
     by = f" by {change.ended_by}" if change.ended_by else ""
     why = f": {change.failure}" if change.failure else ""
     return f"{change.outcome}{at}{by}{why}"
@@ -43,7 +43,7 @@ def _end(change: Change) -> str:
 
 HISTORY = Columns[Change](
     {
-        "when": lambda each: moment(each.asked_at),
+        "when": lambda each: time_in_words(each.asked_at),
         "what": lambda each: each.what,
         "by": lambda each: each.by,
         "from": lambda each: each.source,

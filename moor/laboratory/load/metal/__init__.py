@@ -2,8 +2,8 @@
 
 The simulated Ironic runs in the load generator's process, whose CPU time is shown beside that of the others.
 
-- watching.py: receives the events about nodes and instances.
-- firing.py: changes the states of nodes, builds on them and deletes again, a bounded number at a time.
+- watching.py: keeps what placement has of the nodes, by its events.
+- firing.py: makes the changes of nodes' states and the deploys, and notes how each ended; load/firing.py gives them.
 - running.py: runs a whole run.
 - results.py: prints the figures as JSON or as a table.
 """
