@@ -49,6 +49,7 @@ from moor.options import broker_of, command_settings, fail, run_with
 from moor.settings import Settings
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 # On the bus of `moor up`, a command connects as this application, unless it needs an operator's rights.
 LOCAL = Application("local", admin=True)
@@ -90,16 +91,6 @@ class Asks(Protocol):
     async def ask(self, question: Message) -> Message: ...
 
 
-class Page(Protocol):
-    """An answer that continues on the page after `next`, if that is set."""
-
-    @property
-    def next(self) -> object: ...
-
-
-P = TypeVar("P", bound=Page)
-
-
 async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
     """Ask a question and return its answer, of type `kind`. If the answer is a rejection, end the command."""
     return granted(question, await asking.ask(question), kind)
@@ -122,12 +113,13 @@ async def answers_of(asking: "Client", questions: Sequence[Message], kind: type[
 
 
 async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncGenerator[P, None]:
+    """Ask a question, and yield all pages of its answer: one, if answers of this kind have no `next`."""
     while True:
         page = await answer_of(asking, question, kind)
         yield page
-        if not getattr(page, "next", None):
+        if not (after := getattr(page, "next", None)):
             return
-        question = structs.replace(question, after=page.next)
+        question = structs.replace(question, after=after)
 
 
 async def items_of(

@@ -4,7 +4,7 @@ A field of a message has the same type, default, limits and description on the c
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, update_wrapper
+from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -29,7 +29,8 @@ def with_options(
     """The command for typer: in place of each parameter whose type is a Struct, it has that Struct's fields as options.
 
     If that Struct is a message, those of its fields that `arguments` has are arguments, in this order, with the names that
-    it gives them; those in `fixed` keep their defaults. The message's docstring is the help of a command that has none.
+    it gives them: they must be given, even where the message has a default. Those in `fixed` keep their defaults. The
+    message's docstring is the help of a command that has none.
     """
     parameters = signature(command).parameters.values()
     groups: dict[str, type[Struct]] = {
@@ -61,14 +62,6 @@ def with_options(
     # typer reads this.
     with_fields.__signature__ = Signature(flat)  # type: ignore[attr-defined]
     return with_fields
-
-
-def with_arguments(**names: str) -> Callable[[Command], Command]:
-    """As `with_options`; these fields of the message that the command sends are arguments: `with_arguments(host="NAME")`.
-
-    An argument must be given, even if the message has a default.
-    """
-    return partial(with_options, arguments=names)
 
 
 def _option(field: structs.FieldInfo) -> Parameter:

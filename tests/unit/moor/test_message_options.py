@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from bus.message import GroupId, ProjectMessage
 from bus.messages.groups import CreateGroup
 from bus.messages.placement import GroupPolicy, Label
-from moor.option_structs import with_arguments, with_options
+from moor.option_structs import PAGING, with_options
 
 ID = "0f5f0fd5-0000-4000-8000-000000000001"
 
@@ -32,7 +32,7 @@ def taking(sent: list[object], words: str | None = None) -> Callable[..., None]:
         sent.append(order)
 
     command.__doc__ = words
-    return with_arguments(ship="NAME")(command)
+    return with_options(command, {"ship": "NAME"})
 
 
 def run(command: Callable[..., None], *words: str) -> tuple[int, str]:
@@ -100,6 +100,20 @@ def test_a_command_s_own_words_come_before_those_of_its_message() -> None:
     _, said = run(taking([], "Moor a ship."), "--help")
 
     assert ("Moor a ship." in said, "Give a ship a berth." in said) == (True, False)
+
+
+def test_a_fixed_field_is_no_option_and_keeps_its_default() -> None:
+    sent: list[object] = []
+
+    def command(order: Berth) -> None:
+        sent.append(order)
+
+    fixed = with_options(command, {"id": "ID"}, ("days", *PAGING))
+
+    code, said = run(fixed, ID, "--days", "3")
+    assert (code, "No such option: --days" in said, sent) == (2, True, [])
+    assert run(fixed, ID) == (0, "")
+    assert sent == [Berth(id=GroupId(UUID(ID)))]
 
 
 def test_a_field_that_nothing_describes_is_no_option() -> None:
