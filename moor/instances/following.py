@@ -1,7 +1,7 @@
 """The steps that commands about instances share: a scheduler takes the order, and the command follows the instances."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
@@ -132,30 +132,20 @@ async def followed(
 
 
 def follow_order(
-    following: Following,
-    instance: InstanceId,
-    ordered: Callable[[Client], Awaitable[Order]],
-    end: End[Order],
-    request: RequestId | None = None,
-    *,
-    together: Sequence[InstanceId] = (),
+    following: Following, order: Order, end: End[Order], *, together: Sequence[InstanceId] = ()
 ) -> None:
-    """Send the order that `ordered` makes, and follow its instance, and those that move together with it.
-
-    `request` is the id of the order's request. It is printed first, but only if it is known before the order is made.
-    """
+    """Send the order, and follow its instance, and those that move together with it."""
     others = f", and so for {len(together)} others" if together else ""
-    how_to_follow = f"`moor show {instance}` shows its state{others}"
+    how_to_follow = f"`moor show {order.instance}` shows its state{others}"
     stays = f"the order stays, and will be done: {how_to_follow}"
-    run_order(_followed_order(following, ordered, end, how_to_follow), request, stays)
+    # The end of a move is an order of the move's own request.
+    request = None if isinstance(order, EndMove) else order.request_id
+    run_order(_followed_order(following, order, end, how_to_follow), request, stays)
 
 
-async def _followed_order(
-    following: Following, ordered: Callable[[Client], Awaitable[Order]], end: End[Order], how_to_follow: str
-) -> None:
+async def _followed_order(following: Following, order: Order, end: End[Order], how_to_follow: str) -> None:
     by_s = asyncio.get_running_loop().time() + following.timeout
     async with client(following.settings, patience_s=following.timeout) as asking:
-        order = await ordered(asking)
         answer = await taken(asking, order, InstancesFound, following, how_to_follow)
         states, in_time = await followed(
             asking,

@@ -16,12 +16,12 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import EndMove, MoveInstance
-from moor.client import Client
+from moor.client import client
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
 from moor.instances.requests import move_wait_of
 from moor.option_structs import with_options
-from moor.options import Project, fail, read_uuid
+from moor.options import Project, fail, read_uuid, run_with
 from scheduler_worker.core.instances.waiting_moves import is_to_wait_again
 
 InstanceArgument = Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An active instance.")]
@@ -211,26 +211,20 @@ def revert(id_: MovedArgument, *, project: Project = "", following: Following) -
 
 def _move(following: Following, id_: UUID, kind: MoveKind, request_id: UUID | None, **fields: Any) -> None:
     order = MoveInstance(request_id=id_of_order(request_id), instance=InstanceId(id_), kind=kind, **fields)
-
-    async def ordered(_asking: Client) -> MoveInstance:
-        return order
-
-    follow_order(following, order.instance, ordered, _ARRIVAL, order.request_id, together=order.together)
+    follow_order(following, order, _ARRIVAL, together=order.together)
 
 
 def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:
     """End the last move of the instance, and follow it."""
     instance = InstanceId(id_)
-
-    async def ordered(asking: Client) -> EndMove:
-        found = await asking.instances([instance], project)
-        if not found:
-            fail(f"there is no instance {id_}; `moor list` shows all instances")
-        if found[0].move is None:
-            fail(f"instance {id_} has never moved: there is nothing to end")
-        return EndMove(request_id=found[0].move.request_id, instance=instance, how=how, project=project)
-
-    follow_order(following, instance, ordered, _ARRIVAL)
+    asking = client(following.settings, patience_s=following.timeout)
+    found = run_with(asking, lambda asking: asking.instances([instance], project))
+    if not found:
+        fail(f"there is no instance {id_}; `moor list` shows all instances")
+    if found[0].move is None:
+        fail(f"instance {id_} has never moved: there is nothing to end")
+    order = EndMove(request_id=found[0].move.request_id, instance=instance, how=how, project=project)
+    follow_order(following, order, _ARRIVAL)
 
 
 def rests(state: InstanceState, move_id: RequestId) -> bool:

@@ -6,7 +6,6 @@ from uuid import UUID
 import typer
 
 from bus.messages.build import InstanceId, InstanceState, RebuildInstance
-from moor.client import Client
 from moor.instances.following import End, Following, follow_order, has_ended
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
 from moor.option_structs import with_options
@@ -48,11 +47,7 @@ def rebuild(
         deadline_s=deadline,
     )
 
-    async def ordered(_asking: Client) -> RebuildInstance:
-        return order
-
-    end = End("the rebuild", lambda state, _: has_ended(state), _why_not_done)
-    follow_order(following, order.instance, ordered, end, order.request_id)
+    follow_order(following, order, End("the rebuild", lambda state, _: has_ended(state), _why_not_done))
 
 
 def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:
