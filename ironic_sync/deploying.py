@@ -337,35 +337,13 @@ class Deployer(PartGroup):
                 if answer is None:
                     return after
                 return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
-            if isinstance(outcome, WaitForNode | Again):
-                waiting = structs.replace(
-                    work,
-                    progress=outcome.why,
-                    tries=counted.tries,
-                    refusals=counted.refusals,
-                    repeats=counted.repeats,
-                    due_at=due_at,
-                )
-                return structs.replace(after, deploy=waiting)
-            return structs.replace(after, deploy=self._deploy_after(work, outcome))
+            return structs.replace(after, deploy=_deploy_after(work, outcome, counted, due_at))
 
         if not await self._writer.change({row.id: change}):
             # Somebody else has written it since: look again.
             return True
         self._tell(row.id, counted, outcome)
         return isinstance(outcome, Fail | Finish | Gone | Note)
-
-    def _deploy_after(self, work: NodeDeploy, outcome: Outcome) -> NodeDeploy:
-        """The order with what this outcome adds to it: the state noted before a rebuild, or the failure that must be
-        cleaned up.
-        """
-        match outcome:
-            case Note(before):
-                return structs.replace(work, before=before)
-            case Fail(reason):
-                return structs.replace(work, failure=reason, tries=0, refusals=0, repeats=0, due_at=AT_ONCE)
-            case _:
-                return work
 
     def _with_node(self, row: NodeRow, looked: _LookResult, version: int) -> NodeRow:
         """The row with the node as this look read it; the row unchanged if it was written since `version`, since it
@@ -485,6 +463,22 @@ def _counted(deploy: NodeDeploy, outcome: Outcome) -> NodeDeploy:
             return structs.replace(deploy, tries=0, refusals=0, repeats=0)
         case _:
             return deploy
+
+
+def _deploy_after(work: NodeDeploy, outcome: Outcome, counted: NodeDeploy, due_at: datetime) -> NodeDeploy:
+    """The order with what this outcome adds to it: what it waits for, the state noted before a rebuild, or the failure
+    that must be cleaned up.
+    """
+    match outcome:
+        case WaitForNode(why) | Again(why):
+            tries = {"tries": counted.tries, "refusals": counted.refusals, "repeats": counted.repeats}
+            return structs.replace(work, progress=why, due_at=due_at, **tries)
+        case Note(before):
+            return structs.replace(work, before=before)
+        case Fail(reason):
+            return structs.replace(work, failure=reason, tries=0, refusals=0, repeats=0, due_at=AT_ONCE)
+        case _:
+            return work
 
 
 def _name_of(deploy: NodeDeploy) -> str:
