@@ -32,9 +32,9 @@ def command_that_sends(
 ) -> Command:
     """A command for typer that sends a message of this kind, and shows the `items` of each page of its answer.
 
-    `items` returns None if what the message names does not exist: then the command ends with the text `missing`. The command
-    shows all items, or the only one; in place of no items it prints the text `nothing`. Both texts may name fields of the
-    message, such as {id}.
+    The command shows all items, or with `is_about_one` the only one. In place of no items it prints the text `nothing`. If what
+    the message names does not exist, it ends with the text `missing`: there is not the one item, or `items` returns None. Both
+    texts may name fields of the message, such as {id}.
 
     `arguments` has the fields that are arguments, with the names that the help gives them; fields in `fixed` are no options.
     Without `words`, the help is the message's docstring. An operator's command `operates`.
@@ -45,7 +45,9 @@ def command_that_sends(
 
         def items_on(page: Any) -> Sequence[Any]:
             found = items(page)
-            return fail(missing.format_map(fields)) if found is None else found
+            if found is None or (is_about_one and not found):
+                fail(missing.format_map(fields))
+            return found
 
         found = asked_for_all(bus, _with_long_pages(message), answer, items_on, operates=operates)
         if is_about_one:

@@ -7,12 +7,13 @@ from msgspec import Struct
 
 
 class ProvisionState(Struct, frozen=True):
-    """`reserved` is why nobody may claim a node in this state; empty if it may be claimed.
+    """`reserved` says why nobody may claim a node in this state; empty if it may be claimed.
 
-    `deploy` is what a deploy does next on a node that has its instance or is free: begin; wait; it is done, since an instance
-    enters such a state only after it was active; it has failed; or the node is lost to it.
-    `undeploy` is what an undeploy does next on a node that has its instance: delete it, abort what is on hold, wait, or clear
-    the instance_uuid, since nothing was deployed or it was removed.
+    `deploy` is for a node that is free or has the instance of the deploy: the deploy begins, waits, is done, has failed, or has
+    lost the node. It is done in every state that an instance enters only after it was active.
+
+    `undeploy` is for a node that has the instance: Ironic is to delete it or to abort what is on hold, or is waited for. With
+    `clear` only the instance_uuid is left: nothing was deployed, or it was removed.
     """
 
     reserved: str
@@ -59,7 +60,7 @@ PROVISION_STATES: Final[Mapping[str | None, ProvisionState]] = {
     "clean hold": ProvisionState("the cleaning is on hold", "lost", "wait"),
     "error": ProvisionState("Ironic could not take the instance off the node", "failed", "delete"),
 }
-# Of a later Ironic.
+# A later Ironic may have more states.
 _UNKNOWN = ProvisionState("a state that is not known here", "unknown", "wait")
 
 

@@ -1,5 +1,7 @@
 """`moor group`: server groups, whose members are kept apart or together."""
 
+from functools import partial
+
 import typer
 from rich.markup import escape
 
@@ -45,49 +47,43 @@ GROUPS = Columns[GroupState](
     }
 )
 
-MISSING = "there is no server group {id}, so nothing was done; `moor group list` shows all groups"
-
+_about_groups = partial(
+    command_that_sends,
+    answer=GroupsFound,
+    items=lambda found: found.groups,
+    missing="there is no server group {id}, so nothing was done; `moor group list` shows all groups",
+)
 app.command("create")(
-    command_that_sends(
+    _about_groups(
         CreateGroup,
         arguments={"name": "NAME"},
         words="Create a group. `moor boot --group ID` builds members of it.",
-        answer=GroupsFound,
-        items=lambda found: found.groups,
         is_about_one=True,
         show=_print,
     )
 )
 app.command("list")(
-    command_that_sends(
+    _about_groups(
         AskGroups,
         fixed=("id",),
         words="List all groups, with the number of their members.",
-        answer=GroupsFound,
-        items=lambda found: found.groups,
         show=GROUPS,
         nothing="no server groups",
     )
 )
 app.command("show")(
-    command_that_sends(
+    _about_groups(
         AskGroups,
         arguments={"id": "ID"},
         words="Show one group with its members and their hosts.",
-        answer=GroupsFound,
-        items=lambda found: found.groups or None,
-        missing=MISSING,
         is_about_one=True,
         show=_print,
     )
 )
 app.command("delete")(
-    command_that_sends(
+    _about_groups(
         DeleteGroup,
         arguments={"id": "ID"},
-        answer=GroupsFound,
-        items=lambda found: found.groups or None,
-        missing=MISSING,
         is_about_one=True,
         show=lambda group: out.print(f"deleted group {group.id}"),
     )

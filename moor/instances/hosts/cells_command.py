@@ -67,7 +67,7 @@ app.command("show")(
         arguments={"name": "NAME"},
         words="Show one cell, with its conductors.",
         answer=CellsFound,
-        items=lambda found: found.cells or None,
+        items=lambda found: found.cells,
         missing="there is no cell {name!r}; `moor cell list` shows all cells",
         is_about_one=True,
         show=_print_cell,
