@@ -8,7 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -42,6 +42,7 @@ from moor.options import (
 from moor.settings import Settings
 from moor.showing import print_all, print_one
 
+T = TypeVar("T")
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[IronicRefused | None]]
 
 app = typer.Typer(
@@ -296,14 +297,12 @@ async def _console_once(
     api: HttpIronicApi, node: ProviderId, wait_s: float, *, is_on: bool
 ) -> Console | IronicRefused | None:
     """The console of this node as soon as it is on, or off. None if that is not so in time."""
-    by_s = asyncio.get_running_loop().time() + wait_s
-    while True:
+
+    async def switched() -> Console | IronicRefused | None:
         seen = await api.console(node)
-        if isinstance(seen, IronicRefused) or seen.is_on == is_on:
-            return seen
-        if asyncio.get_running_loop().time() > by_s:
-            return None
-        await asyncio.sleep(LOOK_AGAIN_S)
+        return seen if isinstance(seen, IronicRefused) or seen.is_on == is_on else None
+
+    return await _until(switched, wait_s)
 
 
 def _print_console(console: Console) -> None:
@@ -403,12 +402,20 @@ async def _until_none(
     is_so: Callable[[NodeShown | None], bool], reader: NodeReader, ids: Sequence[str], wait_s: float
 ) -> bool:
     """Wait until `is_so` holds for none of the nodes. Return False if time is up before."""
+
+    async def is_over() -> bool:
+        return not any(map(is_so, (await reader.find(ids)).values()))
+
+    return await _until(is_over, wait_s)
+
+
+async def _until(look: Callable[[], Awaitable[T]], wait_s: float) -> T:
+    """Look again and again until the result is true, or time is up. Return the last result."""
     by_s = asyncio.get_running_loop().time() + wait_s
-    while any(map(is_so, (await reader.find(ids)).values())):
-        if asyncio.get_running_loop().time() > by_s:
-            return False
+    while True:
+        if (found := await look()) or asyncio.get_running_loop().time() > by_s:
+            return found
         await asyncio.sleep(LOOK_AGAIN_S)
-    return True
 
 
 def _is_unheard(node: NodeShown | None) -> bool:
