@@ -1,0 +1,119 @@
+"""The state changes and deploys of `moor load --bare-metal`, and what it counts as their ends."""
+
+from uuid import UUID
+
+import pytest
+
+from bus.message import ProviderId
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstanceState,
+)
+from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState, ProviderUsage
+from moor.laboratory.load.metal.firing import ChangeRun, DeployRun
+from moor.laboratory.load.metal.watching import NodeStocks
+from tests.unit.ironic.test_rest_simulated import ironic_with
+
+NODES = [ProviderId(UUID(int=number)) for number in (1, 2)]
+AT = LogPosition(term=1, position=1)
+
+
+def provider(node: ProviderId, revision: int, *, reserved: int = 0, used: int = 0) -> ProviderState:
+    stock = InventoryState(total=1, reserved=reserved, used=used)
+    return ProviderState(
+        internal=node.int, id=node, name=str(node), root=node, revision=revision, inventories={"GOLD": stock}
+    )
+
+
+def changed(*providers: ProviderState) -> ProvidersChanged:
+    return ProvidersChanged(at=AT, providers=providers)
+
+
+def stocks_of(*nodes: ProviderId) -> NodeStocks:
+    return NodeStocks(nodes, [provider(node, 1) for node in nodes])
+
+
+def state_of(request: BuildInstance, state: str, host: str = "") -> InstanceState:
+    assert request.request_id is not None
+    return InstanceState(
+        id=InstanceId(UUID(int=7)), request_id=request.request_id, sequence=1, state=state, host=host
+    )
+
+
+def a_boot(run: DeployRun) -> BuildInstance:
+    (boot,) = run.next_orders(1)
+    assert isinstance(boot, BuildInstance)
+    return boot
+
+
+def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None:
+    ironic = ironic_with(2)
+    run = ChangeRun(stocks_of(*NODES), ironic, NODES, 3)
+
+    assert run.next_orders(3) == ()
+    assert (run.sent, run.ended) == (2, 0), "each node has one change under way"
+    assert all(node.maintenance for node in ironic.nodes.values())
+
+    run.hear(changed(provider(NODES[0], 2)))
+    assert run.ended == 0, "it is still free"
+    run.hear(changed(provider(NODES[0], 1, reserved=1)))
+    assert run.ended == 0, "that is older than what is known"
+    run.hear(changed(provider(NODES[0], 3, reserved=1)))
+    assert (run.ended, len(run.latencies_s)) == (1, 1)
+
+    run.next_orders(1)
+    assert not ironic.nodes[str(NODES[0])].maintenance, "the next change of it goes back"
+    run.hear(changed(provider(NODES[0], 4), provider(NODES[1], 2, reserved=1)))
+    assert (run.sent, run.ended) == (3, 3)
+
+
+def test_with_a_rate_changes_are_begun_one_by_one() -> None:
+    run = ChangeRun(stocks_of(*NODES), ironic_with(2), NODES, 2, rate=0.001)
+
+    run.next_orders(2)
+    run.next_orders(2)
+
+    assert run.sent == 1
+
+
+def test_a_deploy_has_ended_when_its_instance_is_deleted_and_its_node_is_free() -> None:
+    run = DeployRun(stocks_of(*NODES), 1)
+    boot = a_boot(run)
+    there = state_of(boot, "active", str(NODES[0]))
+
+    run.hear(changed(provider(NODES[0], 2, used=1)))
+    run.hear(InstanceActive(cell="c1", instance=there))
+    run.hear(InstanceActive(cell="c1", instance=there))
+    assert run.next_orders(0) == [DeleteInstance(instance=there.id)], "once"
+    run.hear(InstanceDeleted(cell="c1", instance=there))
+    assert run.ended == 0, "its node is not free yet"
+
+    freed = ProviderUsage(internal=1, id=NODES[0], base=2, revision=3, used={"GOLD": 0})
+    run.hear(ProvidersChanged(at=AT, usage=(freed,)))
+    assert (run.ended, len(run.latencies_s), len(run.free_again_s)) == (1, 1, 1)
+    assert run.states == [there]
+
+
+def test_a_deploy_that_failed_has_ended_when_its_instance_is_deleted() -> None:
+    run = DeployRun(stocks_of(*NODES), 1)
+    failed = state_of(a_boot(run), "error")
+
+    run.hear(InstanceFailed(cell="c1", instance=failed))
+    assert run.next_orders(0) == [DeleteInstance(instance=failed.id)]
+    run.hear(InstanceDeleted(cell="c1", instance=failed))
+
+    assert (run.ended, run.latencies_s, run.free_again_s) == (1, [], [])
+
+
+def test_a_request_that_is_rejected_ends_the_run() -> None:
+    run = DeployRun(stocks_of(*NODES), 1)
+    boot = a_boot(run)
+
+    with pytest.raises(RuntimeError, match="was rejected"):
+        run.hear(BuildRejected(request_id=boot.request_id, field="flavor", value="x", reason="no"))
