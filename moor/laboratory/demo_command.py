@@ -1,18 +1,18 @@
 """`moor demo`: builds a thousand instances while hosts fail, stop answering and change their traits."""
 
+import asyncio
 import os
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from bus.process import run_process
 from moor.clouds.cloud_processes import Servers, servers_at
-from moor.laboratory.demo import running as demo_run
-from moor.laboratory.demo.metal import running as metal_run
-from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
+from moor.laboratory.demo.metal.running import MetalDemoPlan
+from moor.laboratory.demo.running import DemoPlan
+from moor.laboratory.temporary_cloud import temporary_cloud
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
+from moor.settings import CloudSettings
 
 # With fewer boots there may be no conflict to show.
 BOOTS_MIN = 300
@@ -52,30 +52,23 @@ def demo(
     each worker as its own process.
     """
     servers = servers_at(bus, db, placement_db)
+    plan: DemoPlan | MetalDemoPlan = DemoPlan(boots, hosts)
     if bare_metal:
         # Deploys fail on purpose and a daemon is killed; the screen shows both, so warnings would only disturb it.
         log_as(os.environ, level="ERROR")
-        metal = metal_run.MetalDemoPlan(nodes, daemons)
-        cloud, work = (
-            metal.cloud(tuned_cloud(metal_run.DEFAULTS, scheduler)),
-            partial(metal_run.run_demo, metal),
-        )
-    else:
-        plan = demo_run.DemoPlan(boots, hosts)
-        cloud, work = plan.cloud(tuned_cloud(demo_run.DEFAULTS, scheduler)), partial(demo_run.run_demo, plan)
-    patience_s = metal_run.PATIENCE_S if bare_metal else demo_run.PATIENCE_S
+        plan = MetalDemoPlan(nodes, daemons)
+    settings = tuned_cloud(plan.defaults, scheduler)
     try:
-        run(_run(cloud, servers, work), by=run_process)
+        run(_run(plan, settings, servers), by=run_process)
     except TimeoutError:
-        fail(f"not everything ended within {patience_s:.0f} s")
+        fail(f"not everything ended within {plan.patience_s:.0f} s")
 
 
-async def _run(
-    plan: CloudPlan, servers: Servers | None, work: Callable[[TemporaryCloud], Coroutine[Any, Any, None]]
-) -> None:
+async def _run(plan: DemoPlan | MetalDemoPlan, settings: CloudSettings, servers: Servers | None) -> None:
     if servers:
         out.print("[dim]starting a process for each worker …[/dim]")
-    async with temporary_cloud(plan, servers) as cloud:
+    async with temporary_cloud(plan.cloud(settings), servers) as cloud:
         if servers:
             out.print(f"[dim]{', '.join(each.name for each in cloud.workers)}[/dim]\n")
-        await cloud.during(work(cloud))
+        async with asyncio.timeout(plan.patience_s):
+            await cloud.during(plan.run(cloud))

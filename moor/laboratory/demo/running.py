@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
+from typing import ClassVar
 
 from msgspec import Struct
 from rich.console import RenderableType
@@ -44,50 +45,48 @@ FAULTS = FaultScript(
 ATTEMPT_TIMEOUT_S = 3.0
 # A host that stops answering again and again tells in between how many instances it has.
 FACTS_EVERY_S = 0.5
-DEFAULTS = CloudSettings(
-    compute=ComputeSettings(facts_every_s=FACTS_EVERY_S),
-    conductor=ConductorSettings(
-        attempt_timeout_s=ATTEMPT_TIMEOUT_S, remind_every_s=ATTEMPT_TIMEOUT_S, poll_ms=100.0
-    ),
-)
 WORKERS = {"placement": 1, "scheduler": 2, "conductor": 1}
-ASKING_TIMES = 50
+ASKING_S, ASKING_TIMES = 3.0, 50
 LOOK_EVERY_S = 0.1
-PATIENCE_S = 90.0
 REFRESH_PER_S = 8
 
 
 class DemoPlan(Struct, frozen=True):
+    """A demo on simulated hosts. It fails if it takes longer than `patience_s`."""
+
     boots: int
     hosts: int
-    asking_s: float = 3.0
+
+    patience_s: ClassVar = 90.0
+    defaults: ClassVar = CloudSettings(
+        compute=ComputeSettings(facts_every_s=FACTS_EVERY_S),
+        conductor=ConductorSettings(
+            attempt_timeout_s=ATTEMPT_TIMEOUT_S, remind_every_s=ATTEMPT_TIMEOUT_S, poll_ms=100.0
+        ),
+    )
 
     def cloud(self, settings: CloudSettings) -> CloudPlan:
         cells = spread(self.hosts, CELLS)
         return CloudPlan(role="demo", cells=cells, counts=WORKERS, settings=settings, faults=FAULTS)
 
+    async def run(self, cloud: TemporaryCloud) -> None:
+        tally = Tally(self.boots + 1)
+        names = self.cloud(self.defaults).host_names
+        async with listening(cloud, tally, lambda hosts: names <= {host.name for host in hosts}) as feed:
+            await during(_run(self, cloud, tally), hear(feed, tally))
 
-async def run_demo(plan: DemoPlan, cloud: TemporaryCloud) -> None:
-    tally = Tally(plan.boots + 1)
-    names = plan.cloud(DEFAULTS).host_names
+
+async def _run(plan: DemoPlan, cloud: TemporaryCloud, tally: Tally) -> None:
     title = f"{plan.boots:,} boots, {plan.hosts:,} hosts, {len(CELLS)} cells, {servers_of(cloud)}"
-
-    async def work() -> None:
-        with live(lambda: screen(tally, title)) as drawn:
-            # One request fits on no host.
-            wanted = [(f"web-{number:04}", SMALL) for number in range(1, plan.boots + 1)] + [("giant", GIANT)]
-            tally.begin()
-            await ask(cloud, tally, wanted, plan.asking_s)
-            await until(lambda: tally.is_over)
-            drawn.refresh()
-        conclude(tally, await problems_left(cloud, tally.asked()))
-        await clean_up(cloud, tally, [*tally.states])
-
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        listening(cloud, tally, lambda hosts: names <= {host.name for host in hosts}) as feed,
-    ):
-        await during(work(), hear(feed, tally))
+    with live(lambda: screen(tally, title)) as drawn:
+        # One request fits on no host.
+        wanted = [(f"web-{number:04}", SMALL) for number in range(1, plan.boots + 1)] + [("giant", GIANT)]
+        tally.begin()
+        await ask(cloud, tally, wanted, ASKING_S)
+        await until(lambda: tally.is_over)
+        drawn.refresh()
+    conclude(tally, await problems_left(cloud, tally.asked()))
+    await clean_up(cloud, tally, [*tally.states])
 
 
 @asynccontextmanager

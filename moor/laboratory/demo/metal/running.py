@@ -10,6 +10,7 @@
 import asyncio
 import random
 from contextlib import suppress
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -56,7 +57,6 @@ QUICK = IronicSettings(
 )
 # More alternates than usual: there are few nodes, and the operator takes some of them away.
 ALTERNATES_MAX = 8
-DEFAULTS = CloudSettings(ironic=QUICK, scheduler=SchedulerSettings(alternates_max=ALTERNATES_MAX))
 WORKERS = {"placement": 1, "scheduler": 2, "conductor": 1}
 
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=5)
@@ -70,12 +70,18 @@ ASKING_S = 4.0
 KILLED_AT = 1 / 3
 FLIP_EVERY_S, FLIPPED_FOR_S = 0.12, 1.0
 LOOK_EVERY_S = 0.2
-PATIENCE_S = 150.0
 
 
 class MetalDemoPlan(Struct, frozen=True):
+    """A demo on bare-metal nodes. It fails if it takes longer than `patience_s`."""
+
     nodes: int
     daemons: int
+
+    patience_s: ClassVar = 150.0
+    defaults: ClassVar = CloudSettings(
+        ironic=QUICK, scheduler=SchedulerSettings(alternates_max=ALTERNATES_MAX)
+    )
 
     @property
     def first(self) -> int:
@@ -96,15 +102,11 @@ class MetalDemoPlan(Struct, frozen=True):
         cells = dict.fromkeys(CELLS, HOSTS_PER_CELL)
         return CloudPlan(role="demo", cells=cells, counts=WORKERS, settings=settings, metal=self.metal)
 
-
-async def run_demo(plan: MetalDemoPlan, cloud: TemporaryCloud) -> None:
-    tally = MetalTally(plan.first + VIRTUAL)
-    wanted = plan.nodes + HOSTS_PER_CELL * len(CELLS)
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        listening(cloud, tally, lambda hosts: len(hosts) >= wanted) as feed,
-    ):
-        await during(_run(plan, cloud, tally), hear(feed, tally), _poll_rows(cloud, tally))
+    async def run(self, cloud: TemporaryCloud) -> None:
+        tally = MetalTally(self.first + VIRTUAL)
+        wanted = self.nodes + HOSTS_PER_CELL * len(CELLS)
+        async with listening(cloud, tally, lambda hosts: len(hosts) >= wanted) as feed:
+            await during(_run(self, cloud, tally), hear(feed, tally), _poll_rows(cloud, tally))
 
 
 async def _run(plan: MetalDemoPlan, cloud: TemporaryCloud, tally: MetalTally) -> None:
