@@ -26,11 +26,11 @@ PAGING = ("after", "limit")
 def with_options(
     command: Command, arguments: Mapping[str, str] = NO_ARGUMENTS, fixed: Sequence[str] = PAGING
 ) -> Command:
-    """The command for typer: in place of each parameter whose type is a Struct, it has that Struct's fields as options.
+    """The command for typer. In place of each parameter whose type is a Struct, it has that Struct's fields as options.
 
-    If that Struct is a message, those of its fields that `arguments` has are arguments, in this order, with the names that
-    it gives them: they must be given, even where the message has a default. Those in `fixed` keep their defaults. The
-    message's docstring is the help of a command that has none.
+    If that Struct is a message, the fields in `arguments` are arguments, in this order, with the names that it gives them. An
+    argument must be given, even if the message has a default. The fields in `fixed` keep their defaults. The message's
+    docstring is the help of a command that has none.
     """
     parameters = signature(command).parameters.values()
     groups: dict[str, type[Struct]] = {
