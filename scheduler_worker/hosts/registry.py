@@ -5,10 +5,9 @@ was read at start counts as up for one period, since a host that is alive has se
 that it is silent: then it is down until it is heard.
 """
 
-import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import structs
@@ -37,6 +36,19 @@ log = logging.getLogger(__name__)
 LONG_PAUSE = 1 / 3
 
 
+class _KnownHost:
+    """What this process knows of a host. What is only told, and not written, is not in its row."""
+
+    __slots__ = ("cached", "heard", "measured", "row")
+
+    def __init__(self, row: HostState, heard: datetime) -> None:
+        self.row = row
+        self.heard = heard
+        # The sequences of its last metrics and of its last images.
+        self.measured = 0
+        self.cached = 0
+
+
 class HostRegistry:
     def __init__(
         self,
@@ -56,16 +68,9 @@ class HostRegistry:
         self._picture = picture
         self._down_after = down_after
         self._clock = clock
-        self._hosts: dict[ProviderId, HostState] = {}
-        self._heard: dict[ProviderId, datetime] = {}
+        self._hosts: dict[ProviderId, _KnownHost] = {}
         # For each cell: since when something of it is heard without a long pause, and when it was last heard.
         self._heard_of: dict[str, tuple[datetime, datetime]] = {}
-        # The sequence of the last metrics of each host.
-        self._measured: dict[ProviderId, int] = {}
-        # And of the last images.
-        self._cached: dict[ProviderId, int] = {}
-        # The picture takes the later state of a host: later in this process, since a row does not say whether it is up.
-        self._told = itertools.count(1)
         self._when_untold: list[Callable[[], None]] = []
         # The names that hosts of several cells have, each with its cells, and how often that was new.
         self._clashes: Mapping[str, Sequence[str]] = {}
@@ -86,18 +91,19 @@ class HostRegistry:
         now = self._clock()
         for row in rows:
             known = self._hosts.get(row.id)
-            if known is None or row.sequence > known.sequence:
-                if known is None and row.silent_since is not None:
-                    self._heard.setdefault(row.id, min(row.silent_since, now - self._down_after))
-                elif known is not None and known.silent_since is not None and row.silent_since is None:
+            if known is None:
+                heard = now if row.silent_since is None else min(row.silent_since, now - self._down_after)
+                known = self._hosts[row.id] = _KnownHost(row, heard)
+            elif row.sequence > known.row.sequence:
+                if known.row.silent_since is not None and row.silent_since is None:
                     # Another worker has heard it.
-                    self._heard[row.id] = now
-                else:
-                    self._heard.setdefault(row.id, now)
-                self._hosts[row.id] = row if known is None else rewritten(known, row)
-                changed.append(self._hosts[row.id])
+                    known.heard = now
+                known.row = rewritten(known.row, row)
+            else:
+                continue
+            changed.append(known)
         self._tell(changed, now)
-        if any(map(is_untold, changed)):
+        if any(is_untold(known.row) for known in changed):
             for do in self._when_untold:
                 do()
 
@@ -125,8 +131,9 @@ class HostRegistry:
             known = self._hosts.get(each.id)
             if each.is_gone and known is None:
                 continue
+            row = None if known is None else known.row
             host = reported(
-                known,
+                row,
                 each,
                 report,
                 now,
@@ -137,14 +144,15 @@ class HostRegistry:
             if host is None:
                 log.warning("cell %s reports host %s of another cell", report.cell, each.name)
                 continue
-            if host is known:
+            if host is row:
                 continue
             if each.is_gone:
                 gone.append(each.id)
                 continue
-            self._hosts[each.id] = host
-            self._heard[each.id] = now
-            changed.append(host)
+            if known is None:
+                known = self._hosts[each.id] = _KnownHost(host, now)
+            known.row, known.heard = host, now
+            changed.append(known)
         self._tell(changed, now)
         self.forget(gone)
 
@@ -158,12 +166,15 @@ class HostRegistry:
         self.hear_of_cell(cell, speaks_for)
         back = []
         for each in hosts:
-            host = self._hosts.get(each)
-            if host is None or (host.cell != cell and not (speaks_for is None and host.kind == NODE)):
+            known = self._hosts.get(each)
+            if known is None:
                 continue
-            self._heard[each] = now
+            host = known.row
+            if host.cell != cell and not (speaks_for is None and host.kind == NODE):
+                continue
+            known.heard = now
             if not host.up and may_be_up(host):
-                back.append(host)
+                back.append(known)
         self._tell(back, now)
 
     def hear_of_cell(self, cell: str, speaks_for: str | None = None) -> None:
@@ -182,8 +193,8 @@ class HostRegistry:
         """
         now = self._clock()
         found: dict[ProviderId, datetime | None] = {}
-        for host in self._hosts.values():
-            heard = self._heard[host.id]
+        for known in self._hosts.values():
+            host, heard = known.row, known.heard
             if is_silent(now - heard, self._down_after) is (host.silent_since is not None):
                 continue
             if host.silent_since is not None:
@@ -201,17 +212,16 @@ class HostRegistry:
 
         Both count only for known hosts, if they come from the host's own cell and are no older than the last ones.
         """
-        last = self._measured if isinstance(told, HostsMeasured) else self._cached
         for each in told.hosts:
-            host = self._hosts.get(each.id)
-            if host is None or host.cell != told.cell or speaks_for not in (None, told.cell):
+            known = self._hosts.get(each.id)
+            if known is None or known.row.cell != told.cell or speaks_for not in (None, told.cell):
                 continue
-            if told.sequence < last.get(each.id, 0):
-                continue
-            last[each.id] = told.sequence
             if isinstance(each, HostMetrics):
-                self._picture.measure(each.id, each.values)
-            else:
+                if told.sequence >= known.measured:
+                    known.measured = told.sequence
+                    self._picture.measure(each.id, each.values)
+            elif told.sequence >= known.cached:
+                known.cached = told.sequence
                 self._picture.cache_images(each.id, each.images)
 
     def placed_in(self, host: ProviderId) -> str:
@@ -219,47 +229,46 @@ class HostRegistry:
         return self._picture.placed_in(host)
 
     def get(self, host: ProviderId) -> HostState | None:
-        return self._hosts.get(host)
+        known = self._hosts.get(host)
+        return None if known is None else known.row
+
+    def _rows(self) -> Iterator[HostState]:
+        return (known.row for known in self._hosts.values())
 
     def name_of(self, host: ProviderId) -> str:
         """The name of this host, or its id if it is not known."""
         known = self._hosts.get(host)
-        return str(host) if known is None else known.name
+        return str(host) if known is None else known.row.name
 
     def count_by_cell(self) -> tuple[Counter[str], Counter[str]]:
         """The number of hosts in each cell, and the number of those that are up."""
-        hosts = self._hosts.values()
+        hosts = tuple(self._rows())
         return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
 
     def names(self) -> list[str]:
-        return [host.name for host in self._hosts.values()]
+        return [host.name for host in self._rows()]
 
     def doubted(self) -> tuple[ProviderId, ...]:
         """The hosts of which another worker may just have written a row that this process has not read. They are those
         that placement has and that have no row here, and those whose mode forbids to use them: they may have been set
         up again.
         """
-        not_up = [host.id for host in self._hosts.values() if host.setting.mode != "up" or host.must_clean]
+        not_up = [host.id for host in self._rows() if host.setting.mode != "up" or host.must_clean]
         return (*self._picture.unregistered(), *not_up)
 
     def untold(self) -> list[HostState]:
         """The hosts whose cell may not know yet in which mode they are."""
-        return [host for host in self._hosts.values() if is_untold(host)]
+        return [host for host in self._rows() if is_untold(host)]
 
     def unheard_since(self, before: datetime) -> list[HostState]:
         """The hosts from which this process has heard nothing since `before`. A host whose row was read at start counts
         as heard at that moment.
         """
-        return [host for host in self._hosts.values() if self._heard[host.id] < before]
+        return [known.row for known in self._hosts.values() if known.heard < before]
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
         """Remove hosts whose rows were deleted. If such a host reports again, it counts as a new host."""
-        going = [host for host in hosts if self._hosts.pop(host, None) is not None]
-        for host in going:
-            self._heard.pop(host, None)
-            self._measured.pop(host, None)
-            self._cached.pop(host, None)
-        self._picture.remove_hosts(going)
+        self._picture.remove_hosts([host for host in hosts if self._hosts.pop(host, None) is not None])
 
     def look(self) -> None:
         """Mark the hosts down that were not heard for too long, and raise an alarm about names that are in several cells."""
@@ -272,33 +281,32 @@ class HostRegistry:
                 )
         self._clashes = clashes
         now = self._clock()
-        self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host, now)], now)
+        fallen = [known for known in self._hosts.values() if known.row.up and not self._is_up(known, now)]
+        self._tell(fallen, now)
 
     def as_heard(self, row: HostState) -> HostState:
         """This row of the database, completed by what only this process knows: whether the host is up, when it was
         heard, the zone that its aggregates give it, and which other cells have a host of its name.
         """
+        known = self._hosts.get(row.id)
         return structs.replace(
             row,
-            up=self._is_up(row, self._clock()),
-            heard_at=self._heard.get(row.id) or row.heard_at,
+            up=known is not None and may_be_up(row) and self._is_heard(known, self._clock()),
+            heard_at=row.heard_at if known is None else known.heard,
             availability_zone=self._picture.zone_of(row.id) or row.availability_zone,
             also_in=tuple(cell for cell in self._picture.cells_named(row.name) if cell != row.cell),
         )
 
-    def _is_up(self, host: HostState, now: datetime) -> bool:
-        heard = self._heard.get(host.id)
-        if heard is None or not may_be_up(host):
-            return False
-        if not is_silent(now - heard, self._down_after):
-            return True
-        known = self._hosts.get(host.id)
-        return known is not None and known.up and self._excuses(known.cell, self._down_after)
+    def _is_up(self, known: _KnownHost, now: datetime) -> bool:
+        return may_be_up(known.row) and self._is_heard(known, now)
 
-    def _tell(self, changed: Iterable[HostState], now: datetime) -> None:
-        told = []
-        for host in changed:
-            known = self._hosts[host.id] = structs.replace(host, up=self._is_up(host, now))
-            told.append(structs.replace(known, sequence=next(self._told)))
-        if told:
-            self._picture.put_hosts(told)
+    def _is_heard(self, known: _KnownHost, now: datetime) -> bool:
+        if not is_silent(now - known.heard, self._down_after):
+            return True
+        return known.row.up and self._excuses(known.row.cell, self._down_after)
+
+    def _tell(self, changed: Sequence[_KnownHost], now: datetime) -> None:
+        for known in changed:
+            if known.row.up is not (is_up := self._is_up(known, now)):
+                known.row = structs.replace(known.row, up=is_up)
+        self._picture.put_hosts([known.row for known in changed])

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
-from uuid import UUID  # noqa: TC003 - imported like every other type
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray  # noqa: TC002 - imported like every other type
 
+from bus.message import GroupId  # noqa: TC001 - imported like every other type
 from bus.messages.placement import GroupMember, ResourceAmount, ServerGroup
 from placement_worker.core.candidates.columns import Ints, Rows
 from scheduler_worker.core.choosing.compound.compounds import CompoundFill, Compounds
@@ -56,7 +56,7 @@ class Draft:
         # Answers about all hosts, by the question, each with the number of `takers` that it counts (`Hosts.kept`).
         self.kept: dict[Hashable, tuple[NDArray[Any], int]] = {}
         # By group: the number of members on each host, and the ids of all that are known.
-        self._groups: dict[UUID, tuple[Ints, Sequence[GroupMember]]] = {}
+        self._groups: dict[GroupId, tuple[Ints, Sequence[GroupMember]]] = {}
 
     @cached_property
     def compounds(self) -> Compounds:

@@ -187,9 +187,8 @@ class PictureColumns:
 
     def put_host(self, row: int, host: HostState | None) -> None:
         """Write what the host registry tells of the host in this row; None if the registry does not have it."""
-        for name, each in _ARRAYS.items():
-            if each.told is not None:
-                getattr(self, name)[row] = 0 if host is None else each.told(host)
+        for name, told in _TOLD:
+            getattr(self, name)[row] = 0 if host is None else told(host)
         self.kinds[row] = host.kind if host else ""
         self.projects[row] = self.project_sets.code(host.projects if host and host.kind == NODE else ())
         self.profile[row] = self.profiles.code(_profile_of(host) if host else HostProfile())
@@ -238,6 +237,7 @@ class PictureColumns:
 
 
 _ARRAYS = {name: each for name, each in vars(PictureColumns).items() if isinstance(each, Column)}
+_TOLD = [(name, each.told) for name, each in _ARRAYS.items() if each.told is not None]
 
 
 def _profile_of(host: HostState) -> HostProfile:

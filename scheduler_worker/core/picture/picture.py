@@ -129,11 +129,9 @@ class Picture:
     # From the registry
 
     def put_hosts(self, hosts: Iterable[HostState]) -> None:
-        """Merge these hosts; one with an older `sequence` changes nothing."""
+        """Write these hosts, as the host registry has them now."""
         for host in hosts:
             known = self._registry.get(host.id)
-            if known is not None and host.sequence < known.sequence:
-                continue
             self._registry[host.id] = host
             if known is not None and (known.name, known.cell) == (host.name, host.cell):
                 # Usually only the load has changed: the providers' columns stay.

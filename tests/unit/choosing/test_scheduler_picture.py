@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.messages.build import NoValidHost
 from bus.messages.placement import ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
@@ -312,16 +311,6 @@ def test_a_host_of_the_registry_is_a_host_before_placement_knows_it() -> None:
     picture.apply([a_state("h")])
 
     assert len(picture) == 1
-    assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], Chosen)
-
-
-def test_an_older_word_of_the_registry_changes_nothing() -> None:
-    picture = a_picture(a_state("h"), hosts=(a_host("h", up=False, sequence=5),))
-
-    picture.put_hosts([a_host("h", up=True, sequence=4)])
-    assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], NoValidHost)
-    picture.put_hosts([a_host("h", up=True, sequence=5)])
-
     assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], Chosen)
 
 
