@@ -68,8 +68,8 @@ class ProviderView:
         changes = await self._books.changes_since(self._cursor)
         if changes is None:
             return False
-        self._replica.remove(changes.gone)
-        self._replica.tell(changes.providers)
+        self._replica.delete(each.internal for each in changes.gone)
+        self._replica.merge(changes.providers)
         if not self._replica.use(changes.usage):
             log.error(
                 "the log has usage of providers that this reader never received: reading all providers again"
@@ -80,6 +80,7 @@ class ProviderView:
 
     async def _read_all(self) -> None:
         self.readings_of_all += 1
+        before = self._replica.known_now()
         there: set[int] = set()
         after: int | None = 0
         # Each page is of a later moment, so the next reading continues from the cursor of the first page.
@@ -87,10 +88,10 @@ class ProviderView:
         while after is not None:
             page = await self._books.snapshot_page(after, self._page)
             came_to = came_to or page.cursor
-            self._replica.tell(page.providers)
+            self._replica.merge_read(page.providers, before)
             there.update(state.internal for state in page.providers)
             after = page.next
-        self._replica.keep_only(there)
+        self._replica.end_reading_of_all(there, before)
         self._cursor = came_to
         if len(there) >= FROZEN_MIN:
             gc.freeze()

@@ -80,7 +80,7 @@ class CatchingUp:
         await self.catch_up()
         if differing := await self._read_members():
             log.info("%d members of server groups were news", differing)
-        lost = self._picture.behind(listed, before)
+        lost = self._picture.trees.behind(listed, before)
         false = [internal for internal, known in before.items() if listed.get(internal, known) < known]
         if lost or false:
             log.error("%d providers differ from placement's, reading all pages again", len({*lost, *false}))
@@ -128,11 +128,7 @@ class CatchingUp:
             first = first or page
             self._picture.apply_read(page.providers, before)
             there.update(provider.internal for provider in page.providers)
-        last = max(there, default=0)
-        over = [internal for internal in before.revisions if internal not in there]
-        self._picture.prune(internal for internal in over if internal < last)
-        # Placement may never have given these numbers: the next new providers may get them.
-        self._picture.discard(internal for internal in over if internal > last)
+        self._picture.end_reading_of_all(there, before)
         await self._read_members()
         assert first is not None, "there is a first page"
         return first

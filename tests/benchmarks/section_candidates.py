@@ -82,7 +82,7 @@ async def _search(index: ProviderIndex, query: CandidatesQuery, expected: int, c
     for number in range(count):
         for row in islice(claimed, CLAIMS_BETWEEN):
             state = index.state(row)
-            index.use(state.internal, dict.fromkeys(state.inventories, number))
+            index.use([(state.internal, dict.fromkeys(state.inventories, number))])
         found = len(find_candidates(index, query))
         assert found == expected, f"{found} candidates found, {expected} expected"
     return {}

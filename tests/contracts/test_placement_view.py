@@ -80,6 +80,39 @@ def the_host(replica: ProviderReplica) -> ProviderState:
     return state
 
 
+class _RestoredBooks:
+    """The books of one store, and from some moment on those of another one: the database was restored from a backup."""
+
+    def __init__(self, store: PlacementStore) -> None:
+        self.store = store
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+        return await self.store.snapshot_page(after, limit)
+
+    async def changes_since(self, since: str) -> Unpublished | None:
+        return await self.store.changes_since(since)
+
+
+async def test_a_view_shows_what_a_restored_database_has_though_it_has_seen_later_revisions() -> None:
+    async with open_store("sqlite") as lost, open_store("sqlite") as backup:
+        await StoreClient(backup).report(a_host("host-1"))
+        await StoreClient(lost).report(a_host("host-1"))
+        await StoreClient(lost).ask(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
+        await StoreClient(lost).report(a_host("host-2"))
+        books = _RestoredBooks(lost)
+        view = ProviderView(books)
+        assert used(the_host(await view.caught_up()))["VCPU"] == 3
+
+        books.store = backup
+        replica = await view.caught_up()
+
+        assert used(the_host(replica))["VCPU"] == 0
+        assert names(replica) == {"host-1"}
+        await StoreClient(backup).report(a_host("host-3"))
+        assert names(await view.caught_up()) == {"host-1", "host-3"}
+        await view.close()
+
+
 @pytest.mark.parametrize("kind", STORES)
 async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_are_now(kind: str) -> None:
     nic = provider("nic")

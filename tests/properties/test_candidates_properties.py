@@ -111,7 +111,7 @@ def test_what_is_used_counts_as_if_it_had_been_told_with_the_provider(
 ) -> None:
     index = index_of(states)
     for state in states:
-        index.use(state.internal, dict.fromkeys(state.inventories, used))
+        index.use([(state.internal, dict.fromkeys(state.inventories, used))])
 
     found = told_of(index, find_candidates(index, query))
 

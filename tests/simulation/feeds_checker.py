@@ -48,7 +48,7 @@ class FeedsChecker:
                 # A provider that is deleted meanwhile may be forgotten in any way.
                 behind = [
                     internal
-                    for internal in picture.behind(revisions, known.get(name, ()))
+                    for internal in picture.trees.behind(revisions, known.get(name, ()))
                     if internal in now or internal not in revisions
                 ]
                 if behind:

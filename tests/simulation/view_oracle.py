@@ -71,7 +71,7 @@ def compare_candidates(replica: ProviderReplica, books: InspectableStore, findin
     if any(differences(replica, books)):
         return  # other transactions have written since
     anew = ProviderReplica()
-    anew.tell(books.rows.states_of(books.rows.providers))
+    anew.merge(books.rows.states_of(books.rows.providers))
     for query in QUERIES:
         here, there = _found(replica, query), _found(anew, query)
         if here != there:

@@ -342,7 +342,7 @@ class Cloud:
                 page = await self.books.revisions_page(after, 10_000)
                 revisions.update(zip(page.internals, page.revisions, strict=True))
                 after = page.next
-            return not any(picture.behind(revisions, ()) for picture in self.pictures)
+            return not any(picture.trees.behind(revisions, ()) for picture in self.pictures)
 
         await wait_until(are_so, "the schedulers' pictures are current")
 

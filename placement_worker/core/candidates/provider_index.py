@@ -4,7 +4,8 @@ It is kept up to date in place: a change of a provider writes its row. When prov
 is detached, so that searches do not find it; `attach_trees` puts it in the table of its layout again. A provider whose
 parents are not all known yet stays out of searches.
 
-The caller keeps the order: each `put` of a provider is later than the one before.
+The caller keeps the order: each `put` of a provider is later than the one before, and no two providers have one id at the
+same time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -90,9 +91,6 @@ class ProviderIndex:
         """Set the state of a provider; a provider that is not known yet is added."""
         row = self._row_of_internal.get(state.internal)
         if row is None:
-            if (former := self._row_of_id.get(state.id.int)) is not None:
-                # The provider that had this id before is gone, although no message has said so yet.
-                self.drop(self.state(former).internal)
             row = self._add(state)
         before = self.states[row]
         self.states[row] = state
@@ -104,12 +102,10 @@ class ProviderIndex:
         if before is None or before.aggregates != state.aggregates:
             self._put_aggregates(row, before, state)
 
-    def use(self, internal: int, used: Mapping[str, int]) -> None:
-        """Set how much is used of each of the provider's classes."""
-        self.use_all(((internal, used),))
-
-    def use_all(self, news: Iterable[tuple[int, Mapping[str, int]]]) -> None:
-        """Set the usage of many providers; if one is named twice, its last usage counts. Unknown ones are skipped."""
+    def use(self, news: Iterable[tuple[int, Mapping[str, int]]]) -> None:
+        """Set how much is used of each class of these providers, which are given by internal ids. If one is named twice, its
+        last usage counts. Unknown ones are skipped.
+        """
         gathered = BatchedValues[Stock]()
         for internal, used in news:
             row = self._row_of_internal.get(internal)

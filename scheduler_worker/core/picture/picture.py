@@ -5,6 +5,7 @@ choice its columns, and compounds.py searches the provider index where a host's 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from msgspec import Struct
@@ -16,13 +17,14 @@ from bus.messages.placement import ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.core.known_providers import KnownBefore
 from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.columns import PictureColumns, PictureStock
 from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.preferences import HostPreferences, preferences_of
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
 from scheduler_worker.core.picture.touched import TouchedHosts
-from scheduler_worker.core.picture.trees import KnownBefore, Tree, Trees
+from scheduler_worker.core.picture.trees import Tree, Trees
 
 # A choice: the instance, and its attempt.
 Key = tuple[ConsumerId, int]
@@ -71,13 +73,8 @@ class Picture:
 
     def apply(self, states: Iterable[ProviderState]) -> None:
         """Merge these states of providers; an older one, or one of a deleted provider, changes nothing."""
-        for state in states:
-            merged = self.trees.merge(state)
-            if merged.used is not None:
-                used, consumers = self.trees.used(state), self.trees.consumers_of(state)
-                self._use([(merged.used, state.id, used, consumers)])
-            for tree in merged.trees:
-                self._write_row(tree)
+        self.trees.merge(states)
+        self._write_changed()
         # Without this the first search attaches all trees at once, and boots wait for it.
         self.index.attach_trees()
 
@@ -85,46 +82,34 @@ class Picture:
         """Merge these states, which placement has answered. What the picture had `before` placement was asked, and what
         contradicts the answer, is false, and goes.
         """
-        for state in states:
-            for tree in self.trees.drop_false(state, before):
-                self._write_row(tree)
-        self.apply(states)
+        self.trees.merge_read(states, before)
+        self._write_changed()
+        self.index.attach_trees()
+
+    def end_reading_of_all(self, there: AbstractSet[int], before: KnownBefore) -> None:
+        """Placement has answered with all providers there are. Those that were known `before` and are not among them go."""
+        self.trees.end_reading_of_all(there, before)
+        self._write_changed()
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge usages. Returns whether the states of providers that they are based on are all known."""
-        self._use([(tree, usage.id, usage.used, usage.consumers) for tree, usage in self.trees.use(usages)])
-        return all(self.trees.has_base_of(usage) for usage in usages)
+        news, has_all = self.trees.use(usages)
+        self._use([(tree, usage.id, usage.used, usage.consumers) for tree, usage in news])
+        return has_all
 
     def prune(self, internals: Iterable[int]) -> None:
         """Remove these providers, by internal id, and ignore late messages about them. Placement has said that they are
-        deleted, or they were known before a snapshot began and are not in it.
+        deleted.
         """
-        for internal in internals:
-            tree = self.trees.delete(internal)
-            if tree is not None:
-                self._write_row(tree)
-
-    def discard(self, internals: Iterable[int]) -> None:
-        """Remove these providers, by internal id. Messages about them count again: it is not certain that they existed."""
-        for internal in internals:
-            tree = self.trees.drop(internal)
-            if tree is not None:
-                self._write_row(tree)
-
-    def behind(self, revisions: Mapping[int, int], known: Iterable[int]) -> list[int]:
-        """The internal ids of providers about which this picture has missed a change. `revisions` has all of
-        placement's providers. Those that are older here are behind; so are those that were `known` before and are not
-        in it, but still are here.
-        """
-        old = [internal for internal, revision in revisions.items() if self.trees.lacks(internal, revision)]
-        over = [internal for internal in known if internal not in revisions and self.trees.knows(internal)]
-        return old + over
+        self.trees.delete(internals)
+        self._write_changed()
 
     def forget(self, gone: Iterable[ProviderId]) -> None:
         """Remove these providers: placement has just answered that they do not exist. If one was created since, published
         changes say so.
         """
-        self.discard(map(self.trees.internal_of, gone))
+        self.trees.discard(map(self.trees.internal_of, gone))
+        self._write_changed()
 
     # From the registry
 
@@ -326,6 +311,14 @@ class Picture:
         return known[1]
 
     # Writing rows
+
+    def _write_changed(self) -> None:
+        """Write what merged states of providers have changed."""
+        trees, used = self.trees.take_changes()
+        for tree in trees:
+            self._write_row(tree)
+        of, consumers_of = self.trees.used, self.trees.consumers_of
+        self._use([(tree, state.id, of(state), consumers_of(state)) for tree, state in used])
 
     def _use(self, news: Sequence[tuple[Tree, ProviderId, Mapping[str, int], int]]) -> None:
         """Write into the host columns how much is used of these providers, each given with its tree, and how many

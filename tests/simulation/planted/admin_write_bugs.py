@@ -10,6 +10,7 @@ from placement_worker import admin_writes
 from placement_worker.core import apply_report
 from placement_worker.core.drafts import forest_draft
 from placement_worker.core.drafts.forest_draft import ForestDraft
+from placement_worker.core.known_providers import KnownProviders
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.core.writes import allocation_writes, provider_contents, provider_writes, reshapes
 from placement_worker.replica import ProviderReplica
@@ -142,7 +143,15 @@ def traits_do_not_change_the_shape() -> AbstractContextManager[None]:
 
 def view_keeps_deleted_providers() -> AbstractContextManager[None]:
     """The view is told that a provider was deleted, and continues to find it."""
-    return replaced(ProviderReplica, "remove", lambda _real: lambda _self, _gone: None)
+
+    def planted(real: Any) -> Any:
+        def delete(self: KnownProviders, internals: Any) -> None:
+            if not isinstance(self, ProviderReplica):
+                real(self, internals)
+
+        return delete
+
+    return replaced(KnownProviders, "delete", planted)
 
 
 def name_not_checked() -> AbstractContextManager[None]:

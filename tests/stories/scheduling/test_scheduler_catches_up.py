@@ -264,7 +264,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
 
             assert (catching_up.flight.status.runs, catching_up.readings_of_all) == (3, 2)
             now = await setup.books.revisions_page(0, 10)
-            assert picture.behind(dict(zip(now.internals, now.revisions, strict=True)), ()) == []
+            assert picture.trees.behind(dict(zip(now.internals, now.revisions, strict=True)), ()) == []
             assert len(picture.trees.internals()) == 3
 
 

@@ -59,7 +59,7 @@ def test_what_is_used_and_what_is_there_each_end_as_the_last_word_says_in_whatev
             else:
                 picture.use([word])
         assert free_of(picture, "h") == 26
-        assert picture.behind({host.internal: 5}, {host.internal}) == []
+        assert picture.trees.behind({host.internal: 5}, {host.internal}) == []
 
 
 def test_what_is_used_of_a_provider_that_was_not_told_as_it_was_before_does_not_stand() -> None:
@@ -70,12 +70,15 @@ def test_what_is_used_of_a_provider_that_was_not_told_as_it_was_before_does_not_
     assert not picture.use([usage_of(unknown, 1, 2)])
     assert not picture.use([usage_of(host, 2, 4, base=3)])
     # It is later than the revision that is missed, and hides it from nobody.
-    assert picture.behind({host.internal: 4, unknown.internal: 2}, set()) == [host.internal, unknown.internal]
+    assert picture.trees.behind({host.internal: 4, unknown.internal: 2}, set()) == [
+        host.internal,
+        unknown.internal,
+    ]
 
     picture.apply([a_state("h", vcpus(32, used=1), revision=3, shape=2)])
 
     assert free_of(picture, "h") == 30
-    assert picture.behind({host.internal: 4}, set()) == []
+    assert picture.trees.behind({host.internal: 4}, set()) == []
 
 
 def test_what_is_used_of_a_provider_that_is_gone_is_no_news() -> None:
@@ -376,14 +379,14 @@ def test_a_picture_knows_what_it_lacks_of_the_revisions_that_there_are() -> None
     picture = a_picture(first, second)
     known = picture.trees.internals()
 
-    assert picture.behind({1: 4, 2: 3}, known) == []
-    assert picture.behind({1: 5, 2: 4}, known) == [1]
-    assert picture.behind({1: 4, 2: 4, 3: 1}, known) == [3]
-    assert picture.behind({1: 4}, known) == [2]
+    assert picture.trees.behind({1: 4, 2: 3}, known) == []
+    assert picture.trees.behind({1: 5, 2: 4}, known) == [1]
+    assert picture.trees.behind({1: 4, 2: 4, 3: 1}, known) == [3]
+    assert picture.trees.behind({1: 4}, known) == [2]
     # A host that was added while the revisions were read is missing, and a removed one is still there.
-    assert picture.behind({1: 4}, {1}) == []
+    assert picture.trees.behind({1: 4}, {1}) == []
     picture.prune([2])
-    assert picture.behind({1: 4, 2: 4}, known) == []
+    assert picture.trees.behind({1: 4, 2: 4}, known) == []
 
 
 def test_what_placement_answers_replaces_what_contradicts_it() -> None:

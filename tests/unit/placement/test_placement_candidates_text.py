@@ -27,14 +27,14 @@ def forest() -> ProviderReplica:
     """Three hosts, each with two network cards as children, and a pool of disks that all of them share."""
     replica = ProviderReplica()
     for number in (10, 20, 30):
-        replica.tell(
+        replica.merge(
             [
                 a_provider(number, VCPU=8, traits=("HW_CPU_X86_VMX", "CUSTOM_A"), aggregates=(RACK,)),
                 a_provider(number + 1, root=number, VF=4),
                 a_provider(number + 2, root=number, VF=4),
             ]
         )
-    replica.tell([a_provider(40, DISK_GB=100, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=(RACK,))])
+    replica.merge([a_provider(40, DISK_GB=100, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=(RACK,))])
     return replica
 
 
@@ -168,7 +168,7 @@ def test_a_summary_has_more_fields_from_version_to_version() -> None:
 
 def test_before_1_27_summaries_have_only_the_classes_that_were_asked_for() -> None:
     replica = ProviderReplica()
-    replica.tell([a_provider(1, VCPU=8, MEMORY_MB=512)])
+    replica.merge([a_provider(1, VCPU=8, MEMORY_MB=512)])
     found = find_candidates(replica.index, QUERIES["one provider"])
 
     (before,) = summaries(Summaries(), found, replica, (1, 26), "VCPU").values()
@@ -191,7 +191,7 @@ def test_a_cached_summary_is_rewritten_when_its_provider_changes() -> None:
     assert the_host()["resources"]["VCPU"]["used"] == 3
 
     changed = a_provider(10, VCPU=6, traits=("CUSTOM_B",), aggregates=(RACK,))
-    replica.tell([structs.replace(changed, revision=3, shape=2)])
+    replica.merge([structs.replace(changed, revision=3, shape=2)])
     assert the_host()["traits"] == ["CUSTOM_B"]
-    replica.tell([a_provider(number, VCPU=4) for number in range(100, 300)])
+    replica.merge([a_provider(number, VCPU=4) for number in range(100, 300)])
     assert the_host()["resources"]["VCPU"] == {"capacity": 6, "used": 0}

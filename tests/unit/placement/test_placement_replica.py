@@ -5,7 +5,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.message import AggregateId, ProviderId
-from bus.messages.placement import InventoryState, ProviderGone, ProviderState, ProviderUsage
+from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
 from placement_worker.replica import ProviderReplica
 
 HOST = ProviderId(UUID(int=1))
@@ -38,7 +38,7 @@ def the_usage(revision: int, used: int, *, base: int = 1, internal: int = 1) -> 
 
 def told(*states: ProviderState) -> ProviderReplica:
     replica = ProviderReplica()
-    replica.tell(states)
+    replica.merge(states)
     return replica
 
 
@@ -54,7 +54,7 @@ def used(replica: ProviderReplica) -> tuple[int, int]:
 def test_an_older_state_is_ignored() -> None:
     replica = told(a_host(revision=5, used=5))
 
-    replica.tell([a_host(revision=4, used=4)])
+    replica.merge([a_host(revision=4, used=4)])
     assert replica.use([the_usage(3, used=3)])
 
     assert used(replica) == (5, 5)
@@ -86,7 +86,7 @@ def test_usage_for_an_unknown_state_shows_that_something_is_missing() -> None:
 def test_a_new_name_is_found_and_the_old_one_is_not() -> None:
     replica = told(a_host())
 
-    replica.tell([a_host(revision=2, name="other")])
+    replica.merge([a_host(revision=2, name="other")])
 
     assert replica.named("host") is None
     assert replica.named("other") == a_host(revision=2, name="other")
@@ -97,7 +97,7 @@ def test_a_name_that_moved_to_another_provider_finds_that_one() -> None:
     replica = told(a_host(), nic)
 
     # Applied in the order of their ids: for a moment both have it.
-    replica.tell([a_host(revision=2, name="nic"), structs.replace(nic, revision=2, name="host")])
+    replica.merge([a_host(revision=2, name="nic"), structs.replace(nic, revision=2, name="host")])
 
     assert (replica.named("nic"), replica.named("host")) == (replica.get(HOST), replica.get(NIC))
 
@@ -106,7 +106,7 @@ def test_a_provider_that_moved_to_another_tree_is_found_there() -> None:
     nic = ProviderState(internal=2, id=NIC, name="nic", root=NIC, revision=1, shape=1)
     replica = told(a_host(), nic)
 
-    replica.tell([structs.replace(nic, root=HOST, parent=HOST, revision=2, shape=2)])
+    replica.merge([structs.replace(nic, root=HOST, parent=HOST, revision=2, shape=2)])
 
     assert [state.id for state in replica.tree_of(NIC)] == [HOST, NIC]
 
@@ -114,7 +114,7 @@ def test_a_provider_that_moved_to_another_tree_is_found_there() -> None:
 def test_a_deleted_provider_is_not_found() -> None:
     replica = told(a_host())
 
-    replica.remove([ProviderGone(internal=1, id=HOST, revision=2)])
+    replica.delete([1])
 
     assert not list(replica)
     assert (replica.get(HOST), replica.named("host"), replica.tree_of(HOST)) == (None, None, [])
@@ -126,8 +126,8 @@ def test_a_deleted_provider_is_not_found() -> None:
 def test_a_new_provider_with_the_same_id_is_not_taken_for_the_deleted_one() -> None:
     replica = told(a_host(revision=9, used=4))
 
-    replica.tell([a_host(revision=1, internal=2)])
-    replica.remove([ProviderGone(internal=1, id=HOST, revision=10)])
+    replica.merge([a_host(revision=1, internal=2)])
+    replica.delete([1])
 
     assert used(replica) == (0, 0)
     assert [state.internal for state in replica] == [2]
@@ -136,7 +136,7 @@ def test_a_new_provider_with_the_same_id_is_not_taken_for_the_deleted_one() -> N
 def test_providers_missing_in_a_full_read_are_deleted() -> None:
     replica = told(a_host(), ProviderState(internal=2, id=NIC, name="nic", root=NIC, revision=1))
 
-    replica.keep_only({2})
+    replica.end_reading_of_all({2}, replica.known_now())
 
     assert [state.id for state in replica] == [NIC]
     assert replica.index.row_of(HOST) is None

@@ -32,11 +32,11 @@ def test_used_amounts_are_subtracted_at_once_and_free_again_when_released() -> N
     world = World()
     host = world.has("host", VCPU=4, DISK_GB=5)
 
-    world.index.use(host.internal, {"VCPU": 4})
+    world.index.use([(host.internal, {"VCPU": 4})])
     assert world.finds(ONE_CPU) == set()
     assert world.finds(asking(DISK_GB=5)) == {"DISK_GB:5@host"}
 
-    world.index.use(host.internal, {"VCPU": 3})
+    world.index.use([(host.internal, {"VCPU": 3})])
     assert world.finds(ONE_CPU) == {"VCPU:1@host"}
 
 
@@ -44,7 +44,7 @@ def test_usage_of_an_unknown_provider_is_ignored() -> None:
     world = World()
     world.has("host", VCPU=4)
 
-    world.index.use(99, {"VCPU": 4})
+    world.index.use([(99, {"VCPU": 4})])
     world.index.drop(99)
 
     assert world.finds(ONE_CPU) == {"VCPU:1@host"}
@@ -116,7 +116,7 @@ def test_each_change_of_a_row_is_counted_for_caches_of_derived_values() -> None:
 
     world.has("host", VCPU=8)
     seen.append(world.index.changes[row])
-    world.index.use(host.internal, {"VCPU": 1})
+    world.index.use([(host.internal, {"VCPU": 1})])
     seen.append(world.index.changes[row])
     world.has("other", VCPU=8)
 

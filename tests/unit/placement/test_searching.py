@@ -39,7 +39,7 @@ def a_host(total: int, revision: int = 1) -> ProviderState:
 
 def a_replica() -> ProviderReplica:
     replica = ProviderReplica()
-    replica.tell([a_host(8)])
+    replica.merge([a_host(8)])
     return replica
 
 
@@ -81,7 +81,7 @@ async def test_a_long_search_sees_one_state_and_the_next_search_sees_the_writes_
     written = 0
     while not search.done():
         written += 1
-        replica.tell([a_host(8 + written, revision=1 + written)])
+        replica.merge([a_host(8 + written, revision=1 + written)])
         await asyncio.sleep(0)
 
     seen = search.result()
@@ -96,7 +96,7 @@ async def test_without_readers_a_write_copies_nothing() -> None:
     await searcher.done(replica, looking_again_and_again)
     before = replica.index
 
-    replica.tell([a_host(9, revision=2)])
+    replica.merge([a_host(9, revision=2)])
 
     assert replica.index is before
 
@@ -104,8 +104,8 @@ async def test_without_readers_a_write_copies_nothing() -> None:
 async def test_a_write_to_a_copy_leaves_the_readers_state_unchanged() -> None:
     replica = a_replica()
     with replica.reading() as index:
-        replica.tell([a_host(9, revision=2)])
-        replica.keep_only(set())
+        replica.merge([a_host(9, revision=2)])
+        replica.end_reading_of_all(set(), replica.known_now())
 
         assert capacity(index) == 8
         assert "VCPU" not in replica.index.stocks
