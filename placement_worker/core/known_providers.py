@@ -36,15 +36,17 @@ class KnownBefore(NamedTuple):
 
 
 class KnownProviders:
-    """The latest known state and usage of each provider. `index` has the providers as columns, for the search.
+    """The latest known state and usage of each provider.
 
     A subclass groups or names the providers as its readers need them: it is told of each change by `_changed`.
     """
 
     def __init__(self) -> None:
-        self.index = ProviderIndex()
+        self._index = ProviderIndex()
         # How many readers use the current index.
         self._readers = 0
+        # Usages that the index does not have yet: nearly all are followed by a later one before the index is read.
+        self._unindexed: dict[int, ProviderUsage] = {}
         # By internal id.
         self._states: dict[int, ProviderState] = {}
         # Only usages that are later than the state.
@@ -58,6 +60,14 @@ class KnownProviders:
 
     # Reading
 
+    @property
+    def index(self) -> ProviderIndex:
+        """All providers as columns, for the search."""
+        if self._unindexed:
+            self._writable().use([(usage.internal, usage.used) for usage in self._unindexed.values()])
+            self._unindexed.clear()
+        return self._index
+
     @contextmanager
     def reading(self) -> Iterator[ProviderIndex]:
         """Keep the current index unchanged for a reader that lets other tasks run in between: writes during that time go
@@ -68,13 +78,13 @@ class KnownProviders:
         try:
             yield index
         finally:
-            if self.index is index:
+            if self._index is index:
                 self._readers -= 1
 
     def internal_of(self, provider: ProviderId) -> int:
         """The internal id of the provider that has this id now; -1 if none is known."""
-        row = self.index.row_of(provider)
-        return -1 if row is None else self.index.state(row).internal
+        row = self._index.row_of(provider)
+        return -1 if row is None else self._index.state(row).internal
 
     def internals(self) -> frozenset[int]:
         """The internal ids of all known providers."""
@@ -138,10 +148,8 @@ class KnownProviders:
                 known is not None and revision <= known.revision
             ):
                 continue
-            self._usages[internal] = usage
+            self._usages[internal] = self._unindexed[internal] = usage
             news.append(usage)
-        if news:
-            self._writable().use([(usage.internal, usage.used) for usage in news])
         return news, has_all
 
     def delete(self, internals: Iterable[int]) -> None:
@@ -217,16 +225,16 @@ class KnownProviders:
 
     def _writable(self) -> ProviderIndex:
         if self._readers:
-            self.index, self._readers = self.index.copy(), 0
-        return self.index
+            self._index, self._readers = self._index.copy(), 0
+        return self._index
 
     def _put_in_index(self, state: ProviderState) -> None:
-        index = self._writable()
-        index.put(state)
+        self._writable().put(state)
+        self._unindexed.pop(state.internal, None)
         usage = self._usages.get(state.internal)
         if usage is None:
             return
-        if usage.revision <= state.revision:
-            del self._usages[state.internal]
+        if usage.revision > state.revision:
+            self._unindexed[state.internal] = usage
         else:
-            index.use([(state.internal, usage.used)])
+            del self._usages[state.internal]

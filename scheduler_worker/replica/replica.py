@@ -99,12 +99,16 @@ class Replica(PartGroup):
             self._picture.put_aggregates((changed.aggregate,))
 
     def _merge(self, changed: ProvidersChanged) -> None:
-        self._picture.apply(changed.providers)
-        self._picture.prune(each.internal for each in changed.gone)
+        # Most messages have only usage: those of boots and deletes.
+        if changed.providers:
+            self._picture.apply(changed.providers)
+        if changed.gone:
+            self._picture.prune(each.internal for each in changed.gone)
         has_all = self._picture.use(changed.usage)
         # Members first: a choice that is dropped must be known as a member by then.
-        self._picture.groups.join(changed.joined)
-        self._picture.groups.leave(changed.left)
+        if changed.joined or changed.left:
+            self._picture.groups.join(changed.joined)
+            self._picture.groups.leave(changed.left)
         self._picture.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
         if self._progress.heard(changed.at, changed.cursor):
             log.info("the feed jumped to %s: asking what was missed", changed.at)

@@ -93,8 +93,16 @@ class Picture:
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge usages. Returns whether the states of providers that they are based on are all known."""
-        news, has_all = self.trees.use(usages)
-        self._use([(tree, usage.id, usage.used, usage.consumers) for tree, usage in news])
+        news, has_all = self.trees.merge_usages(usages)
+        tree_with = self.trees.with_provider.get
+        self._use(
+            [
+                (tree, usage.id, usage.used, usage.consumers)
+                for usage in news
+                # Usage may arrive before the state that it belongs to.
+                if (tree := tree_with(usage.internal)) is not None
+            ]
+        )
         return has_all
 
     def prune(self, internals: Iterable[int]) -> None:

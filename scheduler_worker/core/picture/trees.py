@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from bus.message import ProviderId
-from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState, ProviderUsage
+from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState
 from placement_worker.core.candidates.provider_index import SHARES
 from placement_worker.core.capacity import capacity_of
 from placement_worker.core.known_providers import KnownProviders
@@ -50,6 +50,8 @@ class Trees(KnownProviders):
     def __init__(self) -> None:
         super().__init__()
         self.by_root: dict[int, Tree] = {}
+        # By the internal id of each of its providers.
+        self.with_provider: dict[int, Tree] = {}
         # What has changed since the picture was last written: trees of which more than usage changed, in this order, and
         # providers of which only usage did, with their trees.
         self._unwritten: dict[Tree, None] = {}
@@ -63,7 +65,7 @@ class Trees(KnownProviders):
 
     def _changed(self, before: ProviderState | None, after: ProviderState | None) -> None:
         if before is not None and after is not None and _is_usage_alone(before, after):
-            tree = self.by_root[after.root.int]
+            tree = self.with_provider[after.internal]
             tree.providers[after.internal] = after
             self._used.append((tree, after))
             return
@@ -74,7 +76,7 @@ class Trees(KnownProviders):
             del self.by_root[left.root.int]
 
     def _leave_tree(self, state: ProviderState) -> Tree:
-        tree = self.by_root[state.root.int]
+        tree = self.with_provider.pop(state.internal)
         del tree.providers[state.internal]
         self._unwritten[tree] = None
         return tree
@@ -83,20 +85,9 @@ class Trees(KnownProviders):
         tree = self.by_root.get(state.root.int)
         if tree is None:
             tree = self.by_root[state.root.int] = Tree(state.root)
+        self.with_provider[state.internal] = tree
         tree.providers[state.internal] = state
         self._unwritten[tree] = None
-
-    def use(self, usages: Iterable[ProviderUsage]) -> tuple[list[tuple[Tree, ProviderUsage]], bool]:
-        """Merge usages. Returns those that are new, with their trees, without those whose trees are not known yet; and
-        whether the states that all of them are based on are known.
-        """
-        news, has_all = self.merge_usages(usages)
-        in_trees = [
-            (self.by_root[known.root.int], usage)
-            for usage in news
-            if (known := self._states.get(usage.internal)) is not None
-        ]
-        return in_trees, has_all
 
     def used(self, state: ProviderState) -> Mapping[str, int]:
         """The latest known used amount of each class at this provider."""
