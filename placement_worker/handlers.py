@@ -67,18 +67,19 @@ def handlers(
 ) -> Handlers:
     """The handlers of all messages that placement takes, by message type."""
     crowded = CrowdedOwners(settings.tombstones_max)
+    horizon = settings.horizon
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         orders = [ask.message for ask in asks]
         ledger = await tx.lock_claims(orders)
         room: Mapping[Owner, int] | None = None
-        if owners := owners_of_tombstones(ledger, orders):
+        releases = [order for order in orders if isinstance(order, ReleaseClaim)]
+        if releases and (owners := owners_of_tombstones(ledger, releases)):
             counted = await tx.tombstones(owners, settings.tombstones_max)
             room = room_for_tombstones(counted, settings.tombstones_max)
             crowded.tell(room, clock())
-        decision = decide_claims(
-            ledger, [SentOrder(ask.message, ask.cell) for ask in asks], clock(), settings.horizon, room
-        )
+        sent = [SentOrder(ask.message, ask.cell) for ask in asks]
+        decision = decide_claims(ledger, sent, clock(), horizon, room)
         await tx.write_claims(decision.changes)
         trees = await _trees_of(decision.verdicts, tx)
         return [
@@ -99,7 +100,7 @@ def handlers(
         ClaimResources: on_claims,
         SwapClaim: on_claims,
         ReleaseClaim: on_claims,
-        **together_handlers(clock, settings.horizon),
+        **together_handlers(clock, horizon),
         ReportInventory: on_reports,
         AskSnapshot: answering(partial(_page, store)),
         AskRevisions: answering(lambda ask: store.revisions_page(ask.after, ask.limit)),

@@ -73,7 +73,7 @@ def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: ti
         case SwapClaim():
             return swap(draft, consumer, order, now, by_cell=asked.speaks_for is not None)
         case ReleaseClaim() if order.leaves_group:
-            return _leave_group(consumer, order)
+            return _leave_group(draft, consumer, order)
         case ReleaseClaim():
             return _release(draft, consumer, order, now, horizon, is_known=is_known)
 
@@ -119,7 +119,9 @@ def _claim(
     draft.take(wanted)
     draft.gain(wanted)
     draft.claimed(order.consumer, order.attempt)
-    consumer.become(claimed_consumer(order, consumer.row.generation), merged_amounts(order.share, wanted))
+    draft.write(
+        consumer, claimed_consumer(order, consumer.row.generation), merged_amounts(order.share, wanted)
+    )
     return CLAIMED
 
 
@@ -164,13 +166,13 @@ def _swap_together(draft: LedgerDraft, asked: SentOrder, first: SwapClaim, now: 
     return CLAIMED
 
 
-def _leave_group(consumer: ConsumerDraft, order: ReleaseClaim) -> ClaimJudgement:
+def _leave_group(draft: LedgerDraft, consumer: ConsumerDraft, order: ReleaseClaim) -> ClaimJudgement:
     """Take a consumer out of its server group. It keeps what it holds, and its attempt goes on."""
     row = consumer.row
     if order.attempt < row.attempt:
         return superseded(consumer)
     if consumer.held and row.group is not None:
-        consumer.become(structs.replace(row, group=None), consumer.held)
+        draft.write(consumer, structs.replace(row, group=None), consumer.held)
     return Released(freed=False)
 
 
@@ -209,7 +211,7 @@ def _release(
         ended_at=now,
     )
     freed = bool(consumer.held)
-    consumer.become(ended, ())
+    draft.write(consumer, ended, ())
     return Released(freed=freed)
 
 

@@ -26,7 +26,6 @@ from bus.messages.placement import (
     ServerGroup,
     SwapClaim,
 )
-from placement_worker.core.capacity import InventoryLimits
 
 ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
 
@@ -74,6 +73,15 @@ class Consumer(Struct, frozen=True, gc=False):
     ended_at: datetime | None = None
     host: ProviderId | None = None
     group: GroupId | None = None
+
+
+class InventoryLimits(Struct, frozen=True, gc=False):
+    """The limits of one inventory. Together with its usage they decide whether a claim fits."""
+
+    capacity: int
+    min_unit: int
+    max_unit: int
+    step_size: int
 
 
 class ProviderRow(Struct, frozen=True, gc=False):

@@ -20,9 +20,9 @@ from bus.messages.administration import (
 )
 from bus.messages.books import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import NO_OWNER, DoesNotFit
+from placement_worker.core.capacity import shortfall_of
 from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
-from placement_worker.core.drafts.usage_draft import shortfall_of
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, Consumer, Ledger
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
@@ -78,7 +78,7 @@ def _mend(draft: LedgerDraft, mend: MendConsumer, unknown: tuple[str, ...], now:
     if claim.group is not None:
         # As by a cell: it is mended to what a cell's row says.
         draft.groups.joined_by(claim.group, claim.project or NO_OWNER, by_cell=True)
-    consumer.become(_mended(before, claim), amounts_in(wanted))
+    draft.write(consumer, _mended(before, claim), amounts_in(wanted))
     return Done()
 
 

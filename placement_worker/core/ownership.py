@@ -24,7 +24,7 @@ nothing: a client may name any id, and would fill the queue of dead letters.
 from collections.abc import Mapping, Sequence
 
 from bus.messages.placement import NO_OWNER, ClaimResources, NotAllowed, ReleaseClaim, Released
-from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder
+from placement_worker.core.ledger import Consumer, Ledger, SentOrder
 
 # API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
 # name, so no cell can act for another one by it.
@@ -57,12 +57,12 @@ def owner_of(release: ReleaseClaim) -> Owner:
     return release.cell, release.project or NO_OWNER
 
 
-def owners_of_tombstones(ledger: Ledger, orders: Sequence[ClaimOrder]) -> tuple[Owner, ...]:
-    """The owners of the tombstones that these orders may leave."""
+def owners_of_tombstones(ledger: Ledger, releases: Sequence[ReleaseClaim]) -> tuple[Owner, ...]:
+    """The owners of the tombstones that these releases may leave."""
     may_leave = [
-        owner_of(order)
-        for order in orders
-        if isinstance(order, ReleaseClaim) and _may_leave(order, ledger.consumers[order.consumer.int])
+        owner_of(release)
+        for release in releases
+        if _may_leave(release, ledger.consumers[release.consumer.int])
     ]
     return tuple(dict.fromkeys(may_leave))
 

@@ -22,8 +22,8 @@ from bus.messages.placement import (
     Shortfall,
     SwapClaim,
 )
+from placement_worker.core.capacity import UsageDraft, shortfall_of
 from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
-from placement_worker.core.drafts.usage_draft import UsageDraft, shortfall_of
 from placement_worker.core.ledger import Consumer
 
 

@@ -262,7 +262,7 @@ def _hand_over(
         host=row.host if has_place else None,
         group=row.group if has_place else None,
     )
-    heir.become(after, consumer.held if _takes_all(order) else amounts_in(inherited))
+    draft.write(heir, after, consumer.held if _takes_all(order) else amounts_in(inherited))
     draft.claimed(after.id, after.attempt)
 
 
@@ -282,7 +282,7 @@ def _move(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, wanted:
         host=order.share.host,
         group=order.group.id if order.group else row.group,
     )
-    consumer.become(moved, amounts_in(wanted) if is_elsewhere else merged_amounts(order.share, wanted))
+    draft.write(consumer, moved, amounts_in(wanted) if is_elsewhere else merged_amounts(order.share, wanted))
 
 
 def _is_elsewhere(draft: LedgerDraft, order: SwapClaim, wanted: Amounts) -> bool:

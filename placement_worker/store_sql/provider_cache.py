@@ -21,7 +21,8 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.placement import InventoryState
-from placement_worker.core.capacity import InventoryLimits, limits_in
+from placement_worker.core.capacity import limits_in
+from placement_worker.core.ledger import InventoryLimits
 from placement_worker.store_sql.driver_rows import id_of
 
 # About 1 kB each; a larger cloud reads some of them again.

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import Holder, ReleaseClaim, ResourceAmount, SwapClaim
+from placement_worker.core.capacity import SavedUsage, UsageDraft
 from placement_worker.core.drafts.group_draft import GroupsDraft, SavedGroups
-from placement_worker.core.drafts.usage_draft import SavedUsage, UsageDraft
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Touched
 
 # How much of which classes of which providers, in the order in which they are named.
@@ -58,19 +58,10 @@ class ConsumerDraft:
     member of its server group.
     """
 
-    __slots__ = ("_groups", "_host", "_usages", "changed", "held", "is_gone", "loaded", "row")
+    __slots__ = ("changed", "held", "host_number", "is_gone", "loaded", "row")
 
-    def __init__(
-        self,
-        row: Consumer,
-        held: tuple[ResourceAmount, ...],
-        usages: Mapping[int, UsageDraft],
-        groups: GroupsDraft,
-    ) -> None:
-        self._usages = usages
-        self._groups = groups
-        # The integer of its host's id; -1, which no provider has, if it has no host.
-        self._host = row.host.int if held and row.host is not None else -1
+    def __init__(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
+        self.host_number = _host_number(row, held)
         self.row = row
         self.held = self.loaded = held
         self.changed = False
@@ -90,40 +81,16 @@ class ConsumerDraft:
         """Is the consumer's row to be deleted? It was inserted for this batch and not used, or nothing needs it any more."""
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
 
-    @property
-    def host_number(self) -> int:
-        """The integer of the id of the host that counts this consumer; -1, which no provider has, if none does."""
-        return self._host
-
     def saved(self) -> "SavedConsumer":
-        return self.row, self.held, self.changed, self.is_gone, self._host
+        return self.row, self.held, self.changed, self.is_gone, self.host_number
 
     def restore(self, was: "SavedConsumer") -> None:
-        self.row, self.held, self.changed, self.is_gone, self._host = was
+        self.row, self.held, self.changed, self.is_gone, self.host_number = was
 
-    def become(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
-        host = row.host.int if held and row.host is not None else -1
-        if host != self._host:
-            self._count(self._host, -1)
-            self._count(host, 1)
-            self._host = host
-        if row.group is not None or self.row.group is not None:
-            self._groups.changed(self.row, row, is_alive=bool(held))
-        self.row = row
-        self.held = held
-        self.changed = True
-        self.is_gone = False
 
-    def _count(self, host: int, one: int) -> None:
-        # A host whose provider is gone has no count.
-        if (usage := self._usages.get(host)) is not None:
-            usage.consumers += one
-            usage.touched = True
-
-    def vanish(self) -> None:
-        """The consumer holds nothing any more, and its row is to be deleted: without an attempt no message refers to it."""
-        self.become(Consumer(id=self.row.id), ())
-        self.is_gone = True
+def _host_number(row: Consumer, held: tuple[ResourceAmount, ...]) -> int:
+    """The integer of the id of the host that counts this consumer; -1, which no provider has, if none does."""
+    return row.host.int if held and row.host is not None else -1
 
 
 class Saved(NamedTuple):
@@ -138,16 +105,24 @@ class LedgerDraft:
     """A copy of the ledger that the orders of one batch change in memory. `changes` returns what to write."""
 
     def __init__(self, ledger: Ledger, room: Mapping[tuple[str, str], int] | None = None) -> None:
+        self._ledger = ledger
         self._usages = {number: UsageDraft(row) for number, row in ledger.providers.items()}
-        self.groups = GroupsDraft(ledger)
         self._consumers = {
-            number: ConsumerDraft(row, ledger.held.get(number, ()), self._usages, self.groups)
+            number: ConsumerDraft(row, ledger.held.get(number, ()))
             for number, row in ledger.consumers.items()
         }
+        # Made when an order first concerns a server group; most do not.
+        self._groups: GroupsDraft | None = None
         # How many tombstones each owner may still leave; without a bound for owners that are not in it.
         self._room = dict(room or {})
         self._claimed: list[Holder] = []
         self._ended: list[Holder] = []
+
+    @property
+    def groups(self) -> GroupsDraft:
+        if self._groups is None:
+            self._groups = GroupsDraft(self._ledger)
+        return self._groups
 
     def usage(self, provider: ProviderId) -> UsageDraft | None:
         return self._usages.get(provider.int)
@@ -200,6 +175,26 @@ class LedgerDraft:
             usage.generation += 1
             usage.touched = True
 
+    def write(self, consumer: ConsumerDraft, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
+        """Let the consumer have this row and hold these amounts from now on."""
+        host = _host_number(row, held)
+        if host != consumer.host_number:
+            self._count(consumer.host_number, -1)
+            self._count(host, 1)
+            consumer.host_number = host
+        if row.group is not None or consumer.row.group is not None:
+            self.groups.changed(consumer.row, row, is_alive=bool(held))
+        consumer.row = row
+        consumer.held = held
+        consumer.changed = True
+        consumer.is_gone = False
+
+    def _count(self, host: int, one: int) -> None:
+        # A host whose provider is gone has no count.
+        if (usage := self._usages.get(host)) is not None:
+            usage.consumers += one
+            usage.touched = True
+
     def claimed(self, consumer: ConsumerId, attempt: int) -> None:
         self._claimed.append(Holder(consumer=consumer, attempt=attempt))
 
@@ -210,7 +205,9 @@ class LedgerDraft:
         """Note that the consumer holds nothing any more, so its attempt has ended. The caller also frees the amounts."""
         row = consumer.row
         if not row.attempt:
-            consumer.vanish()
+            # Without an attempt no message refers to the consumer, so its row is deleted.
+            self.write(consumer, Consumer(id=row.id), ())
+            consumer.is_gone = True
             return
         self.ended(row.id, row.attempt)
         ended = Consumer(
@@ -223,7 +220,7 @@ class LedgerDraft:
             attempt=row.attempt,
             ended_at=now,
         )
-        consumer.become(ended, ())
+        self.write(consumer, ended, ())
 
     def saved(self, claims: Sequence[ClaimOrder]) -> "Saved":
         """A copy of everything that these claims or swaps may change in the draft: `restore` undoes them by it."""
@@ -264,6 +261,7 @@ class LedgerDraft:
 
     def changes(self) -> ClaimChanges:
         changed = [consumer for consumer in self._consumers.values() if consumer.changed]
+        groups = self._groups
         return ClaimChanges(
             consumers=tuple([consumer.row for consumer in changed if not consumer.is_gone]),
             forgotten=tuple(
@@ -283,11 +281,11 @@ class LedgerDraft:
                     if usage.touched
                 ]
             ),
-            groups=tuple(self.groups.written.values()),
             claimed=tuple(self._claimed),
             ended=tuple(self._ended),
-            joined=tuple(self.groups.joined),
-            left=tuple(self.groups.left),
+            groups=tuple(groups.written.values()) if groups else (),
+            joined=tuple(groups.joined) if groups else (),
+            left=tuple(groups.left) if groups else (),
         )
 
 

@@ -29,9 +29,9 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
+from placement_worker.core.capacity import UsageDraft, shortfalls_of
 from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
-from placement_worker.core.drafts.usage_draft import UsageDraft, shortfalls_of
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, Consumer, Ledger
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
@@ -173,7 +173,7 @@ def _asked(plans: Iterable[_Plan]) -> dict[tuple[UsageDraft, str], list[int]]:
 
 def _live_on(draft: LedgerDraft, plan: _Plan, now: datetime) -> None:
     if plan.wanted:
-        plan.consumer.become(_rewritten(draft, plan), amounts_in(plan.wanted))
+        draft.write(plan.consumer, _rewritten(draft, plan), amounts_in(plan.wanted))
     elif plan.held:
         draft.end(plan.consumer, now)
 

@@ -19,8 +19,7 @@ from bus.messages.placement import (
     ProviderUsage,
     ResourceAmount,
 )
-from placement_worker.core.capacity import InventoryLimits
-from placement_worker.core.ledger import Consumer, GroupRow, ProviderBook, TreeBook
+from placement_worker.core.ledger import Consumer, GroupRow, InventoryLimits, ProviderBook, TreeBook
 from placement_worker.store import KeptPage
 
 

@@ -23,7 +23,7 @@ def release_twice() -> AbstractContextManager[None]:
             held = consumer.held
             verdict = real(draft, consumer, *order)
             if held and isinstance(verdict, Released):
-                consumer.become(consumer.row, held)
+                draft.write(consumer, consumer.row, held)
             return verdict
 
         return release
@@ -166,7 +166,7 @@ def pool_kept_by_a_swap() -> AbstractContextManager[None]:
                 asked = {each.provider for each in order.share.amounts} - {left, order.share.host}
                 kept = tuple(each for each in held if each.provider in asked)
                 draft.take(draft.amounts_of(kept))
-                consumer.become(consumer.row, (*consumer.held, *kept))
+                draft.write(consumer, consumer.row, (*consumer.held, *kept))
             return verdict
 
         return swap

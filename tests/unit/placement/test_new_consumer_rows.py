@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from bus.messages.administration import SetAllocations
-from placement_worker.core.capacity import InventoryLimits
+from placement_worker.core.ledger import InventoryLimits
 from placement_worker.core.writes.allocation_writes import decide_allocations, keys_of_allocation_writes
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerWrites, LockedClaims
 from placement_worker.store_sql.name_cache import CachedNames, NameCache
