@@ -52,9 +52,10 @@ from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
 from placement_worker.store_sql.claims.sqlite import SqliteClaims
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
-from placement_worker.store_sql.feed.feed import SqlFeed, begin_term
-from placement_worker.store_sql.feed.log_reader import read_log, unpublished
-from placement_worker.store_sql.feed.pages import (
+from placement_worker.store_sql.log import SqlFeed, read_log, unpublished
+from placement_worker.store_sql.log_cursors import begin_term
+from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
+from placement_worker.store_sql.pages import (
     changes_page,
     members_page,
     prune_groups,
@@ -62,7 +63,6 @@ from placement_worker.store_sql.feed.pages import (
     revisions_page,
     snapshot_page,
 )
-from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
 from placement_worker.store_sql.recount import recount
 from placement_worker.store_sql.trees.forest import LockedTrees, lock_trees

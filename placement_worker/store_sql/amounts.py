@@ -1,30 +1,10 @@
-"""Compact JSON for amounts by resource class, which one column stores: the usage of a provider, or what a consumer holds.
+"""Stored amounts (driver_rows.py) as rows: to sum over many providers or consumers, the database unfolds their JSON."""
 
-With a table row for each class, every claim would have to find and write several rows. To sum over many providers or
-consumers, the database unfolds the JSON into rows.
-"""
-
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection, Subquery
 from sqlalchemy.dialects.postgresql import JSONB
 
 from placement_worker.tables import consumers, providers
-
-NOTHING = "{}"
-
-# Class's id -> amount.
-Used = dict[int, int]
-# Provider's id -> class's id -> amount.
-Held = dict[int, dict[int, int]]
-
-_encode = msgspec.json.Encoder().encode
-decode_used = msgspec.json.Decoder(Used).decode
-decode_held = msgspec.json.Decoder(Held).decode
-
-
-def encode_amounts(amounts: Used | Held) -> str:
-    return _encode(amounts).decode()
 
 
 def used_amounts(connection: Connection) -> Subquery:

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 
 from bus.messages.books import BESIDE_INSTANCES
-from placement_worker.store_sql.amounts import NOTHING, held_amounts, used_amounts
+from placement_worker.store_sql.amounts import held_amounts, used_amounts
+from placement_worker.store_sql.driver_rows import NOTHING
 from placement_worker.tables import (
     consumers,
     holders,

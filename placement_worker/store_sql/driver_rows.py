@@ -1,4 +1,9 @@
-"""Statements sent to the drivers directly, on hot paths: SQLAlchemy's row objects cost as much as the query itself."""
+"""Statements that are sent to the drivers directly, on hot paths, and values as they are stored. SQLAlchemy's row objects cost
+as much as the query itself.
+
+Amounts by resource class are compact JSON in one column: the usage of a provider, or what a consumer holds. With a table row
+for each class, every claim would have to find and write several rows.
+"""
 
 import re
 from collections.abc import Collection, Sequence
@@ -57,3 +62,21 @@ def id_of(found: UUID | str) -> UUID:
     asyncpg's type is slower to hash and to compare.
     """
     return UUID(found) if isinstance(found, str) else UUID(int=found.int)
+
+
+# Amounts
+
+NOTHING = "{}"
+
+# Class's id -> amount.
+Used = dict[int, int]
+# Provider's id -> class's id -> amount.
+Held = dict[int, dict[int, int]]
+
+_encode_amounts = msgspec.json.Encoder().encode
+decode_used = msgspec.json.Decoder(Used).decode
+decode_held = msgspec.json.Decoder(Held).decode
+
+
+def encode_amounts(amounts: Used | Held) -> str:
+    return _encode_amounts(amounts).decode()

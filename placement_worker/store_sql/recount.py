@@ -16,7 +16,8 @@ from sqlalchemy import Connection
 
 from bus.sql import among
 from placement_worker.store_sql import log
-from placement_worker.store_sql.amounts import NOTHING, Used, decode_used, encode_amounts, held_amounts
+from placement_worker.store_sql.amounts import held_amounts
+from placement_worker.store_sql.driver_rows import NOTHING, Used, decode_used, encode_amounts
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.tables import consumers, holders, inventories, providers
 

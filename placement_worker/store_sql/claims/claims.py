@@ -18,15 +18,15 @@ from placement_worker.core.claims import claimed_consumer
 from placement_worker.core.ledger import ClaimChanges, Consumer, GroupBook, GroupRow, Ledger, ProviderRow
 from placement_worker.core.writes.allocation_writes import new_consumer
 from placement_worker.store_sql import log
-from placement_worker.store_sql.amounts import (
+from placement_worker.store_sql.driver_rows import (
     NOTHING,
     Held,
     Used,
     decode_held,
     decode_used,
     encode_amounts,
+    id_of,
 )
-from placement_worker.store_sql.driver_rows import id_of
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders
 

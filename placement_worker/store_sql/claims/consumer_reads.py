@@ -15,7 +15,7 @@ from bus.messages.placement import ResourceAmount
 from bus.sql import among
 from placement_worker.core.ownership import Owner
 from placement_worker.store_sql import log
-from placement_worker.store_sql.amounts import NOTHING, decode_held
+from placement_worker.store_sql.driver_rows import NOTHING, decode_held
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, providers
 

@@ -17,8 +17,7 @@ from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState, ReportedInventory
 from bus.sql import Transaction, among
 from placement_worker.core.ledger import ProviderBook, TreeBook
-from placement_worker.store_sql.amounts import decode_used
-from placement_worker.store_sql.driver_rows import id_of, portable, rows_of
+from placement_worker.store_sql.driver_rows import decode_used, id_of, portable, rows_of
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.tables import providers
 

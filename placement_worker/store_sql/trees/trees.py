@@ -12,8 +12,8 @@ from bus.messages.placement import ProviderGone
 from bus.sql import among, is_duplicate
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql import log
-from placement_worker.store_sql.amounts import NOTHING, encode_amounts
 from placement_worker.store_sql.custom_names import revive
+from placement_worker.store_sql.driver_rows import NOTHING, encode_amounts
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.store_sql.trees.stored_providers import AS_REPORTED, encode_reported

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from bus.auditing import claims, judging
 from bus.messages.build import InstanceId
 from bus.sql import open_database, write_once
-from placement_worker.store_sql.amounts import decode_held, encode_amounts
+from placement_worker.store_sql.driver_rows import decode_held, encode_amounts
 from placement_worker.tables import consumers, providers
 from scheduler_worker.tables import instances as api_rows
 

@@ -7,9 +7,8 @@ from sqlalchemy import Connection
 
 from bus.messages.placement import GroupMember, LogPosition, MembersPage, RevisionsPage, SnapshotPage
 from bus.sql import Transaction, among
-from placement_worker.store_sql.feed.cursors import NOTHING_SEEN, Snapshot
-from placement_worker.store_sql.feed.feed import come_to, unseen_by
-from placement_worker.store_sql.feed.log_reader import read_log
+from placement_worker.store_sql.log import read_log
+from placement_worker.store_sql.log_cursors import NOTHING_SEEN, Snapshot, come_to, unseen_by
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.store_sql.trees.stored_providers import read_states
 from placement_worker.tables import change_log, consumers, feed, providers, server_groups

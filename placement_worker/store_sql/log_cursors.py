@@ -1,25 +1,71 @@
-"""Notes how far the change log is published, and begins the term of a process that becomes the publisher."""
+"""Cursors into the change log, as readers keep them: on PostgreSQL a snapshot, on SQLite a position."""
+
+import re
+from typing import Self
 
 import sqlalchemy as sa
+from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.types import UserDefinedType
 
-from bus.errors import Transient
 from bus.messages.placement import LogPosition
-from bus.sql import PostgresSession, SqliteDatabase
-from placement_worker.store import FEED_ENTRIES, Unpublished
-from placement_worker.store_sql.feed.cursors import NOTHING_SEEN
-from placement_worker.store_sql.feed.log_reader import read_log, unpublished
-from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.tables import change_log, feed
 
-# If a crash of the server loses a mark, some messages are published again, and nothing else happens. So the publisher
-# does not wait until the mark is on disk.
-_MARK_ON_POSTGRESQL = """
-WITH lazily AS (SELECT set_config('synchronous_commit', 'off', true))
-UPDATE feed SET position = $2, cursor = $3 FROM lazily WHERE term = $1 RETURNING 1
-"""
-_MARK_ON_SQLITE = "UPDATE feed SET position = ?2, cursor = ?3 WHERE term = ?1 RETURNING 1"
+# PostgreSQL's text of a snapshot: xmin (it sees all before), xmax (it sees nothing from here), and what was open in between.
+_SNAPSHOT = re.compile(r"(\d{1,18}):(\d{1,18}):((?:\d{1,18},)*\d{1,18})?", re.ASCII)
+_POSITION = re.compile(r"\d{1,18}", re.ASCII)
+
+# PostgreSQL numbers its transactions from 3 on.
+NOTHING_SEEN = "1:1:"
+
+
+class Snapshot(Struct, frozen=True):
+    """A snapshot of PostgreSQL. It covers all transactions before `end`, except for those in `missed`, which were still
+    open.
+    """
+
+    end: int
+    missed: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, cursor: str) -> Self | None:
+        """Parse a cursor as PostgreSQL writes a snapshot; None if the text is no snapshot."""
+        match = _SNAPSHOT.fullmatch(cursor)
+        if match is None:
+            return None
+        first, end = int(match[1]), int(match[2])
+        missed = tuple([int(number) for number in (match[3] or "").split(",") if number])
+        in_order = [first, *missed, end]
+        return cls(end, missed) if first > 0 and in_order == sorted(in_order) else None
+
+    def before(self, end: int) -> "Snapshot":
+        """This snapshot, limited to the transactions with numbers below `end`."""
+        return Snapshot(min(end, self.end), tuple([number for number in self.missed if number < end]))
+
+    def sees_all_of(self, other: "Snapshot") -> bool:
+        return other.end <= self.end and not set(self.before(other.end).missed).difference(other.missed)
+
+    def __str__(self) -> str:
+        first = self.missed[0] if self.missed else self.end
+        return f"{first}:{self.end}:{','.join(map(str, self.missed))}"
+
+
+def has_seen(cursor: str, forgotten: str) -> bool:
+    """Has the reader with this cursor seen all log rows that were pruned?
+
+    `forgotten` is the snapshot, as text, that covers the transactions that wrote those rows. It is empty if nothing was
+    pruned yet.
+    """
+    seen, gone = Snapshot.of(cursor), Snapshot.of(forgotten or NOTHING_SEEN)
+    return seen is not None and gone is not None and seen.sees_all_of(gone)
+
+
+def is_position(cursor: str) -> bool:
+    """Does this text have the form of a cursor on SQLite (a position in the change log)?"""
+    return _POSITION.fullmatch(cursor) is not None
+
+
+# In statements
 
 
 class _Snapshot(UserDefinedType[str]):
@@ -27,44 +73,6 @@ class _Snapshot(UserDefinedType[str]):
 
     def get_col_spec(self, **_: object) -> str:
         return "pg_snapshot"
-
-
-class SqlFeed:
-    """Reads the change log for the one worker that publishes it, until another worker takes over."""
-
-    def __init__(
-        self,
-        session: SqliteDatabase | PostgresSession,
-        known: VocabularyCache,
-        published: LogPosition,
-        cursor: str,
-    ) -> None:
-        self._session = session
-        self._known = known
-        self.published = published
-        self._cursor = cursor
-
-    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
-        """Read the next changes to publish. All of them come from one database snapshot."""
-        vocabulary = CachedVocabulary(self._known)
-        async with self._session.reading() as transaction:
-            read = await read_log(transaction, self._cursor, entries_max)
-            assert read is not None, f"only what is published is pruned; this is not: {self._cursor}"
-            found = await unpublished(transaction, vocabulary, read)
-        vocabulary.committed()
-        return found
-
-    async def mark(self, position: int, cursor: str) -> None:
-        term = self.published.term
-        if isinstance(self._session, PostgresSession):
-            marked = await self._session.alone(_MARK_ON_POSTGRESQL, term, position, cursor)
-        else:
-            async with self._session.writing(is_lazy=True) as transaction:
-                marked = await transaction.fetch(_MARK_ON_SQLITE, term, position, cursor)
-        if not marked:
-            raise Transient(f"the feed of term {term} is over: another process publishes the log")
-        self.published = LogPosition(term=term, position=position)
-        self._cursor = cursor
 
 
 def begin_term(connection: Connection) -> tuple[LogPosition, str]:
