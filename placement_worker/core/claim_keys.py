@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from bus.message import ConsumerId, ProviderId
+from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.administration import ConsumerAllocations
 from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim, single_swaps
 from placement_worker.core.ledger import ClaimOrder
@@ -29,7 +29,7 @@ class ClaimKeys(Struct, frozen=True):
 def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
     consumers: dict[int, ConsumerId] = {}
     providers: dict[int, ProviderId] = {}
-    groups: dict[int, ServerGroup] = {}
+    groups: dict[GroupId, ServerGroup] = {}
     claims: dict[int, ClaimResources] = {}
     for order in each_swap(orders):
         number = order.consumer.int
@@ -46,7 +46,7 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
             if order.returns is not None:
                 consumers[order.returns.int] = order.returns
         if order.group is not None:
-            groups.setdefault(order.group.id.int, order.group)
+            groups.setdefault(order.group.id, order.group)
         share = order.share
         providers[share.host.int] = share.host
         for amount in share.amounts:
@@ -56,7 +56,7 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
     return ClaimKeys(
         consumers=[consumers[number] for number in sorted(consumers)],
         providers=list(providers.values()),
-        groups=[groups[number] for number in sorted(groups)],
+        groups=[groups[group] for group in sorted(groups)],
         claims=claims,
         allocations={},
     )
@@ -80,9 +80,9 @@ def keys_of_shares(
 ) -> ClaimKeys:
     """The rows to lock for writes that name consumers and providers. The arguments may contain duplicates."""
     return ClaimKeys(
-        consumers=[one for _, one in sorted({one.int: one for one in consumers}.items())],
-        providers=list({one.int: one for one in providers}.values()),
-        groups=[one for _, one in sorted({one.id.int: one for one in groups}.items())],
+        consumers=sorted(set(consumers)),
+        providers=list(dict.fromkeys(providers)),
+        groups=[one for _, one in sorted({one.id: one for one in groups}.items())],
         claims={},
         allocations={one.consumer.int: one for one in allocations},
         classes=frozenset(classes),

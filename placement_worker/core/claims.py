@@ -148,10 +148,10 @@ def _swap_together(draft: LedgerDraft, asked: SentOrder, first: SwapClaim, now: 
     is left, and no migration that ends.
     """
     swaps = single_swaps(first)
-    leaving = {who.int for each in swaps for who in consumers_of(each)}
+    leaving = {who for each in swaps for who in consumers_of(each)}
     before = draft.saved(swaps)
     for each in swaps:
-        leaving.discard(each.consumer.int)
+        leaving.discard(each.consumer)
         verdict: ClaimJudgement
         consumer = draft.consumer(each.consumer)
         is_known = _judge_sender(consumer, structs.replace(asked, order=each))

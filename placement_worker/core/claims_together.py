@@ -6,6 +6,7 @@ single claims, and `claims_of` turns them back. Single claims are judged as all 
 each takes from what the earlier ones left free. If one is refused, all are undone.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
@@ -81,11 +82,10 @@ def _holds_just_that(order: object, verdict: Refusal) -> bool:
     )
 
 
-def _sums(share: Share) -> dict[tuple[int, str], int]:
-    sums: dict[tuple[int, str], int] = {}
+def _sums(share: Share) -> Counter[tuple[ProviderId, str]]:
+    sums = Counter[tuple[ProviderId, str]]()
     for amount in share.amounts:
-        key = (amount.provider.int, amount.resource)
-        sums[key] = sums.get(key, 0) + amount.amount
+        sums[amount.provider, amount.resource] += amount.amount
     return sums
 
 
@@ -130,27 +130,27 @@ def _bytes_of(template: ShareTemplate, known: dict[ShareTemplate, int]) -> int:
 
 def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId, ...], tuple[int, ...]]:
     share = claim.share
-    # The host first. The integers of ids are hashed faster than the ids.
-    providers = {share.host.int: share.host}
-    for amount in share.amounts:
-        providers.setdefault(amount.provider.int, amount.provider)
-    for seen in share.shapes:
-        providers.setdefault(seen.root.int, seen.root)
-    numbers = {number: position for position, number in enumerate(providers)}
+    # The host first.
+    providers = tuple(
+        dict.fromkeys(
+            [share.host, *[each.provider for each in share.amounts], *[each.root for each in share.shapes]]
+        )
+    )
+    numbers = {provider: position for position, provider in enumerate(providers)}
     template = ShareTemplate(
         cell=claim.cell,
         amounts=tuple(
             [
                 TemplateAmount(
-                    provider=numbers[amount.provider.int], resource=amount.resource, amount=amount.amount
+                    provider=numbers[amount.provider], resource=amount.resource, amount=amount.amount
                 )
                 for amount in share.amounts
             ]
         ),
-        roots=tuple([numbers[seen.root.int] for seen in share.shapes]),
+        roots=tuple([numbers[seen.root] for seen in share.shapes]),
         instances_max=share.instances_max,
     )
-    return template, tuple(providers.values()), tuple([seen.shape for seen in share.shapes])
+    return template, providers, tuple([seen.shape for seen in share.shapes])
 
 
 def claims_of(pages: Iterable[ClaimTogether]) -> list[ClaimResources] | NotAllowed:

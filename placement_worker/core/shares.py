@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
-from bus.message import ProviderId
+from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import (
     SHARE_CELL,
     ClaimResources,
@@ -47,7 +47,7 @@ def judge_place(
     *,
     joins: str | None,
     by_cell: bool,
-    beside: AbstractSet[int] = frozenset(),
+    beside: AbstractSet[ConsumerId] = frozenset(),
 ) -> Amounts | ShareRefused | GroupRefused:
     """Judge the share of a claim or swap (`judge_share`), then the policy of its server group.
 
@@ -66,7 +66,7 @@ def judge_place(
         return wanted
     if joins is not None and (foreign := draft.groups.judge_joining(group, joins, by_cell=by_cell)):
         return foreign
-    against = draft.groups.judge(group, host, [one.id.int for one in leaving], beside)
+    against = draft.groups.judge(group, host, [one.id for one in leaving], beside)
     if against is not None:
         return against
     if joins is not None:
@@ -206,10 +206,8 @@ def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
 
 def _as_asked(short: Sequence[Shortfall], share: Share) -> tuple[Shortfall, ...]:
     """Sort the shortfalls by the order in which the share first names their providers and classes."""
-    places: dict[tuple[int, str], int] = {}
-    for amount in share.amounts:
-        places.setdefault((amount.provider.int, amount.resource), len(places))
-    return tuple(sorted(short, key=lambda each: places[each.provider.int, each.resource]))
+    places = list(dict.fromkeys((amount.provider, amount.resource) for amount in share.amounts))
+    return tuple(sorted(short, key=lambda each: places.index((each.provider, each.resource))))
 
 
 def _foreign(usage: UsageDraft, cell: str) -> NotAllowed:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 
+from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import GroupRefused, NotAllowed, SwapClaim
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
 from placement_worker.core.drafts.ledger_draft import (
@@ -42,10 +43,10 @@ def swap(
     now: datetime,
     *,
     by_cell: bool = False,
-    beside: AbstractSet[int] = frozenset(),
+    beside: AbstractSet[ConsumerId] = frozenset(),
 ) -> ClaimJudgement:
-    """Judge one swap, and change the draft if it is granted. `beside` are consumers that leave with this one, and their heirs
-    (by the integers of their ids): at the hosts that they leave they are no members of the server group. `by_cell`: a cell's sender gives the order.
+    """Judge one swap, and change the draft if it is granted. `beside` are consumers that leave with this one, and their
+    heirs: at the hosts that they leave they are no members of the server group. `by_cell`: a cell's sender gives the order.
     """
     if refused := _attempt_refused(draft, consumer, order) or _wrong_heir(order):
         return refused
@@ -180,7 +181,7 @@ def _judge(
     joins: str | None,
     *,
     by_cell: bool,
-    beside: AbstractSet[int],
+    beside: AbstractSet[ConsumerId],
 ) -> Amounts | ShareRefused | GroupRefused:
     still_held = _still_held(draft, order, given_up, leaving) if order.returns is not None else None
     if still_held is not None:
@@ -205,19 +206,21 @@ def _still_held(
         return None
     there = [amount for amount in share.amounts if draft.usage(amount.provider) is not None]
     wanted = draft.amounts_of(there)
-    moved: dict[tuple[int, str], int] = {}
+    moved: dict[tuple[ProviderId, str], int] = {}
     for usage, of_provider in left_over(wanted, given_up).items():
         for resource, amount in of_provider.items():
-            _add(moved, (usage.row.root.int, resource), amount)
+            _add(moved, (usage.row.root, resource), amount)
     for each in share.amounts:
         if each not in there:
-            _add(moved, (share.host.int, each.resource), each.amount)
+            _add(moved, (share.host, each.resource), each.amount)
     if not moved:
         return wanted
     return _with_moved(left_over(wanted, left_over(wanted, given_up)), moved, given_up)
 
 
-def _with_moved(wanted: Amounts, moved: dict[tuple[int, str], int], given_up: Amounts) -> Amounts | None:
+def _with_moved(
+    wanted: Amounts, moved: dict[tuple[ProviderId, str], int], given_up: Amounts
+) -> Amounts | None:
     """Add to `wanted` what a reshape has moved to other providers: the amounts in `moved`, by root and class.
 
     Each is taken from any provider of that tree of which `given_up` has something. None if `given_up` has too little.
@@ -225,14 +228,14 @@ def _with_moved(wanted: Amounts, moved: dict[tuple[int, str], int], given_up: Am
     found: Amounts = {}
     for usage, of_provider in left_over(given_up, wanted).items():
         for resource, amount in of_provider.items():
-            key = usage.row.root.int, resource
+            key = usage.row.root, resource
             if part := min(amount, moved.get(key, 0)):
                 found.setdefault(usage, {})[resource] = part
                 moved[key] -= part
     return None if any(moved.values()) else summed(wanted, found)
 
 
-def _add(sums: dict[tuple[int, str], int], key: tuple[int, str], amount: int) -> None:
+def _add(sums: dict[tuple[ProviderId, str], int], key: tuple[ProviderId, str], amount: int) -> None:
     sums[key] = sums.get(key, 0) + amount
 
 

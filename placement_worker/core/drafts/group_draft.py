@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from bus.message import ConsumerId, ProviderId
+from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.placement import GroupMember, GroupRefused, Holder, NotAllowed, ServerGroup
 from placement_worker.core.ledger import SHARED, Consumer, GroupRow, Ledger
 
@@ -30,24 +30,21 @@ NAMED_MAX = 10
 
 
 class SavedGroups(NamedTuple):
-    groups: AbstractSet[int]
-    members: Mapping[int, Mapping[int, tuple[ConsumerId, ProviderId]]]
-    known: Mapping[int, GroupRow]
-    written: Mapping[int, GroupRow]
+    known: Mapping[GroupId, GroupRow]
+    written: Mapping[GroupId, GroupRow]
+    members: Mapping[GroupId, Mapping[ConsumerId, ProviderId]]
     joined: int
     left: int
 
 
 class GroupsDraft:
-    """The server groups that a batch names, by the integers of their ids. `written` are the rows that the batch makes or
-    changes.
-    """
+    """The server groups that a batch names. `written` are the rows that the batch makes or changes."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._known = {number: book.row for number, book in ledger.groups.items()}
-        # By group, then by consumer.
-        self._members = _members(ledger) if ledger.groups else {}
-        self.written: dict[int, GroupRow] = {}
+        self._known = {group: book.row for group, book in ledger.groups.items()}
+        # The host of each member.
+        self._members = _members(ledger)
+        self.written: dict[GroupId, GroupRow] = {}
         self.joined: list[GroupMember] = []
         self.left: list[Holder] = []
 
@@ -55,28 +52,28 @@ class GroupsDraft:
         self,
         group: ServerGroup,
         host: ProviderId,
-        leaving: Collection[int],
-        beside: AbstractSet[int] = frozenset(),
+        leaving: Collection[ConsumerId],
+        beside: AbstractSet[ConsumerId] = frozenset(),
     ) -> GroupRefused | None:
         """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count, and
         those in `beside` count only on this host.
         """
         others = [
             (other, there)
-            for number, (other, there) in self._members.get(group.id.int, {}).items()
-            if number not in leaving and (there.int == host.int or number not in beside)
+            for other, there in self._members.get(group.id, {}).items()
+            if other not in leaving and (there == host or other not in beside)
         ]
         if group.policy == "anti-affinity":
-            against = [(other, there) for other, there in others if there.int == host.int]
+            against = [(other, there) for other, there in others if there == host]
             return _refused(group, against) if len(against) >= group.max_per_host else None
         if group.policy == "affinity":
-            against = [(other, there) for other, there in others if there.int != host.int]
+            against = [(other, there) for other, there in others if there != host]
             return _refused(group, against) if against else None
         return None
 
     def judge_joining(self, group: ServerGroup, project: str, *, by_cell: bool) -> NotAllowed | None:
         """Why no consumer of this project may join the group; `by_cell`: the order comes from a cell."""
-        known = self._known.get(group.id.int)
+        known = self._known.get(group.id)
         if known is None or (known.project is None and not by_cell):
             return None
         if by_cell and known.project not in (None, SHARED, project):
@@ -85,22 +82,21 @@ class GroupsDraft:
 
     def joined_by(self, group: ServerGroup, project: str, *, by_cell: bool) -> None:
         """Write the group's row, if this claim says something new of it: the claim of a member was granted."""
-        known = self._known.get(group.id.int)
+        known = self._known.get(group.id)
         if known is None:
             row = GroupRow(group, None if by_cell else project)
         elif by_cell or known.project in (SHARED, project):
             return
         else:
             row = GroupRow(group, project if known.project is None else SHARED)
-        self._known[group.id.int] = self.written[group.id.int] = row
+        self._known[group.id] = self.written[group.id] = row
 
     def changed(self, before: Consumer, after: Consumer, *, is_alive: bool) -> None:
         """Update the members of server groups after a consumer's row changed from `before` to `after`."""
-        number = after.id.int
         if before.group is not None:
-            self._members.get(before.group.int, {}).pop(number, None)
+            self._members.get(before.group, {}).pop(after.id, None)
         if is_alive and after.group is not None and after.host is not None:
-            self._members.setdefault(after.group.int, {})[number] = (after.id, after.host)
+            self._members.setdefault(after.group, {})[after.id] = after.host
             self.joined.append(
                 GroupMember(group=after.group, consumer=after.id, attempt=after.attempt, host=after.host)
             )
@@ -108,27 +104,20 @@ class GroupsDraft:
             # The release may be of a later attempt than the one that it ends.
             self.left.append(Holder(consumer=after.id, attempt=max(before.attempt, after.attempt)))
 
-    def saved(self, groups: AbstractSet[int]) -> "SavedGroups":
+    def saved(self, groups: AbstractSet[GroupId]) -> SavedGroups:
         """A copy of these groups and their members as they are now, to restore them later."""
-        members = {number: {**self._members[number]} for number in groups if number in self._members}
-        known = {number: self._known[number] for number in groups if number in self._known}
-        written = {number: self.written[number] for number in groups if number in self.written}
-        return SavedGroups(groups, members, known, written, len(self.joined), len(self.left))
+        members = {group: dict(self._members.get(group, {})) for group in groups}
+        return SavedGroups(dict(self._known), dict(self.written), members, len(self.joined), len(self.left))
 
-    def restore(self, was: "SavedGroups") -> None:
-        for number in was.groups:
-            self._members[number] = {**was.members.get(number, {})}
-            for rows, had in ((self._known, was.known), (self.written, was.written)):
-                if number in had:
-                    rows[number] = had[number]
-                else:
-                    rows.pop(number, None)
+    def restore(self, was: SavedGroups) -> None:
+        self._known, self.written = dict(was.known), dict(was.written)
+        self._members |= {group: dict(members) for group, members in was.members.items()}
         del self.joined[was.joined :]
         del self.left[was.left :]
 
     def other_definition(self, group: ServerGroup) -> NotAllowed | None:
         """The refusal of an order that names this server group with another policy or limit than the one that is stored."""
-        row = self._known.get(group.id.int)
+        row = self._known.get(group.id)
         if row is None or row.definition == group:
             return None
         known = row.definition
@@ -143,23 +132,23 @@ class GroupsDraft:
         )
 
 
-def _members(ledger: Ledger) -> dict[int, dict[int, tuple[ConsumerId, ProviderId]]]:
-    """The members of each group, by the integers of ids. For a consumer of the batch `ledger.consumers` counts, not
+def _members(ledger: Ledger) -> dict[GroupId, dict[ConsumerId, ProviderId]]:
+    """The members of each group, with their hosts. For a consumer of the batch `ledger.consumers` counts, not
     `GroupBook.members`: the store may have inserted its row as if its claim were granted.
     """
     members = {
-        number: {who.int: (who, host) for who, host in book.members if who.int not in ledger.consumers}
-        for number, book in ledger.groups.items()
+        group: {who: host for who, host in book.members if who.int not in ledger.consumers}
+        for group, book in ledger.groups.items()
     }
     for number, row in ledger.consumers.items():
         if row.group is not None and row.host is not None and ledger.held.get(number):
-            members.setdefault(row.group.int, {})[number] = (row.id, row.host)
+            members.setdefault(row.group, {})[row.id] = row.host
     return members
 
 
 def _refused(group: ServerGroup, against: list[tuple[ConsumerId, ProviderId]]) -> GroupRefused:
     # In the order of ids, so that every store names the same ones.
-    against.sort(key=lambda each: each[0].int)
+    against.sort()
     host = against[0][1]
     there = [who for who, at in against if at == host]
     return GroupRefused(

@@ -239,11 +239,7 @@ class LedgerDraft:
             [(usage, usage.saved()) for usage in usages],
             [(consumer, consumer.saved()) for consumer in consumers.values()],
             self.groups.saved(
-                {
-                    claim.group.id.int
-                    for claim in claims
-                    if not isinstance(claim, ReleaseClaim) and claim.group
-                }
+                {claim.group.id for claim in claims if not isinstance(claim, ReleaseClaim) and claim.group}
             ),
             len(self._claimed),
             len(self._ended),

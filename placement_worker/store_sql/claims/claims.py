@@ -77,7 +77,7 @@ class LockedClaims:
         self.provider_ids: dict[int, int] = {}
         self._provider_rows: dict[int, ProviderRow] = {}
         self._rows: dict[int, ConsumerRecord] = {}
-        self._groups: dict[int, GroupBook] = {}
+        self._groups: dict[GroupId, GroupBook] = {}
 
     # From rows to the ledger
 
@@ -173,14 +173,14 @@ class LockedClaims:
             )
 
     def add_groups(self, known: Iterable[GroupRow], members: Iterable[MemberRow]) -> None:
-        of_group: dict[int, list[tuple[ConsumerId, ProviderId]]] = {}
+        of_group: dict[UUID, list[tuple[ConsumerId, ProviderId]]] = {}
         for uuid, group, host in members:
             if host is not None:
-                living = of_group.setdefault(id_of(group).int, [])
+                living = of_group.setdefault(id_of(group), [])
                 living.append((ConsumerId(id_of(uuid)), ProviderId(id_of(host))))
         for each in known:
-            number = each.definition.id.int
-            self._groups[number] = GroupBook(each, tuple(of_group.get(number, ())))
+            group = each.definition.id
+            self._groups[group] = GroupBook(each, tuple(of_group.get(group, ())))
 
     def ledger(self) -> Ledger:
         rows = self._rows

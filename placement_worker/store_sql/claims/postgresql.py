@@ -112,14 +112,14 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
 
     # Consumers inserted by this transaction, as they were inserted.
     _made: Mapping[int, ConsumerRecord] = {}
-    # The groups inserted by it, by the integers of their ids.
-    _made_groups: Mapping[int, ServerGroup] = {}
+    # The groups inserted by it.
+    _made_groups: Sequence[GroupId] = ()
 
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
         """Lock server groups by inserting those that have no row yet, as the batch first defines each."""
         new = await self._transaction.fetch(_MAKE_GROUPS, *_group_columns(groups))
-        made = {id_of(row[0]).int for row in new}
-        self._made_groups = {each.id.int: each for each in groups if each.id.int in made}
+        made = {id_of(row[0]) for row in new}
+        self._made_groups = [each.id for each in groups if each.id in made]
         rows = await self._transaction.fetch(_LOCK_GROUPS, [group.id for group in groups])
         if len(rows) < len(groups):
             raise Transient(
@@ -129,7 +129,7 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
             GroupRow(ServerGroup(id=GroupId(id_of(row[0])), policy=row[1], max_per_host=row[2]), row[3])
             for row in rows
         ]
-        return [each for each in known if each.definition.id.int not in made]
+        return [each for each in known if each.definition.id not in made]
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids
@@ -195,8 +195,8 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
             definitions = [each.definition for each in groups]
             projects = [each.project for each in groups]
             await self._transaction.change(_WRITE_GROUPS, *_group_columns(definitions), projects)
-        granted = {each.definition.id.int for each in groups}
-        if unused := [each.id for number, each in self._made_groups.items() if number not in granted]:
+        granted = {each.definition.id for each in groups}
+        if unused := [group for group in self._made_groups if group not in granted]:
             await self._transaction.change(_DROP_GROUPS, unused)
 
 

@@ -100,7 +100,7 @@ class MemoryTransaction:
         # Each provider once, in any order; integers hash faster than UUIDs.
         named = {one.int: one for one in (*keys.providers, *roots, *of_held, *hosts)}
         groups = {
-            each.id.int: GroupBook(known, self._tables.members_of(each.id))
+            each.id: GroupBook(known, self._tables.members_of(each.id))
             for each in keys.groups
             if (known := self._tables.groups.get(each.id)) is not None
         }
