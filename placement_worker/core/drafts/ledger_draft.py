@@ -61,7 +61,8 @@ class ConsumerDraft:
     __slots__ = ("changed", "held", "host_number", "is_gone", "loaded", "row")
 
     def __init__(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
-        self.host_number = _host_number(row, held)
+        # The integer of the id of the host that counts this consumer; -1, which no provider has, if none does.
+        self.host_number = row.host.int if held and row.host is not None else -1
         self.row = row
         self.held = self.loaded = held
         self.changed = False
@@ -86,11 +87,6 @@ class ConsumerDraft:
 
     def restore(self, was: "SavedConsumer") -> None:
         self.row, self.held, self.changed, self.is_gone, self.host_number = was
-
-
-def _host_number(row: Consumer, held: tuple[ResourceAmount, ...]) -> int:
-    """The integer of the id of the host that counts this consumer; -1, which no provider has, if none does."""
-    return row.host.int if held and row.host is not None else -1
 
 
 class Saved(NamedTuple):
@@ -177,7 +173,7 @@ class LedgerDraft:
 
     def write(self, consumer: ConsumerDraft, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
         """Let the consumer have this row and hold these amounts from now on."""
-        host = _host_number(row, held)
+        host = row.host.int if held and row.host is not None else -1
         if host != consumer.host_number:
             self._count(consumer.host_number, -1)
             self._count(host, 1)

@@ -1,4 +1,5 @@
-"""Lock and read what a batch of claims touches, by a constant number of statements; they are the same on both databases.
+"""Lock and read what a batch of claims touches, by a constant number of statements, and write what is rare. The statements are
+the same on both databases; those that each boot writes are each database's own.
 
 No statement both locks and checks. In PostgreSQL's READ COMMITTED, a statement that waited for a row sees that row's new
 version, but everything it joins as it was before the wait. If it also checked, a batch would be granted what others had
@@ -11,17 +12,18 @@ from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Generic, TypeVar
 
-from bus.errors import Transient
-from bus.message import ProviderId
+from bus.errors import Bug, Transient
+from bus.message import GroupId, ProviderId
 from bus.messages.placement import ServerGroup
-from bus.sql import Transaction
+from bus.sql import RowColumns, Transaction
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.group_draft import HARD
 from placement_worker.core.ledger import ClaimChanges, GroupRow, Ledger
 from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
-from placement_worker.store_sql.driver_rows import portable, rows_of
+from placement_worker.store_sql.driver_rows import id_of, portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders
+from placement_worker.tables import consumers, holders, providers, server_groups
 
 _FIND = """
 SELECT providers.id, providers.uuid, root.id, root.uuid
@@ -53,6 +55,31 @@ _READ_MEMBERS = portable(
     "SELECT uuid, server_group, host FROM consumers WHERE server_group = ANY ($1::text::uuid[])"
 )
 
+# Rows inserted here are locked already: no other transaction can see them.
+_MAKE_GROUPS = RowColumns(server_groups, "uuid", "policy", "max_per_host").insert(
+    "ON CONFLICT (uuid) DO NOTHING", returning=("uuid",)
+)
+_GROUP = RowColumns(server_groups, "uuid", "policy", "max_per_host", "project_id", free_texts=("project_id",))
+_LOCK_GROUPS, _WRITE_GROUPS = _GROUP.lock("uuid"), _GROUP.update()
+_DROP_GROUPS = RowColumns(server_groups).delete_unlocked("uuid")
+
+# In the order of `ConsumerRow`.
+LOCK_CONSUMERS = RowColumns(
+    consumers,
+    *("uuid", "id", "type", "project_id", "user_id", "cell", "generation", "attempt"),
+    *("ended_at", "host", "server_group", "held"),
+).lock("uuid")
+_COUNT = RowColumns(providers, "id", "consumers").update()
+_FORGET = RowColumns(consumers).delete_unlocked("id")
+
+END_HOLDING = RowColumns(holders, "provider_id", "consumer_id").statement(
+    """
+DELETE FROM holders USING unnest($1::text::bigint[], $2::text::bigint[]) AS old (provider_id, consumer_id)
+WHERE holders.provider_id = ANY (ARRAY[old.provider_id]) AND holders.consumer_id = ANY (ARRAY[old.consumer_id])
+""",
+    "DELETE FROM holders WHERE provider_id = ?1 AND consumer_id = ?2",
+)
+
 AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 
 
@@ -64,6 +91,8 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         self._classes = classes
         self._providers = providers
         self._locked: LockedClaims | None = None
+        # The groups that this transaction has inserted.
+        self._made_groups: Sequence[GroupId] = ()
 
     async def lock(self, keys: ClaimKeys) -> Ledger:
         locked = self._locked = LockedClaims(keys, self._classes, self._providers)
@@ -75,16 +104,56 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         await self._lock_providers(locked)
         return locked.ledger()
 
-    @abstractmethod
-    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
-        """Lock these server groups. Returns those that existed before, as they are stored."""
+    async def write(self, changes: ClaimChanges) -> None:
+        locked = self._locked
+        assert locked is not None, "claims are written only after they were locked"
+        await self._write_groups(changes.groups)
+        # Consumers that the batch made and did not use have no row on SQLite.
+        ids = locked.consumer_ids
+        await _FORGET.fetch(self._transaction, [ids[one.int] for one in changes.forgotten if one.int in ids])
+        await _COUNT.change(self._transaction, locked.counted(changes))
+        if changes.consumers or changes.held or changes.touched:
+            await self._write(locked, changes)
 
     @abstractmethod
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         """Lock the consumers of the claims. Returns the rows that existed before."""
 
     @abstractmethod
-    async def write(self, changes: ClaimChanges) -> None: ...
+    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> None:
+        """Write consumers and what they hold, the usage of providers, and the log."""
+
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
+        """Lock server groups by inserting those that have no row yet, as the batch first defines each. Returns those that
+        existed before, as they are stored.
+        """
+        new = await _MAKE_GROUPS.fetch(
+            self._transaction, [(each.id, each.policy, each.max_per_host) for each in groups]
+        )
+        made = {id_of(row[0]) for row in new}
+        self._made_groups = [each.id for each in groups if each.id in made]
+        rows = await _LOCK_GROUPS.fetch(self._transaction, [group.id for group in groups])
+        if len(rows) < len(groups):
+            raise Transient(
+                "a server group was pruned at the moment of a new claim in it: the batch is tried again"
+            )
+        known = [
+            GroupRow(ServerGroup(id=GroupId(id_of(row[0])), policy=row[1], max_per_host=row[2]), row[3])
+            for row in rows
+        ]
+        return [each for each in known if each.definition.id not in made]
+
+    async def _write_groups(self, groups: Sequence[GroupRow]) -> None:
+        """Write the server groups as the granted claims define them. Those that this transaction has inserted, and that no
+        granted claim is in, are deleted.
+        """
+        written = [(each.definition, each.project) for each in groups]
+        await _WRITE_GROUPS.change(
+            self._transaction, [(one.id, one.policy, one.max_per_host, project) for one, project in written]
+        )
+        granted = {one.id for one, _ in written}
+        unused = [group for group in self._made_groups if group not in granted]
+        await _DROP_GROUPS.fetch(self._transaction, unused)
 
     async def _find(self, locked: LockedClaims, providers: Collection[ProviderId]) -> int:
         """Look up internal ids and roots of these providers; returns how many of them exist."""
@@ -145,3 +214,14 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             raise Transient(
                 "a provider moved to another tree while the batch waited for its lock: it is tried again"
             )
+
+
+def check_written(written: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """The counts of written providers and consumers are compared with what was to be written: a missing row would be a lost
+    update.
+    """
+    if written != wanted:
+        raise Bug(
+            f"claims not written: {written[0]} of {wanted[0]} providers and {written[1]} of {wanted[1]} consumers exist, "
+            "although all of them were locked"
+        )

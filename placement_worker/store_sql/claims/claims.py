@@ -4,9 +4,8 @@ A few statements read a batch and a few write it, however many claims it has. Ro
 integers of their ids: a UUID is hashed and compared in Python, an integer is not.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from msgspec import Struct
@@ -31,7 +30,7 @@ from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders
 
 # uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
-ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None, str]
+ConsumerRow = Sequence[Any]
 # id, root's id, base, generation, shape, used, consumers
 UsageRow = tuple[int, int, int, int, int, str, int]
 # consumer's uuid, group's uuid, host's uuid: text on SQLite
@@ -276,8 +275,8 @@ class LockedClaims:
             yield ids[one.provider.int], one.generation, encode_amounts(used), one.consumers
 
     def counted(self, changes: ClaimChanges) -> list[tuple[int, int]]:
-        """For each provider whose count changed: the number of consumers whose host it is, and its internal id."""
-        return [(count, self.provider_ids[provider.int]) for provider, count in changes.counted]
+        """For each provider whose count changed: its internal id, and the number of consumers whose host it is."""
+        return [(self.provider_ids[provider.int], count) for provider, count in changes.counted]
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:
         ids = self.provider_ids

@@ -4,35 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.clock import now
-from bus.errors import Bug, Transient
-from bus.message import GroupId
-from bus.messages.placement import ServerGroup
+from bus.errors import Transient
 from bus.sql import PostgresTransaction, array_of, columns_of
-from placement_worker.core.ledger import ClaimChanges, GroupRow
-from placement_worker.store_sql.claims.claim_locks import ClaimLocks
+from placement_worker.core.ledger import ClaimChanges
+from placement_worker.store_sql.claims.claim_locks import (
+    END_HOLDING,
+    LOCK_CONSUMERS,
+    ClaimLocks,
+    check_written,
+)
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
-from placement_worker.store_sql.driver_rows import id_of
-
-_MAKE_GROUPS = """
-INSERT INTO server_groups (uuid, policy, max_per_host)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[])
-ON CONFLICT (uuid) DO NOTHING
-RETURNING uuid
-"""
-
-# Rows inserted here are locked already: no other transaction can see them.
-_LOCK_GROUPS = """
-SELECT uuid, policy, max_per_host, project_id FROM server_groups
-WHERE uuid = ANY($1) ORDER BY uuid::text COLLATE "C" FOR UPDATE
-"""
-
-_WRITE_GROUPS = """
-UPDATE server_groups
-SET policy = new.policy, max_per_host = new.max_per_host, project_id = new.project_id
-FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[]) AS new (uuid, policy, max_per_host, project_id)
-WHERE server_groups.uuid = ANY (ARRAY[new.uuid])
-"""
-_DROP_GROUPS = "DELETE FROM server_groups WHERE uuid = ANY($1)"
 
 # Waits for a transaction that has inserted the same consumer and has not committed yet. No other transaction can see rows
 # inserted here, so they count as locked. They are inserted as they will be if their claim is granted: most rows are then
@@ -54,23 +35,6 @@ ON CONFLICT (uuid) DO NOTHING
 RETURNING id
 """
 
-_LOCK_CONSUMERS = """
-SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
-FROM consumers
-WHERE uuid = ANY($1::text::uuid[])
-ORDER BY id + 0
-FOR UPDATE
-"""
-
-_COUNT = "UPDATE providers SET consumers = $1 WHERE id = $2"
-_FORGET = "DELETE FROM consumers WHERE id = ANY($1)"
-
-_END_HOLDING = """
-DELETE FROM holders USING unnest($1::text::bigint[], $2::text::bigint[]) AS old (provider_id, consumer_id)
-WHERE holders.provider_id = ANY (ARRAY[old.provider_id]) AND holders.consumer_id = ANY (ARRAY[old.consumer_id])
-"""
-
-# The counts are compared with what was to be written: a missing row would be a lost update.
 _WRITE = """
 WITH touched AS (
     UPDATE providers
@@ -112,24 +76,6 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
 
     # Consumers inserted by this transaction, as they were inserted.
     _made: Mapping[int, ConsumerRecord] = {}
-    # The groups inserted by it.
-    _made_groups: Sequence[GroupId] = ()
-
-    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
-        """Lock server groups by inserting those that have no row yet, as the batch first defines each."""
-        new = await self._transaction.fetch(_MAKE_GROUPS, *_group_columns(groups))
-        made = {id_of(row[0]) for row in new}
-        self._made_groups = [each.id for each in groups if each.id in made]
-        rows = await self._transaction.fetch(_LOCK_GROUPS, [group.id for group in groups])
-        if len(rows) < len(groups):
-            raise Transient(
-                "a server group was pruned at the moment of a new claim in it: the batch is tried again"
-            )
-        known = [
-            GroupRow(ServerGroup(id=GroupId(id_of(row[0])), policy=row[1], max_per_host=row[2]), row[3])
-            for row in rows
-        ]
-        return [each for each in known if each.definition.id not in made]
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids
@@ -143,7 +89,7 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
         if len(made) == len(keys.consumers):
             ids.update(zip(self._made, made, strict=True))
             return ()
-        rows = await self._transaction.fetch(_LOCK_CONSUMERS, array_of(keys.consumers))
+        rows = await LOCK_CONSUMERS.fetch(self._transaction, keys.consumers)
         if len(rows) < len(keys.consumers):
             raise Transient(
                 "a consumer was pruned at the moment of a new claim for it: the batch is tried again"
@@ -153,62 +99,27 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
         self._made = {number: record for number, record in self._made.items() if ids[number] in inserted}
         return [row for row in rows if row[1] not in inserted]
 
-    async def write(self, changes: ClaimChanges) -> None:
-        locked = self._locked
-        assert locked is not None, "claims are written only after they were locked"
-        transaction = self._transaction
-        await self._write_groups(changes.groups)
-        if changes.forgotten:
-            await transaction.change(_FORGET, [locked.consumer_ids[one.int] for one in changes.forgotten])
-        if changes.counted:
-            await (await transaction.driver()).executemany(_COUNT, locked.counted(changes))
-        if not (changes.consumers or changes.held or changes.touched):
-            return
+    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> None:
         kept = locked.consumer_writes(changes, self._made)
         ended, begun = locked.holders(kept)
-        if ended:
-            await transaction.change(_END_HOLDING, *_number_columns(ended))
+        await END_HOLDING.change(self._transaction, ended)
         touched, consumers = list(locked.touched(changes)), kept.consumers
         ids, generations, used, living = columns_of(touched, plain=4) or _NO_ROWS
-        ((touched_rows, kept_rows),) = await transaction.fetch(
+        (written,) = await self._transaction.fetch(
             _WRITE,
             *(ids, generations, used),
             array_of([locked.consumer_ids[one.row.id.int] for one in consumers]),
             *_consumer_columns(consumers),
             _none_if_null([one.row.ended_at for one in consumers]),
-            *_number_columns(begun),
+            *(columns_of(begun, plain=2) or _NO_ROWS[:2]),
             now(),
             locked.log_body(changes),
             living,
         )
-        if (touched_rows, kept_rows) != (len(touched), len(consumers)):
-            raise Bug(
-                f"claims not written: {touched_rows} of {len(touched)} providers and {kept_rows} of {len(consumers)}"
-                " consumers exist, although all of them were locked"
-            )
-
-    async def _write_groups(self, groups: Sequence[GroupRow]) -> None:
-        """Write the server groups as the granted claims define them. Those that this transaction has inserted, and that no
-        granted claim is in, are deleted.
-        """
-        if groups:
-            definitions = [each.definition for each in groups]
-            projects = [each.project for each in groups]
-            await self._transaction.change(_WRITE_GROUPS, *_group_columns(definitions), projects)
-        granted = {each.definition.id for each in groups}
-        if unused := [group for group in self._made_groups if group not in granted]:
-            await self._transaction.change(_DROP_GROUPS, unused)
+        check_written(tuple(written), (len(touched), len(consumers)))
 
 
 _NO_ROWS = ("{}",) * 4
-
-
-def _group_columns(groups: Sequence[ServerGroup]) -> tuple[list[Any], list[str], list[int]]:
-    return (
-        [group.id for group in groups],
-        [group.policy for group in groups],
-        [group.max_per_host for group in groups],
-    )
 
 
 def _consumer_columns(kept: Sequence[ConsumerRecord]) -> tuple[Any, ...]:
@@ -225,10 +136,6 @@ def _consumer_columns(kept: Sequence[ConsumerRecord]) -> tuple[Any, ...]:
         array_of(_none_if_null([row.group for row in rows])),
         array_of(_once([one.text for one in kept])),
     )
-
-
-def _number_columns(rows: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-    return columns_of(rows, plain=2) or _NO_ROWS[:2]
 
 
 def _once(column: list[Any]) -> list[Any]:
