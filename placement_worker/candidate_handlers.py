@@ -25,6 +25,7 @@ from bus.messages.candidates import (
     StartAgain,
     TooCostly,
 )
+from bus.messages.cells import VALUES_BYTES_MAX
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
 from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, answering
 from placement_worker.classes_and_traits import KnownNames
@@ -33,7 +34,6 @@ from placement_worker.core.candidates.found import FoundCandidate
 from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group, Preferred
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.paging import ROOM
 from placement_worker.searching import Searcher
 from placement_worker.store import KeptAnswers
 from placement_worker.view import ProviderView
@@ -143,7 +143,9 @@ async def later_page(kept: KeptAnswers, ask: AskMoreCandidates) -> Verdict:
 
 
 def pages_of(
-    candidates: Iterable[Candidate], room: int = ROOM, tell: Callable[[int], None] = lambda _: None
+    candidates: Iterable[Candidate],
+    room: int = VALUES_BYTES_MAX,
+    tell: Callable[[int], None] = lambda _: None,
 ) -> list[bytes]:
     """Encode candidates as JSON lists, each as long as a message may be. Without candidates there is one empty list.
 

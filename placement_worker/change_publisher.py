@@ -10,10 +10,11 @@ import logging
 import random
 from collections.abc import Iterator
 
+from bus.messages.cells import VALUES_BYTES_MAX
 from bus.messages.placement import LogPosition, ProvidersChanged
 from bus.parts import Supervised, wait_at_most
 from bus.workers.publisher import Outgoing, Publisher
-from placement_worker.paging import ROOM, how_many_fit
+from placement_worker.paging import how_many_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
 
@@ -26,7 +27,7 @@ MEMBERS_PER_MESSAGE = 400
 RESTS_PER_MESSAGE = 2.0
 # Room that this many of each kind of holder leave in a message, at less than 100 bytes each: half of it for whole providers,
 # half for usage.
-CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
+CHANGES_ROOM = (VALUES_BYTES_MAX - 3 * HOLDERS_PER_MESSAGE * 100) // 2
 
 
 def rest_s(unpublished: Unpublished, took_s: float, max_s: float) -> float:
@@ -124,12 +125,13 @@ def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[Provid
         yield of_members
     while providers or gone or usage or claimed or ended:
         position += 1
-        is_last = how_many_fit(providers, CHANGES_ROOM) == len(providers)
+        is_last = not providers or how_many_fit(providers, CHANGES_ROOM) == len(providers)
         # One provider always fits alone: the size of a report is limited.
         fit = len(providers) if is_last else max(how_many_fit(providers), 1)
         told, providers = providers[:fit], providers[fit:]
-        fit = max(how_many_fit(usage, CHANGES_ROOM), 1) if is_last else 0
-        used, usage = usage[:fit], usage[fit:]
+        # After a lone claim there is one usage, and no need to measure it.
+        fit = 1 if len(usage) == 1 else max(how_many_fit(usage, CHANGES_ROOM), 1)
+        used, usage = (usage[:fit], usage[fit:]) if is_last else ((), usage)
         few = HOLDERS_PER_MESSAGE if is_last and not usage else 0
         left = (providers, gone[few:], usage, claimed[few:], ended[few:])
         yield ProvidersChanged(

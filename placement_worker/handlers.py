@@ -7,6 +7,7 @@ from functools import partial
 from msgspec import structs
 
 from bus.message import ProviderId
+from bus.messages.cells import VALUES_BYTES_MAX
 from bus.messages.placement import (
     AskMembers,
     AskRevisions,
@@ -41,7 +42,7 @@ from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.crowded_owners import CrowdedOwners
-from placement_worker.paging import ROOM, bytes_of, how_many_fit
+from placement_worker.paging import bytes_of, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
@@ -131,7 +132,7 @@ async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
 def fitting(page: SnapshotPage) -> SnapshotPage:
     """Cut a page of providers so that it fits into one message. The next page then starts at the cut."""
     members = MEMBER_BYTES_MAX * (len(page.joined) + len(page.left))
-    fit = how_many_fit(page.providers, ROOM - GONE_BYTES_MAX * len(page.gone) - members)
+    fit = how_many_fit(page.providers, VALUES_BYTES_MAX - GONE_BYTES_MAX * len(page.gone) - members)
     if fit == len(page.providers):
         return page
     kept = page.providers[:fit]
@@ -174,7 +175,7 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
     Only as many trees as fit into one message are included. The sender reads the others itself.
     """
     states: list[ProviderState] = []
-    room = ROOM - ID_BYTES * (len(verdict.roots) + len(verdict.gone))
+    room = VALUES_BYTES_MAX - ID_BYTES * (len(verdict.roots) + len(verdict.gone))
     for root in verdict.roots:
         size = sum(map(bytes_of, trees[root]))
         if size <= room:

@@ -5,12 +5,8 @@ from itertools import accumulate, takewhile
 
 import msgspec
 
-from bus.broker import PARCEL_BYTES_MAX
+from bus.messages.cells import VALUES_BYTES_MAX
 from bus.messages.placement import ProviderState, ProviderUsage
-
-# Room for the envelope and the other fields of the message, estimated high.
-ENVELOPE_BYTES_MAX = 8 * 1024
-ROOM = PARCEL_BYTES_MAX - ENVELOPE_BYTES_MAX
 
 _encode = msgspec.json.Encoder().encode
 
@@ -20,6 +16,6 @@ def bytes_of(value: ProviderState | ProviderUsage) -> int:
     return len(_encode(value)) + len(",")
 
 
-def how_many_fit(values: Iterable[ProviderState | ProviderUsage], room: int = ROOM) -> int:
+def how_many_fit(values: Iterable[ProviderState | ProviderUsage], room: int = VALUES_BYTES_MAX) -> int:
     """How many of these values, counted from the first, fit into one message."""
     return len([*takewhile(room.__ge__, accumulate(map(bytes_of, values)))])

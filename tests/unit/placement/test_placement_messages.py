@@ -12,6 +12,7 @@ from msgspec import structs
 from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import encode
 from bus.message import AggregateId, ConsumerId, Envelope, Message, ProviderId
+from bus.messages.cells import VALUES_BYTES_MAX
 from bus.messages.placement import (
     ClaimAnswered,
     ClaimResources,
@@ -27,7 +28,7 @@ from bus.messages.placement import (
 from bus.workers.handling import Answer, ReadOnly, Received, Said, Weighed
 from placement_worker.change_publisher import messages_of
 from placement_worker.handlers import fitting, handlers
-from placement_worker.paging import ROOM, how_many_fit
+from placement_worker.paging import how_many_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished
 from placement_worker.view import ProviderView
@@ -124,7 +125,7 @@ def test_a_page_that_fits_is_left_alone() -> None:
 
 def test_nothing_fits_into_no_room_and_everything_into_enough() -> None:
     assert how_many_fit([fat(1)], room=10) == 0
-    assert how_many_fit([fat(n) for n in range(3)], room=ROOM) == 3
+    assert how_many_fit([fat(n) for n in range(3)], room=VALUES_BYTES_MAX) == 3
 
 
 def test_many_changes_make_several_messages_at_positions_without_gaps() -> None:
