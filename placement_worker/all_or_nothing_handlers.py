@@ -72,7 +72,7 @@ async def _keep(pages: Sequence[ClaimTogether], tx: PlacementTransaction) -> Non
     They are stored in the order of their ids, so that two workers with the same pages do not wait for each other in a
     circle.
     """
-    earlier = {(page.claim.int, page.page): page for page in pages if page.page < page.pages}
+    earlier = {(page.claim, page.page): page for page in pages if page.page < page.pages}
     for _, page in sorted(earlier.items()):
         await tx.keep_page(page.claim, page.page, _encode(page))
 

@@ -4,7 +4,7 @@ Most statements are the same for both. Only claims, and trees of one provider, a
 statements.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -15,7 +15,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.message import ProviderId
-from bus.messages.placement import ProviderState, SnapshotPage
+from bus.messages.placement import ProviderState
 from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
@@ -38,7 +38,7 @@ from placement_worker.core.ledger import (
     TreeChanges,
 )
 from placement_worker.core.vocabulary import custom_of
-from placement_worker.store import ChangeFeed, Unpublished
+from placement_worker.store import ChangeFeed
 from placement_worker.store_sql.answers import (
     keep_answer,
     keep_page,
@@ -52,7 +52,7 @@ from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
 from placement_worker.store_sql.claims.sqlite import SqliteClaims
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
-from placement_worker.store_sql.log import SqlFeed, read_log, unpublished
+from placement_worker.store_sql.log import SqlFeed, changes_since
 from placement_worker.store_sql.log_cursors import begin_term
 from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.pages import (
@@ -132,19 +132,34 @@ class SqlPlacementTransaction:
         return tuple([state_of(one, self._vocabulary) for one in stored])
 
 
-def _reads_named(
-    query: Callable[Concatenate[Connection, CachedVocabulary, P], T],
+def _reads_by(
+    query: Callable[Concatenate[Transaction, CachedVocabulary, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Make a method of the store that runs this query in a reading transaction, as `bus.sql.reads` does.
-
-    The query also gets the cached names of classes and traits.
+    """Make a method of the store from this query. The method runs it in a reading transaction, with the cached names of
+    classes and traits.
     """
 
     async def read(self: "SqlPlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
-        async with self._reading() as (transaction, vocabulary):
-            return await transaction.run(query, vocabulary, *values, **named)
+        vocabulary = CachedVocabulary(self._known)
+        async with self._database.reading() as transaction:
+            found = await query(transaction, vocabulary, *values, **named)
+        vocabulary.committed()
+        return found
 
     return read
+
+
+def _reads_named(
+    query: Callable[Concatenate[Connection, CachedVocabulary, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """As `bus.sql.reads`, with the cached names of classes and traits."""
+
+    async def run(
+        transaction: Transaction, vocabulary: CachedVocabulary, /, *values: P.args, **named: P.kwargs
+    ) -> T:
+        return await transaction.run(query, vocabulary, *values, **named)
+
+    return _reads_by(run)
 
 
 class SqlPlacementStore:
@@ -173,26 +188,9 @@ class SqlPlacementStore:
         vocabulary.committed()
         providers.committed()
 
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[tuple[Transaction, CachedVocabulary]]:
-        vocabulary = CachedVocabulary(self._known)
-        async with self._database.reading() as transaction:
-            yield transaction, vocabulary
-        vocabulary.committed()
-
-    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
-        async with self._reading() as (transaction, vocabulary):
-            return await snapshot_page(transaction, vocabulary, after, limit)
-
-    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
-        async with self._reading() as (transaction, vocabulary):
-            return await changes_page(transaction, vocabulary, since, after, limit)
-
-    async def changes_since(self, since: str) -> Unpublished | None:
-        async with self._reading() as (transaction, vocabulary):
-            read = await read_log(transaction, since)
-            return None if read is None else await unpublished(transaction, vocabulary, read)
-
+    snapshot_page = _reads_by(snapshot_page)
+    changes_page = _reads_by(changes_page)
+    changes_since = _reads_by(changes_since)
     revisions_page = reads(revisions_page)
     members_page = reads(members_page)
 

@@ -165,7 +165,14 @@ def _log_of_file(connection: Connection, since: str, entries_max: int) -> LogRea
     return LogRead(str(cursor), _joined([body for _, body in rows]), is_cut)
 
 
-async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
+async def changes_since(
+    transaction: Transaction, vocabulary: CachedVocabulary, since: str
+) -> Unpublished | None:
+    read = await read_log(transaction, since)
+    return None if read is None else await _unpublished(transaction, vocabulary, read)
+
+
+async def _unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
     """The providers that these log entries name, with their current state, and everything else in the entries.
 
     After claims alone, which is the usual case, this takes one statement.
@@ -191,9 +198,7 @@ async def _read_usage(
     rows = await rows_of(transaction, _READ_USAGE, internal)
     ids = convert([row[1] for row in rows], list[UUID])
     used = [decode_used(row[5]) for row in rows]
-    if classes.lack({class_id for amounts in used for class_id in amounts}):
-        await transaction.run(classes.load)
-    names = classes.names
+    names = await classes.naming(transaction, {class_id for amounts in used for class_id in amounts})
     return tuple(
         [
             ProviderUsage(
@@ -244,7 +249,7 @@ class SqlFeed:
         async with self._session.reading() as transaction:
             read = await read_log(transaction, self._cursor, entries_max)
             assert read is not None, f"only what is published is pruned; this is not: {self._cursor}"
-            found = await unpublished(transaction, vocabulary, read)
+            found = await _unpublished(transaction, vocabulary, read)
         vocabulary.committed()
         return found
 

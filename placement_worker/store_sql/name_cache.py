@@ -5,14 +5,14 @@ for ever, so every transaction may use the cache. Only names that a transaction 
 until it commits: a rollback removes its new names.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
-from bus.sql import among, insert
+from bus.sql import Transaction, among, insert
 from placement_worker.tables import resource_classes, traits
 
 
@@ -37,13 +37,20 @@ class CachedNames:
         self.ids = known.ids
         self.names = known.names
 
-    def lack(self, numbers: AbstractSet[int]) -> bool:
-        """Is the name of any of these internal ids missing in the cache? Then the caller must call `load`."""
-        return not self.names.keys() >= numbers
+    async def naming(self, transaction: Transaction, numbers: AbstractSet[int]) -> Mapping[int, str]:
+        """The names by internal id, with those of all these internal ids."""
+        if not self.names.keys() >= numbers:
+            await transaction.run(self._load)
+        return self.names
 
-    def load(self, connection: Connection) -> None:
-        table = self._table
-        self._add(connection.execute(sa.select(table.c.id, table.c.name)))
+    def naming_now(self, connection: Connection, numbers: AbstractSet[int]) -> Mapping[int, str]:
+        """As `naming`, inside a function that already runs on the connection."""
+        if not self.names.keys() >= numbers:
+            self._load(connection)
+        return self.names
+
+    def _load(self, connection: Connection) -> None:
+        self._add(connection.execute(sa.select(self._table.c.id, self._table.c.name)))
 
     def make(self, connection: Connection, names: Collection[str]) -> None:
         """Insert those of these names that have no row yet, and cache the numbers of all.

@@ -116,13 +116,13 @@ def uuid_key(text: str) -> UUID:
 
 
 def _amounts_in(said: dict[str, Any]) -> tuple[ResourceAmount, ...]:
-    amounts: dict[tuple[int, str], ResourceAmount] = {}
+    amounts: dict[tuple[ProviderId, str], ResourceAmount] = {}
     for named, allocation in said.items():
         provider = ProviderId(uuid_key(named))
         for resource, amount in allocation["resources"].items():
-            if (provider.int, resource) in amounts:
+            if (provider, resource) in amounts:
                 raise bad_request(f"JSON does not validate: provider {provider} is named twice")
-            amounts[provider.int, resource] = ResourceAmount(
+            amounts[provider, resource] = ResourceAmount(
                 provider=provider, resource=resource, amount=int(amount)
             )
     return tuple(amounts.values())

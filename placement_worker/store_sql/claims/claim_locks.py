@@ -170,8 +170,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
     async def _add_consumers(self, locked: LockedClaims, rows: Sequence[ConsumerRow]) -> None:
         unknown = locked.add_consumers(rows)
         self._providers.found(await rows_of(self._transaction, _FIND_BY_NUMBER, unknown))
-        if locked.lacks_classes():
-            await self._transaction.run(self._classes.load)
+        await self._classes.naming(self._transaction, locked.held_classes())
         locked.find_held()
         await self._find(locked, locked.unknown_hosts())
 
@@ -189,9 +188,8 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         }
         if moved:
             stocks = await rows_of(self._transaction, _READ_STOCKS, moved)
-            if self._classes.lack({row[2] for row in stocks if row[2] is not None}):
-                await self._transaction.run(self._classes.load)
-            known.read(moved, stocks, self._classes.names)
+            classes = {row[2] for row in stocks if row[2] is not None}
+            known.read(moved, stocks, await self._classes.naming(self._transaction, classes))
         locked.add_providers([provider_rows[number] for number in numbers])
 
     async def _lock_rows(self, numbers: Collection[int], roots: Collection[int]) -> list[UsageRow]:

@@ -118,10 +118,10 @@ class LockedClaims:
             unknown |= {one: None for one in held if self.providers.by_number(one) is None}
         return list(unknown)
 
-    def lacks_classes(self) -> bool:
-        """Does a consumer hold a resource class that is missing in the cache?"""
+    def held_classes(self) -> set[int]:
+        """The resource classes that the consumers hold, by internal id."""
         of_class = [amounts for kept in self._rows.values() for amounts in kept.held.values()]
-        return self._classes.lack({class_id for amounts in of_class for class_id in amounts})
+        return {class_id for amounts in of_class for class_id in amounts}
 
     def find_held(self) -> None:
         """Translate the stored holdings of the consumers into amounts. A provider that does not exist is left out: the

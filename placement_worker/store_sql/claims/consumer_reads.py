@@ -65,9 +65,8 @@ def usages(
         for of_provider in decode_held(text).values():
             for class_id, amount in of_provider.items():
                 of_kind[class_id] += amount * count
-    if vocabulary.classes.lack({class_id for of_kind in used.values() for class_id in of_kind}):
-        vocabulary.classes.load(connection)
-    names = vocabulary.classes.names
+    classes = {class_id for of_kind in used.values() for class_id in of_kind}
+    names = vocabulary.classes.naming_now(connection, classes)
     return tuple(
         TypeUsage(
             type=kind,
@@ -114,9 +113,8 @@ def _read(
     Amounts of providers that do not exist are left out: the audit of the tables reports them.
     """
     rows = [(row, decode_held(row.held)) for row in connection.execute(query)]
-    if vocabulary.classes.lack({one for _, held in rows for used in held.values() for one in used}):
-        vocabulary.classes.load(connection)
-    names = vocabulary.classes.names
+    classes = {one for _, held in rows for used in held.values() for one in used}
+    names = vocabulary.classes.naming_now(connection, classes)
     numbers = sorted({number for _, held in rows for number in held})
     found = sa.select(providers.c.id, providers.c.uuid).where(among(connection, providers.c.id, numbers))
     ids = {number: ProviderId(uuid) for number, uuid in connection.execute(found)} if numbers else {}

@@ -176,10 +176,8 @@ async def _read(
         fields.append(used[number].get(class_id, 0))
         inventories[number][class_id] = InventoryState(*fields)
     stored = [_stored(row, inventories[row[0]]) for row in rows]
-    if vocabulary.classes.lack({number for one in stored for number in one.inventories}):
-        await transaction.run(vocabulary.classes.load)
-    if vocabulary.traits.lack({abs(number) for one in stored for number in one.traits}):
-        await transaction.run(vocabulary.traits.load)
+    await vocabulary.classes.naming(transaction, {number for one in stored for number in one.inventories})
+    await vocabulary.traits.naming(transaction, {abs(number) for one in stored for number in one.traits})
     return stored
 
 
