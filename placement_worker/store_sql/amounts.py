@@ -1,10 +1,14 @@
-"""Stored amounts (driver_rows.py) as rows: to sum over many providers or consumers, the database unfolds their JSON."""
+"""What follows from the amounts that consumers hold, for the audit that compares and for the recount that corrects.
+
+To sum over many providers or consumers, the database unfolds their JSON (driver_rows.py) into rows.
+"""
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Subquery
+from sqlalchemy import Connection, Select, Subquery
 from sqlalchemy.dialects.postgresql import JSONB
 
-from placement_worker.tables import consumers, providers
+from placement_worker.store_sql.driver_rows import NOTHING
+from placement_worker.tables import consumers, holders, providers
 
 
 def used_amounts(connection: Connection) -> Subquery:
@@ -39,6 +43,40 @@ def held_amounts(connection: Connection) -> Subquery:
         .join(of_provider, sa.true())
         .subquery("held")
     )
+
+
+def held_sums(connection: Connection) -> Subquery:
+    """A subquery with what consumers hold in all: one row of provider_id, class_id and amount for each class of a provider."""
+    held = held_amounts(connection)
+    sums = sa.select(held.c.provider_id, held.c.class_id, sa.func.sum(held.c.amount).label("amount"))
+    return sums.group_by(held.c.provider_id, held.c.class_id).subquery("sums")
+
+
+def missing_holders(connection: Connection) -> Select[tuple[int, int]]:
+    """The rows that the table of holders lacks: a provider, and a consumer that holds something of it."""
+    held = held_amounts(connection)
+    pairs = sa.select(held.c.provider_id, held.c.consumer_id).distinct()
+    return pairs.outerjoin(holders, _same_pair(held)).where(holders.c.provider_id.is_(None))
+
+
+def stale_holders(connection: Connection) -> Select[tuple[int, int]]:
+    """The rows of the table of holders whose consumer holds nothing of the provider."""
+    held = held_amounts(connection)
+    pairs = sa.select(holders.c.provider_id, holders.c.consumer_id)
+    return pairs.outerjoin(held, _same_pair(held)).where(held.c.provider_id.is_(None))
+
+
+def _same_pair(held: Subquery) -> sa.ColumnElement[bool]:
+    return sa.and_(holders.c.provider_id == held.c.provider_id, holders.c.consumer_id == held.c.consumer_id)
+
+
+# How many consumers that hold something have each host.
+living = (
+    sa.select(consumers.c.host, sa.func.count().label("number"))
+    .where(consumers.c.held != NOTHING, consumers.c.host.is_not(None))
+    .group_by(consumers.c.host)
+    .subquery("living")
+)
 
 
 def _each(connection: Connection, column: sa.ColumnElement[str], name: str) -> sa.TableValuedAlias:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 
 from bus.messages.books import BESIDE_INSTANCES
-from placement_worker.store_sql.amounts import held_amounts, used_amounts
+from placement_worker.store_sql.amounts import held_sums, living, missing_holders, stale_holders, used_amounts
 from placement_worker.store_sql.driver_rows import NOTHING
 from placement_worker.tables import (
     consumers,
@@ -40,12 +40,7 @@ def audit(connection: Connection) -> tuple[str, ...]:
 
 
 def _of_usage(connection: Connection) -> Iterator[Question]:
-    used, held = used_amounts(connection), held_amounts(connection)
-    sums = (
-        sa.select(held.c.provider_id, held.c.class_id, sa.func.sum(held.c.amount).label("amount"))
-        .group_by(held.c.provider_id, held.c.class_id)
-        .subquery("sums")
-    )
+    used, sums = used_amounts(connection), held_sums(connection)
     in_all = sa.func.coalesce(sums.c.amount, 0)
     yield (
         "provider {} has {} of {} in use by its own row, but what consumers hold of it sums up to {}",
@@ -86,23 +81,16 @@ def _same_stock(one: sa.FromClause, other: sa.FromClause) -> sa.ColumnElement[bo
 
 
 def _of_holding(connection: Connection) -> Iterator[Question]:
-    held = held_amounts(connection)
-    same = sa.and_(holders.c.provider_id == held.c.provider_id, holders.c.consumer_id == held.c.consumer_id)
+    missing, stale = missing_holders(connection).subquery("missing"), stale_holders(connection)
     yield (
         "consumer {} holds something of provider {}, which does not know it as a holder (by its internal id)",
-        sa.select(consumers.c.uuid, held.c.provider_id)
-        .distinct()
-        .join_from(held, consumers, consumers.c.id == held.c.consumer_id)
-        .outerjoin(holders, same)
-        .where(holders.c.provider_id.is_(None))
-        .order_by(held.c.provider_id, consumers.c.uuid),
+        sa.select(consumers.c.uuid, missing.c.provider_id)
+        .join_from(missing, consumers, consumers.c.id == missing.c.consumer_id)
+        .order_by(missing.c.provider_id, consumers.c.uuid),
     )
     yield (
         "provider {} knows consumer {} as a holder, which holds nothing of it (by internal ids)",
-        sa.select(holders.c.provider_id, holders.c.consumer_id)
-        .outerjoin(held, same)
-        .where(held.c.provider_id.is_(None))
-        .order_by(holders.c.provider_id, holders.c.consumer_id),
+        stale.order_by(holders.c.provider_id, holders.c.consumer_id),
     )
 
 
@@ -136,18 +124,12 @@ _OF_CONSUMERS: tuple[Question, ...] = (
     ),
 )
 
-_living = (
-    sa.select(consumers.c.host, sa.func.count().label("number"))
-    .where(_HOLDS, consumers.c.host.is_not(None))
-    .group_by(consumers.c.host)
-    .subquery("living")
-)
 _OF_HOSTS: tuple[Question, ...] = (
     (
         "provider {} counts {} consumers, but is the host of {}",
-        sa.select(providers.c.uuid, providers.c.consumers, sa.func.coalesce(_living.c.number, 0))
-        .outerjoin(_living, _living.c.host == providers.c.uuid)
-        .where(providers.c.consumers != sa.func.coalesce(_living.c.number, 0))
+        sa.select(providers.c.uuid, providers.c.consumers, sa.func.coalesce(living.c.number, 0))
+        .outerjoin(living, living.c.host == providers.c.uuid)
+        .where(providers.c.consumers != sa.func.coalesce(living.c.number, 0))
         .order_by(providers.c.id),
     ),
 )

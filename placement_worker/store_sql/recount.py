@@ -8,18 +8,19 @@ these trees is either committed, and counted, or has not begun to write.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select
 
 from bus.sql import among
 from placement_worker.store_sql import log
-from placement_worker.store_sql.amounts import held_amounts
-from placement_worker.store_sql.driver_rows import NOTHING, Used, decode_used, encode_amounts
+from placement_worker.store_sql.amounts import held_sums, living, missing_holders, stale_holders
+from placement_worker.store_sql.driver_rows import Used, decode_used, encode_amounts
 from placement_worker.store_sql.log import LogEntry
-from placement_worker.tables import consumers, holders, inventories, providers
+from placement_worker.tables import holders, inventories, providers
 
 Pair = tuple[int, int]
 
@@ -68,12 +69,12 @@ def _wrong(connection: Connection, only: Collection[int] | None = None) -> _Wron
         for number, used, count in stored
         if (only is None or number in only) and (decode_used(used), count) != (expected := right[number])
     }
-    stale, missing = _holder_rows(connection)
 
-    def among_ours(pairs: Iterable[Pair]) -> frozenset[Pair]:
-        return frozenset(pair for pair in pairs if only is None or pair[0] in only)
+    def pairs(query: Select[Any]) -> frozenset[Pair]:
+        found = ((provider, consumer) for provider, consumer in connection.execute(query))
+        return frozenset(pair for pair in found if only is None or pair[0] in only)
 
-    return _Wrong(numbers, among_ours(stale), among_ours(missing))
+    return _Wrong(numbers, pairs(stale_holders(connection)), pairs(missing_holders(connection)))
 
 
 def _right_numbers(connection: Connection) -> dict[int, _Numbers]:
@@ -81,38 +82,14 @@ def _right_numbers(connection: Connection) -> dict[int, _Numbers]:
     used: dict[int, Used] = {number: {} for number in ids.values()}
     for number, class_id in connection.execute(sa.select(inventories.c.provider_id, inventories.c.class_id)):
         used[number][class_id] = 0
-    held = held_amounts(connection)
-    sums = sa.select(held.c.provider_id, held.c.class_id, sa.func.sum(held.c.amount))
-    for number, class_id, amount in connection.execute(sums.group_by(held.c.provider_id, held.c.class_id)):
+    for number, class_id, amount in connection.execute(sa.select(held_sums(connection))):
         # A held amount of a class without an inventory is not counted, and stays a contradiction.
         if class_id in used.get(number, {}):
             used[number][class_id] = int(amount)
-    living = sa.select(consumers.c.host, sa.func.count()).where(
-        consumers.c.held != NOTHING, consumers.c.host.is_not(None)
-    )
     counts = Counter(
-        {
-            ids[host]: count
-            for host, count in connection.execute(living.group_by(consumers.c.host))
-            if host in ids
-        }
+        {ids[host]: count for host, count in connection.execute(sa.select(living)) if host in ids}
     )
     return {number: (of_one, counts[number]) for number, of_one in used.items()}
-
-
-def _holder_rows(connection: Connection) -> tuple[set[Pair], set[Pair]]:
-    """The wrong rows of the table of holders, as pairs of provider and consumer.
-
-    First the stored pairs whose consumer holds nothing of the provider, then the pairs that are missing.
-    """
-    held = held_amounts(connection)
-    same = sa.and_(holders.c.provider_id == held.c.provider_id, holders.c.consumer_id == held.c.consumer_id)
-    stale = sa.select(holders.c.provider_id, holders.c.consumer_id).outerjoin(held, same)
-    missing = sa.select(held.c.provider_id, held.c.consumer_id).outerjoin(holders, same)
-    return (
-        {(row[0], row[1]) for row in connection.execute(stale.where(held.c.provider_id.is_(None)))},
-        {(row[0], row[1]) for row in connection.execute(missing.where(holders.c.provider_id.is_(None)))},
-    )
 
 
 def _write(connection: Connection, wrong: _Wrong) -> None:
