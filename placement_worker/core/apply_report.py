@@ -18,7 +18,7 @@ from bus.messages.placement import (
     ReportInventory,
 )
 from placement_worker.core.ledger import ProviderBook
-from placement_worker.core.reported_inventories import differing, moved_by_name
+from placement_worker.core.reported_inventories import differing, limit_values, moved_by_name
 
 Providers = Mapping[ProviderId, ProviderBook]
 
@@ -99,15 +99,8 @@ def is_same_to_claims(one: ProviderBook, other: ProviderBook) -> bool:
 
 def with_usage(old: InventoryState | None, reported: ReportedInventory) -> InventoryState:
     """A new inventory of a class: its limits as reported, its usage as in the old inventory (0 without one)."""
-    return InventoryState(
-        total=reported.total,
-        reserved=reported.reserved,
-        min_unit=reported.min_unit,
-        max_unit=reported.max_unit,
-        step_size=reported.step_size,
-        allocation_ratio=reported.allocation_ratio,
-        used=old.used if old else 0,
-    )
+    used = old.used if old else 0
+    return InventoryState(*(*limit_values(reported), used))
 
 
 def _rewritten(

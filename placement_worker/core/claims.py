@@ -35,7 +35,7 @@ from bus.messages.placement import (
     single_swaps,
 )
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
-from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, consumers_of
+from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, consumers_of, ended_row
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
 from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
 from placement_worker.core.shares import judge_place, merged_amounts
@@ -200,18 +200,8 @@ def _release(
     if consumer.held:
         draft.free(draft.amounts_of(consumer.held))
         draft.ended(row.id, row.attempt)
-    ended = Consumer(
-        id=row.id,
-        type=row.type,
-        project=row.project,
-        user=row.user,
-        cell=row.cell,
-        generation=row.generation,
-        attempt=order.attempt,
-        ended_at=now,
-    )
     freed = bool(consumer.held)
-    draft.write(consumer, ended, ())
+    draft.write(consumer, ended_row(row, order.attempt, now), ())
     return Released(freed=freed)
 
 

@@ -13,6 +13,7 @@ A provider that was created by name has no reporter yet (`reported` is None): al
 """
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -22,6 +23,9 @@ from placement_worker.core.ledger import ProviderBook
 
 # How many kept inventories an answer to a report names.
 NAMED_MAX = 100
+
+# The values of an inventory without its usage, in the order of `ReportedInventory` and of the table's columns.
+limit_values = attrgetter(*ReportedInventory.__struct_fields__)
 
 Reported = Mapping[str, ReportedInventory | None]
 
@@ -52,16 +56,7 @@ def differing(
 
 def limits_of(inventory: InventoryState | None) -> ReportedInventory | None:
     """The inventory without its usage, as reports have it."""
-    if inventory is None:
-        return None
-    return ReportedInventory(
-        total=inventory.total,
-        reserved=inventory.reserved,
-        min_unit=inventory.min_unit,
-        max_unit=inventory.max_unit,
-        step_size=inventory.step_size,
-        allocation_ratio=inventory.allocation_ratio,
-    )
+    return None if inventory is None else ReportedInventory(*limit_values(inventory))
 
 
 def kept_inventories(book: ProviderBook) -> Iterator[KeptInventory]:

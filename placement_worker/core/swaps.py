@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 
+from msgspec import structs
+
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import GroupRefused, NotAllowed, SwapClaim
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
@@ -254,14 +256,11 @@ def _hand_over(
     row = consumer.row
     # On the host where the instance stays, the instance alone counts: it is one consumer and one member there.
     has_place = _takes_all(order) or not lives_on(row, order.share.host)
-    after = Consumer(
+    after = structs.replace(
+        row,
         id=heir.row.id,
         type=order.heir.type,
-        project=row.project,
-        user=row.user,
-        cell=row.cell,
         generation=heir.row.generation + 1,
-        attempt=row.attempt,
         host=row.host if has_place else None,
         group=row.group if has_place else None,
     )
@@ -274,12 +273,8 @@ def _move(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, wanted:
     is_elsewhere = _is_elsewhere(draft, order, wanted)
     draft.ended(row.id, row.attempt)
     draft.claimed(row.id, order.attempt)
-    moved = Consumer(
-        id=row.id,
-        type=row.type,
-        project=row.project,
-        user=row.user,
-        cell=row.cell,
+    moved = structs.replace(
+        row,
         generation=max(row.generation + 1, order.attempt) + is_elsewhere,
         attempt=order.attempt,
         host=order.share.host,

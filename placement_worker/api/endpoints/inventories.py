@@ -215,11 +215,5 @@ def _one(
 
 
 def _row(inventory: ReportedInventory | InventoryState) -> dict[str, object]:
-    return {
-        "total": inventory.total,
-        "reserved": inventory.reserved,
-        "min_unit": inventory.min_unit,
-        "max_unit": inventory.max_unit,
-        "step_size": inventory.step_size,
-        "allocation_ratio": inventory.allocation_ratio,
-    }
+    # Without the usage.
+    return {name: getattr(inventory, name) for name in ReportedInventory.__struct_fields__}

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from msgspec import structs
+
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import Holder, ReleaseClaim, ResourceAmount, SwapClaim
 from placement_worker.core.capacity import SavedUsage, UsageDraft
@@ -206,17 +208,7 @@ class LedgerDraft:
             consumer.is_gone = True
             return
         self.ended(row.id, row.attempt)
-        ended = Consumer(
-            id=row.id,
-            type=row.type,
-            project=row.project,
-            user=row.user,
-            cell=row.cell,
-            generation=row.generation,
-            attempt=row.attempt,
-            ended_at=now,
-        )
-        self.write(consumer, ended, ())
+        self.write(consumer, ended_row(row, row.attempt, now), ())
 
     def saved(self, claims: Sequence[ClaimOrder]) -> "Saved":
         """A copy of everything that these claims or swaps may change in the draft: `restore` undoes them by it."""
@@ -279,6 +271,11 @@ class LedgerDraft:
             joined=tuple(groups.joined) if groups else (),
             left=tuple(groups.left) if groups else (),
         )
+
+
+def ended_row(row: Consumer, attempt: int, now: datetime) -> Consumer:
+    """The row of a consumer whose attempt has ended: it has no host, and is in no group."""
+    return structs.replace(row, attempt=attempt, ended_at=now, host=None, group=None)
 
 
 def consumers_of(order: ClaimOrder) -> tuple[ConsumerId, ...]:

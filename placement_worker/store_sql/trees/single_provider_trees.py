@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 from bus.clock import now
 from bus.errors import Bug
 from bus.message import ProviderId
-from bus.messages.placement import InventoryState
 from bus.sql import (
     PostgresTransaction,
     SqliteTransaction,
@@ -25,6 +24,7 @@ from bus.sql import (
     moment_text,
 )
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
+from placement_worker.core.reported_inventories import limit_values
 from placement_worker.store_sql import log
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.store_sql.trees.forest import LockedTrees
@@ -141,14 +141,7 @@ def _counters(tree: TreeBook, locked: LockedTrees, changed: frozenset[ProviderId
 def _stocks(number: int, old: ProviderBook, new: ProviderBook, vocabulary: CachedVocabulary) -> Iterator[Row]:
     for name, stock in new.inventories.items():
         if stock != old.inventories[name]:
-            yield (*_amounts(stock), number, vocabulary.classes.ids[name])
-
-
-def _amounts(stock: InventoryState) -> Row:
-    return (
-        *(stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size),
-        stock.allocation_ratio,
-    )
+            yield (*limit_values(stock), number, vocabulary.classes.ids[name])
 
 
 async def _write_on_postgresql(transaction: PostgresTransaction, written: _Written) -> None:

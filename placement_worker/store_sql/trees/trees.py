@@ -11,6 +11,7 @@ from bus.message import ProviderId
 from bus.messages.placement import ProviderGone
 from bus.sql import among, is_duplicate
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
+from placement_worker.core.reported_inventories import limit_values
 from placement_worker.store_sql import log
 from placement_worker.store_sql.custom_names import revive
 from placement_worker.store_sql.driver_rows import NOTHING, encode_amounts
@@ -271,16 +272,7 @@ def _inventory_rows(
     vocabulary: CachedVocabulary, books: Iterable[tuple[int, ProviderBook]]
 ) -> set[tuple[Any, ...]]:
     return {
-        (
-            number,
-            vocabulary.classes.ids[name],
-            inventory.total,
-            inventory.reserved,
-            inventory.min_unit,
-            inventory.max_unit,
-            inventory.step_size,
-            inventory.allocation_ratio,
-        )
+        (number, vocabulary.classes.ids[name], *limit_values(inventory))
         for number, book in books
         for name, inventory in book.inventories.items()
     }
