@@ -13,10 +13,13 @@ SavedUsage = tuple[int, dict[str, int], int, bool]
 
 
 def limits_in(inventories: Mapping[str, InventoryState]) -> dict[str, InventoryLimits]:
-    return {
-        resource: InventoryLimits(capacity_of(each), each.min_unit, each.max_unit, each.step_size)
-        for resource, each in inventories.items()
-    }
+    return {resource: _limits_of(inventory) for resource, inventory in inventories.items()}
+
+
+def _limits_of(inventory: InventoryState) -> InventoryLimits:
+    return InventoryLimits(
+        capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size
+    )
 
 
 def used_in(inventories: Mapping[str, InventoryState]) -> dict[str, int]:
