@@ -140,3 +140,21 @@ def test_providers_missing_in_a_full_read_are_deleted() -> None:
 
     assert [state.id for state in replica] == [NIC]
     assert replica.index.row_of(HOST) is None
+
+
+def test_a_usage_that_was_not_read_yet_is_not_written_over_a_later_state() -> None:
+    replica = told(a_host())
+    assert replica.use([the_usage(2, used=3)])
+
+    replica.merge([a_host(revision=3, used=1, shape=2)])
+
+    assert used(replica) == (1, 1)
+
+
+def test_a_usage_that_came_before_its_state_is_in_it() -> None:
+    replica = ProviderReplica()
+    assert not replica.use([the_usage(4, used=3, base=2)])
+
+    replica.merge([a_host(revision=2, used=1)])
+
+    assert used(replica) == (3, 3)
