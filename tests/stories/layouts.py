@@ -17,16 +17,29 @@ from tests.contracts.stage import CELLS, declared
 
 APART = ", a broker a cell"
 SERVERS = (pytest.mark.rabbitmq, pytest.mark.postgresql)
+ALL_IN_MEMORY = ("memory", "memory")
+ON_SQLITE = pytest.param("memory", "sqlite", marks=pytest.mark.proof)
+IN_MEMORY_APART = pytest.param(f"memory{APART}", "memory", marks=pytest.mark.proof)
+ON_SERVERS = pytest.param("rabbitmq", "postgresql", marks=SERVERS)
 STAGES = pytest.mark.parametrize(
     ("bus", "books"),
     [
-        ("memory", "memory"),
-        pytest.param("memory", "sqlite", marks=pytest.mark.proof),
-        pytest.param(f"memory{APART}", "memory", marks=pytest.mark.proof),
-        pytest.param("rabbitmq", "postgresql", marks=SERVERS),
+        ALL_IN_MEMORY,
+        ON_SQLITE,
+        IN_MEMORY_APART,
+        ON_SERVERS,
         pytest.param(f"rabbitmq{APART}", "postgresql", marks=(*SERVERS, pytest.mark.proof)),
     ],
 )
+# For stories that are about one level only, or that have only one cell.
+ONE_BROKER = pytest.mark.parametrize(("bus", "books"), [ALL_IN_MEMORY, ON_SQLITE, ON_SERVERS])
+# For stories that would prove nothing new on real servers.
+IN_MEMORY = pytest.mark.parametrize(("bus", "books"), [ALL_IN_MEMORY, ON_SQLITE, IN_MEMORY_APART])
+# For stories whose rooms' SQL is tested elsewhere.
+BOTH = pytest.mark.parametrize(("bus", "books"), [ALL_IN_MEMORY, ON_SERVERS])
+# For stories about SQL.
+EMBEDDED = pytest.mark.parametrize(("bus", "books"), [("memory", "sqlite")])
+SQL_STAGES = pytest.mark.parametrize(("bus", "books"), [("memory", "sqlite"), ON_SERVERS])
 BACKENDS_APART = pytest.mark.parametrize(
     ("bus", "books"),
     [

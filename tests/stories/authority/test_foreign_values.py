@@ -31,7 +31,7 @@ from tests.contracts.memory_under_test import topology_rights
 from tests.contracts.stage import CELLS, send
 from tests.identity_fields import as_of_now, leaves_of, without_options
 from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, host_id, instance_of, wait_until
-from tests.stories.layouts import one_broker_with_users
+from tests.stories.layouts import ONE_BROKER, one_broker_with_users
 from tests.stories.scheduling.test_applications import until_fed
 from tests.unit.examples import EXAMPLES
 
@@ -39,14 +39,6 @@ pytestmark = pytest.mark.asyncio
 
 OWN, THEIR_CELL = "c1", "c2"
 ATTACKERS = (user_of("conductor", OWN), user_of("compute", OWN), SHOP.user)
-STAGES = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 # An attacker may know what the bank's instance is called, and by which attempts it is claimed now and next.
 ATTEMPTS = (1, 2)
 BANKS_GROUP = GroupId(UUID(int=4711))
@@ -262,7 +254,7 @@ async def until_all_is_read(setup: Cloud, number: int) -> None:
     await setup.until_current()
 
 
-@STAGES
+@ONE_BROKER
 async def test_no_message_with_a_foreign_value_changes_anything_of_anothers(bus: str, books: str) -> None:
     async with two_projects(bus, books) as setup:
         bank = await a_bank(setup)

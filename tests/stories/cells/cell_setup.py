@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid5
 
-import pytest
 from msgspec import structs
 
 from bus.broker import Broker
@@ -84,15 +83,6 @@ IMPATIENT = BusSettings(
 
 CONDUCTING = ConductorSettings(
     attempt_timeout_s=60, poll_ms=5, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4
-)
-
-STAGES = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
 )
 
 

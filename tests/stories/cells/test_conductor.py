@@ -13,7 +13,6 @@ from tests.stories.cells.cell_setup import (
     BUILD,
     FAIL,
     SILENT,
-    STAGES,
     CellSetup,
     cell_setup,
     destroyed,
@@ -22,11 +21,12 @@ from tests.stories.cells.cell_setup import (
     removal,
     spawned,
 )
+from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
 
 
-@STAGES
+@ONE_BROKER
 async def test_an_instance_that_is_placed_becomes_active(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         await setup.hosts(h1=BUILD)
@@ -39,7 +39,7 @@ async def test_an_instance_that_is_placed_becomes_active(bus: str, books: str) -
         assert await setup.used() == {"h1": 1}
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_host_that_fails_leads_to_the_alternate(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         await setup.hosts(h1=FAIL, h2=BUILD)
@@ -53,7 +53,7 @@ async def test_a_host_that_fails_leads_to_the_alternate(bus: str, books: str) ->
         assert await setup.used() == {"h1": 0, "h2": 1}
 
 
-@STAGES
+@ONE_BROKER
 async def test_an_alternate_that_only_grew_since_it_was_chosen_is_taken_and_one_with_another_trait_is_not(
     bus: str, books: str
 ) -> None:
@@ -73,7 +73,7 @@ async def test_an_alternate_that_only_grew_since_it_was_chosen_is_taken_and_one_
         await setup.until_used(h1=0, h2=0, h3=1)
 
 
-@STAGES
+@ONE_BROKER
 async def test_without_a_remaining_alternate_every_reason_is_reported_and_nothing_is_held(
     bus: str, books: str
 ) -> None:
@@ -92,7 +92,7 @@ async def test_without_a_remaining_alternate_every_reason_is_reported_and_nothin
         await setup.until_used(h1=0, h2=4, h3=0)
 
 
-@STAGES
+@ONE_BROKER
 async def test_the_share_of_a_silent_host_is_held_until_it_has_destroyed(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         await setup.hosts(h1=SILENT, h2=BUILD)
@@ -119,7 +119,7 @@ async def test_the_share_of_a_silent_host_is_held_until_it_has_destroyed(bus: st
         assert {(each.attempt, each.host) for each in setup.computes.destroys} == {(1, provider("h1"))}
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_silent_host_without_alternates_keeps_the_share_and_the_request_ends(
     bus: str, books: str
 ) -> None:
@@ -141,7 +141,7 @@ async def test_a_silent_host_without_alternates_keeps_the_share_and_the_request_
         assert setup.ends(order) == ["error"]
 
 
-@STAGES
+@ONE_BROKER
 async def test_due_rows_are_handled_although_the_clock_was_set_back(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         before, after = order_for(1, "h1"), order_for(2, "h1")
@@ -165,7 +165,7 @@ async def another_leaves_due(setup: CellSetup, order: PlaceInCell) -> None:
         await tx.save([row], [], [])
 
 
-@STAGES
+@ONE_BROKER
 async def test_an_instance_removed_before_it_is_placed_is_never_built(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         await setup.hosts(h1=BUILD)
@@ -180,7 +180,7 @@ async def test_an_instance_removed_before_it_is_placed_is_never_built(bus: str, 
         assert setup.computes.spawns == []
 
 
-@STAGES
+@ONE_BROKER
 async def test_an_instance_removed_during_its_build_is_destroyed_first(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         await setup.hosts(h1=SILENT)
@@ -199,7 +199,7 @@ async def test_an_instance_removed_during_its_build_is_destroyed_first(bus: str,
         assert setup.ends(order) == ["deleted"]
 
 
-@STAGES
+@ONE_BROKER
 async def test_an_active_instance_is_removed(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         await setup.hosts(h1=BUILD)
@@ -215,7 +215,7 @@ async def test_an_active_instance_is_removed(bus: str, books: str) -> None:
         assert setup.ends(order) == ["active", "deleted"]
 
 
-@STAGES
+@ONE_BROKER
 async def test_every_message_sent_three_times_takes_effect_once(bus: str, books: str) -> None:
     async with cell_setup(bus, books) as setup:
         await setup.hosts(h1=FAIL, h2=BUILD)

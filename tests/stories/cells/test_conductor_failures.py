@@ -18,7 +18,6 @@ from tests.stories.cells.cell_setup import (
     FAIL,
     IMPATIENT,
     SILENT,
-    STAGES,
     cell_setup,
     conducting,
     order_for,
@@ -26,11 +25,12 @@ from tests.stories.cells.cell_setup import (
     removal,
     running,
 )
+from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
 
 
-@STAGES
+@ONE_BROKER
 async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: str, books: str) -> None:
     async with cell_setup(bus, books, conductor=IMPATIENT) as setup:
         await setup.hosts(h1=FAIL, h2=BUILD)
@@ -63,7 +63,7 @@ async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: st
         await again.close()
 
 
-@STAGES
+@ONE_BROKER
 async def test_messages_of_a_conductor_that_dies_between_commit_and_publish_are_sent_by_another(
     bus: str, books: str
 ) -> None:
@@ -95,7 +95,7 @@ async def test_messages_of_a_conductor_that_dies_between_commit_and_publish_are_
         }
 
 
-@STAGES
+@ONE_BROKER
 async def test_rows_whose_conductor_died_are_taken_over_by_another_when_their_time_is_up(
     bus: str, books: str
 ) -> None:
@@ -138,7 +138,7 @@ async def test_rows_whose_conductor_died_are_taken_over_by_another_when_their_ti
         assert [setup.ends(order) for order in (swapping, silent)] == [["active"], ["active"]]
 
 
-@STAGES
+@ONE_BROKER
 async def test_two_conductors_of_one_cell_do_everything_once_between_them(bus: str, books: str) -> None:
     """They take turns at the queue: the answer about an order of one may come to the other."""
     async with cell_setup(bus, books) as setup:

@@ -43,9 +43,8 @@ from tests.stories.cells.cell_setup import (
     removal,
     running,
 )
-from tests.stories.cells.cell_setup import STAGES as STAGES_OF_A_CELL
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import ONE_BROKER, STAGES
 from tests.stories.scheduling.test_scheduler_nested import PRETENDING
 
 pytestmark = pytest.mark.asyncio
@@ -91,7 +90,7 @@ async def conducting(setup: CellSetup, clock_s: HeldSeconds) -> AsyncIterator[Pe
         yield watching
 
 
-@STAGES_OF_A_CELL
+@ONE_BROKER
 async def test_with_no_scheduler_a_boot_on_a_host_that_fell_silent_takes_its_alternate(
     bus: str, books: str
 ) -> None:
@@ -124,7 +123,7 @@ def the_word(name: str, mode: HostMode, number: int) -> SetHostInCell:
     )
 
 
-@STAGES_OF_A_CELL
+@ONE_BROKER
 async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_keeps_only_its_own(
     bus: str, books: str
 ) -> None:

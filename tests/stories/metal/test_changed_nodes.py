@@ -34,19 +34,10 @@ from ironic_sync.core.rows import NodeRow
 from tests.contracts.stage import SETTINGS, until
 from tests.ironic_clients.nodes import create, delete
 from tests.stories.cloud import wait_until
+from tests.stories.layouts import ONE_BROKER
 from tests.stories.metal.test_nodes import QUICK, NodesSetup, nodes_setup
 
-pytestmark = [
-    pytest.mark.asyncio,
-    pytest.mark.parametrize(
-        ("bus", "books"),
-        [
-            ("memory", "memory"),
-            ("memory", "sqlite"),
-            pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-        ],
-    ),
-]
+pytestmark = [pytest.mark.asyncio, ONE_BROKER]
 
 BY_RACK = CellMap(groups={"rack1": "c1", "rack2": "c2"})
 SWEEPS = structs.replace(QUICK, sweep_s=0.3)

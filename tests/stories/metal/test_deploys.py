@@ -45,11 +45,11 @@ from tests.contracts.stage import CELLS, SETTINGS
 from tests.ironic_clients.nodes import delete
 from tests.ironic_clock import LONG_S, IronicClock
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
-from tests.stories.layouts import APART, STAGES
+from tests.stories.layouts import ALL_IN_MEMORY, IN_MEMORY_APART, STAGES
 
 pytestmark = pytest.mark.asyncio
 
-IN_MEMORY = pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), (f"memory{APART}", "memory")])
+IN_MEMORY = pytest.mark.parametrize(("bus", "books"), [ALL_IN_MEMORY, IN_MEMORY_APART])
 
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 IMAGE = Image(source="http://images/debian", checksum="0a1b")

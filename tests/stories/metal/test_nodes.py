@@ -32,18 +32,9 @@ from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.ironic_clients.nodes import delete
 from tests.stories.cloud import Cloud, cloud, wait_until
+from tests.stories.layouts import ONE_BROKER
 
-pytestmark = [
-    pytest.mark.asyncio,
-    pytest.mark.parametrize(
-        ("bus", "books"),
-        [
-            ("memory", "memory"),
-            ("memory", "sqlite"),
-            pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-        ],
-    ),
-]
+pytestmark = [pytest.mark.asyncio, ONE_BROKER]
 
 USUAL_INBOX = Inbox(creates_exchange=True)
 CELLS_OF_NODES = CellMap(default="c1")

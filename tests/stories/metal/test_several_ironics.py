@@ -20,12 +20,13 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.stories.cloud import wait_until
+from tests.stories.layouts import ALL_IN_MEMORY, ON_SQLITE
 from tests.stories.metal.test_nodes import QUICK, NodesSetup, nodes_setup
 from tests.unit.ironic.deploys import OURS, an_order
 
 pytestmark = [
     pytest.mark.asyncio,
-    pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("memory", "sqlite")]),
+    pytest.mark.parametrize(("bus", "books"), [ALL_IN_MEMORY, ON_SQLITE]),
 ]
 
 # Sweeps are frequent: a node that its daemon misses would be removed at once, since few are missing.

@@ -22,7 +22,7 @@ from bus.messages.planning import AskDrain, DrainFound
 from compute_sim.laboratory.faults import FailsToBuild, FailsToReceive, FaultScript
 from compute_sim.laboratory.hosts import HostSize
 from tests.stories.cloud import a_build, instance_of, wait_until
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_moves import SMALL, Movers, movers
 from tests.stories.moves.test_moves_fail import down, script
 
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.asyncio
 GROUP = GroupId(UUID(int=77))
 # The memory that a host gives to instances.
 LARGE_MB = HostSize().ram_mb - HostSize().ram_mb_reserved
-EMBEDDED = pytest.mark.parametrize(("bus", "books"), [("memory", "sqlite")])
 
 
 class Members:

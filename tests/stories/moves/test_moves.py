@@ -24,7 +24,7 @@ from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.scheduling.test_scheduler_host_facts import a_cell
 
 pytestmark = pytest.mark.asyncio
@@ -140,7 +140,7 @@ async def test_a_resize_in_place_counts_the_larger_size_once(bus: str, books: st
         await here.until_used(h1=1, h2=0)
 
 
-@pytest.mark.parametrize(("bus", "books"), [("memory", "sqlite")])
+@EMBEDDED
 async def test_a_resize_in_place_that_only_fits_without_its_present_share_is_granted(
     bus: str, books: str
 ) -> None:

@@ -30,19 +30,12 @@ from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import cloud, wait_until
+from tests.stories.layouts import BOTH, EMBEDDED
 from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
 from tests.stories.scheduling.test_scheduler_nested import CONDUCTING, PRETENDING
 
 pytestmark = pytest.mark.asyncio
 
-EMBEDDED = pytest.mark.parametrize(("bus", "books"), [("memory", "sqlite")])
-REAL_TOO = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 # Longer than any story.
 NEVER_MS = 3_600_000.0
 KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate")
@@ -52,7 +45,7 @@ def script(*faults: Fault) -> FaultScript:
     return FaultScript(spawn_ms=5, receive_ms=5, stop_ms=5, start_ms=5, faults=faults)
 
 
-@REAL_TOO
+@BOTH
 async def test_the_host_that_cannot_receive_it_costs_an_alternate(bus: str, books: str) -> None:
     fault = FailsToReceive(hosts=("h2",), reason="no room for its disk")
     async with movers(bus, books, "h1", "h2", "h3", script=script(fault), wide="h2") as here:
@@ -166,7 +159,7 @@ async def until_empty(here: Movers) -> None:
     await wait_until(is_so, "the hosts are empty")
 
 
-@REAL_TOO
+@BOTH
 async def test_of_confirm_and_revert_at_once_one_wins_and_the_other_gets_its_reason(
     bus: str, books: str
 ) -> None:
@@ -238,7 +231,7 @@ async def hosts_of_held_time(
             yield Movers(setup), drivers
 
 
-@REAL_TOO
+@BOTH
 async def test_an_evacuated_host_holds_its_share_until_it_returns_and_cleans_up(bus: str, books: str) -> None:
     held = HeldClock()
     async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):
@@ -254,7 +247,7 @@ async def test_an_evacuated_host_holds_its_share_until_it_returns_and_cleans_up(
         await here.until_used(h1=0, h2=1)
 
 
-@REAL_TOO
+@BOTH
 async def test_a_move_is_not_reverted_while_its_first_host_is_down(bus: str, books: str) -> None:
     async with movers(bus, books, "h1", "h2") as here:
         instance = await here.booted()

@@ -38,10 +38,10 @@ from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_groups_move import GROUP
 from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
-from tests.stories.moves.test_moves_fail import EMBEDDED, down
+from tests.stories.moves.test_moves_fail import down
 from tests.stories.scheduling.test_scheduler_host_facts import a_cell
 
 pytestmark = pytest.mark.asyncio

@@ -16,11 +16,10 @@ from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Wo
 from compute_sim.laboratory.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
 from tests.contracts.stage import until
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
+from tests.stories.layouts import BOTH, EMBEDDED
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.moves.test_moves_fail import (
-    EMBEDDED,
     NEVER_MS,
-    REAL_TOO,
     SILENT,
     down,
     hosts_of_held_time,
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.asyncio
 SECOND, THIRD = RequestId(UUID(int=1001)), RequestId(UUID(int=1002))
 
 
-@REAL_TOO
+@BOTH
 async def test_the_host_that_cannot_build_it_costs_an_alternate(bus: str, books: str) -> None:
     fault = FailsToBuild(hosts=("h2",), reason="no such image")
     async with movers(bus, books, "h1", "h2", "h3", script=script(fault), wide="h2") as here:
@@ -47,7 +46,7 @@ async def test_the_host_that_cannot_build_it_costs_an_alternate(bus: str, books:
         await here.until_used(h1=0, h2=0, h3=1)
 
 
-@REAL_TOO
+@BOTH
 async def test_when_no_host_builds_it_it_is_offloaded_again_and_may_be_unshelved_later(
     bus: str, books: str
 ) -> None:
@@ -106,7 +105,7 @@ async def test_without_a_host_it_stays_offloaded_and_the_reason_is_told(bus: str
         assert told.state == "offloaded"
 
 
-@REAL_TOO
+@BOTH
 async def test_a_delete_while_it_is_offloaded_leaves_nothing(bus: str, books: str) -> None:
     async with movers(bus, books, "h1", script=script(StopsSlowly(stop_ms=NEVER_MS))) as here:
         instance = await here.booted()
@@ -117,7 +116,7 @@ async def test_a_delete_while_it_is_offloaded_leaves_nothing(bus: str, books: st
         await until_empty(here)
 
 
-@REAL_TOO
+@BOTH
 async def test_of_unshelve_and_delete_at_once_nothing_is_left(bus: str, books: str) -> None:
     async with movers(bus, books, "h1", "h2", script=script()) as here:
         instance = await here.booted()
@@ -132,7 +131,7 @@ async def test_of_unshelve_and_delete_at_once_nothing_is_left(bus: str, books: s
         await until_empty(here)
 
 
-@REAL_TOO
+@BOTH
 async def test_a_host_that_is_silent_about_an_offload_keeps_the_share_until_it_answers(
     bus: str, books: str
 ) -> None:
@@ -185,7 +184,7 @@ async def silent_before_it_tells_of_the_destroy(
         yield here, instance
 
 
-@REAL_TOO
+@BOTH
 async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_returns(
     bus: str, books: str
 ) -> None:
@@ -199,7 +198,7 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
         assert (await here.until(instance, "active", "done")).host == "h2"
 
 
-@REAL_TOO
+@BOTH
 async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_is_dead(
     bus: str, books: str
 ) -> None:
@@ -210,7 +209,7 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
         await here.until_used(h1=0, h2=0)
 
 
-@REAL_TOO
+@BOTH
 async def test_a_shelved_instance_of_a_lost_host_is_evacuated_and_runs(bus: str, books: str) -> None:
     held = HeldClock()
     async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):

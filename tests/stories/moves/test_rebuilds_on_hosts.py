@@ -19,9 +19,9 @@ from bus.messages.hosts import SetHost
 from compute_sim.laboratory.faults import BuildsSlowly, FailsToBuild
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import wait_until
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import BOTH, STAGES
 from tests.stories.moves.test_moves import Movers, movers
-from tests.stories.moves.test_moves_fail import NEVER_MS, REAL_TOO, SILENT, down, hosts_of_held_time
+from tests.stories.moves.test_moves_fail import NEVER_MS, SILENT, down, hosts_of_held_time
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,7 +71,7 @@ async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_cha
         await here.until_used(h1=0, h2=0)
 
 
-@REAL_TOO
+@BOTH
 async def test_a_rebuild_that_fails_says_why_keeps_its_host_and_can_be_asked_again(
     bus: str, books: str
 ) -> None:
@@ -94,7 +94,7 @@ async def test_a_rebuild_that_fails_says_why_keeps_its_host_and_can_be_asked_aga
         await here.until_used(h1=1, h2=0)
 
 
-@REAL_TOO
+@BOTH
 async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_ended(
     bus: str, books: str
 ) -> None:
@@ -121,7 +121,7 @@ async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_en
         await here.until_used(h1=1, h2=0)
 
 
-@REAL_TOO
+@BOTH
 async def test_a_delete_in_the_middle_of_a_rebuild_leaves_nothing_on_the_host(bus: str, books: str) -> None:
     held, slow = HeldClock(), BuildsSlowly(hosts=("h1",), spawn_ms=NEVER_MS, after_s=10)
     async with hosts_of_held_time(bus, books, held, slow) as (here, (driver, _)):

@@ -27,22 +27,10 @@ from bus.messages.hosts import NODE, AskHosts, HostFacts, HostsFound, HostsRepor
 from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
-from tests.stories.layouts import APART, STAGES
+from tests.stories.layouts import IN_MEMORY, STAGES
 
 pytestmark = pytest.mark.asyncio
 
-IN_MEMORY = pytest.mark.parametrize(
-    ("bus", "books"), [("memory", "memory"), ("memory", "sqlite"), (f"memory{APART}", "memory")]
-)
-BACKENDS = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        (f"memory{APART}", "memory"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 NORTH, SOUTH = AggregateId(UUID(int=1)), AggregateId(UUID(int=2))
 
 
@@ -149,7 +137,7 @@ async def test_hosts_of_one_daemon_in_two_zones_are_booted_by_zone(bus: str, boo
         assert await zones(setup) == {"a1": "cellar", "a2": "south", "a3": "cellar"}
 
 
-@BACKENDS
+@STAGES
 async def test_nodes_of_one_daemon_follow_the_overrides_of_their_own_aggregates(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await add_nodes(setup, "a1", "a2")
@@ -339,7 +327,7 @@ ONE_BATCH = structs.replace(QUICK, batches_in_flight=1)
 MEANWHILE_S = 0.5
 
 
-@BACKENDS
+@STAGES
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -46,21 +46,13 @@ from tests.stories.cloud import (
     instance_of,
     wait_until,
 )
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import SQL_STAGES, STAGES
 from tests.stories.scheduling.test_server_groups import GROUP, OTHER
 
 pytestmark = pytest.mark.asyncio
 
 # The id of no provider: a claim on it is never granted.
 NOWHERE = ProviderId(UUID(int=0))
-
-REAL = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 
 
 def all_of(number: int, count: int, **fields: object) -> BuildInstance:
@@ -106,7 +98,7 @@ async def claim_some(setup: Cloud, host: str, vcpus: int) -> None:
     assert answer.verdict == Claimed()
 
 
-@REAL
+@SQL_STAGES
 async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         for number in range(20):

@@ -56,18 +56,11 @@ from tests.stories.cloud import (
     host_id,
     instance_of,
 )
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scheduling.test_all_or_nothing import until_all
 
 pytestmark = pytest.mark.asyncio
 
-BOTH = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 ON_GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
 ON_SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
 VM = Flavor(name="vm", vcpus=2, ram_mb=1024, root_gb=1)

@@ -25,14 +25,10 @@ from scheduler_worker.core.instances.placing import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.contracts.stage import dead_letters, station
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, wait_until
-from tests.stories.layouts import APART, STAGES
+from tests.stories.layouts import IN_MEMORY, STAGES
 
 pytestmark = pytest.mark.asyncio
 
-# The first story covers how real servers treat a feed; the others run in memory.
-IN_MEMORY = pytest.mark.parametrize(
-    ("bus", "books"), [("memory", "memory"), ("memory", "sqlite"), (f"memory{APART}", "memory")]
-)
 WHOLE_LIFE = ["build.accepted", "instance.placed", "instance.active", "instance.deleted"]
 
 

@@ -41,17 +41,10 @@ from bus.messages.placement import (
 )
 from bus.workers.station import Station
 from tests.stories.cloud import NAMES, Cloud, a_build, cloud, host_id, instance_of
+from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
 
-BACKENDS = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 
 FLAVOR = Flavor(name="two", vcpus=2, ram_mb=1024, root_gb=1)
 HELD = {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 1}
@@ -205,7 +198,7 @@ async def each_holds_its_share_on_its_host(
         assert others <= (nodes if host in numa else {host_id(host)}), host
 
 
-@BACKENDS
+@ONE_BROKER
 async def test_one_flavor_is_booted_on_flat_hosts_and_numa_trees_while_a_third_is_reshaped(
     bus: str, books: str
 ) -> None:

@@ -10,20 +10,13 @@ from bus.messages.build import DeleteInstance, Flavor, InstanceState, JoinedGrou
 from bus.messages.groups import CreateGroup, GroupsFound
 from compute_sim.laboratory.faults import FailsToBuild, FaultScript
 from tests.stories.cloud import a_build, instance_of, wait_until
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import SQL_STAGES, STAGES
 from tests.stories.moves.test_moves import Movers, movers
 
 pytestmark = pytest.mark.asyncio
 
 APART = GroupId(UUID(int=77))
 SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
-LARGE = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 
 
 def failing(**fields: object) -> FaultScript:
@@ -48,7 +41,7 @@ async def all_ended(here: Movers, number: int, count: int) -> list[InstanceState
     return found
 
 
-@LARGE
+@SQL_STAGES
 async def test_fifty_that_must_be_apart_are_all_built_though_a_third_of_the_builds_fail(
     bus: str, books: str
 ) -> None:

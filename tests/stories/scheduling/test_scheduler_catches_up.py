@@ -52,17 +52,10 @@ from tests.stories.cloud import (
     instance_of,
     wait_until,
 )
+from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
 
-STAGES = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 LONG_AGO, FAR_AHEAD = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 HUGE = structs.replace(SMALL, vcpus=500)
 
@@ -191,7 +184,7 @@ async def the_end_of(setup: Cloud, number: int, **fields: object) -> InstanceSta
     return await setup.until_state(instance_of(build), "active", "error")
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_refusal_costs_one_question_for_the_changes_and_no_full_read(bus: str, books: str) -> None:
     reads = ReadCounter()
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
@@ -208,7 +201,7 @@ async def test_a_refusal_costs_one_question_for_the_changes_and_no_full_read(bus
         assert reads.full == all_read
 
 
-@STAGES
+@ONE_BROKER
 async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_refusal(
     bus: str, books: str
 ) -> None:
@@ -222,7 +215,7 @@ async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_
             assert (state.state, state.no_valid_host, state.refusals) == ("active", None, ())
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_gap_in_the_feed_is_filled_from_the_log(bus: str, books: str) -> None:
     reads = ReadCounter()
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
@@ -238,7 +231,7 @@ async def test_a_gap_in_the_feed_is_filled_from_the_log(bus: str, books: str) ->
         assert reads.full == all_read
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement():
         station = Station(setup.client.consuming.broker, "away", settings=SETTINGS, asks=True)
@@ -268,7 +261,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
             assert len(picture.trees.internals()) == 3
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, books: str) -> None:
     reads, patient = ReadCounter(), structs.replace(QUICK, verify_every_s=0.2)
     async with cloud(bus, books) as setup:
@@ -286,7 +279,7 @@ async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, b
             assert (await the_end_of(setup, 2, flavor=structs.replace(SMALL, vcpus=4))).state == "active"
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period(
     bus: str, books: str
 ) -> None:
@@ -350,7 +343,7 @@ def its_number_is_of_another(host: ProviderState) -> ProvidersChanged:
 LIE = LogPosition(term=999, position=1)
 
 
-@STAGES
+@ONE_BROKER
 @pytest.mark.parametrize(
     "lie",
     [
@@ -401,7 +394,7 @@ def free_on_one_host(picture: Picture) -> int:
     return int(stock.free[rows[0]]) if rows and stock is not None else -1
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_complete_picture_is_not_read_again_however_often_it_is_compared(
     bus: str, books: str
 ) -> None:

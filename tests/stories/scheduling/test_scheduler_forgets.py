@@ -16,17 +16,10 @@ from bus.topology import API
 from scheduler_worker.store import HostQuery
 from tests.contracts.stage import send, until
 from tests.stories.cloud import QUICK, a_build, cloud, host_id, instance_of, wait_until
+from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
 
-STAGES = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 DAY = timedelta(days=1)
 
 
@@ -40,7 +33,7 @@ class Calendar:
         return datetime.now(UTC) + self.ahead
 
 
-@STAGES
+@ONE_BROKER
 async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before(
     bus: str, books: str
 ) -> None:
@@ -72,7 +65,7 @@ async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before
         assert state.state == "active"
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_only_silent_is_not(
     bus: str, books: str
 ) -> None:
@@ -116,7 +109,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
         assert back.setting.mode == "up"
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_request_that_was_sent_too_long_ago_is_refused_and_builds_nothing(
     bus: str, books: str
 ) -> None:

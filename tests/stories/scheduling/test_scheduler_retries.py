@@ -31,17 +31,10 @@ from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTrans
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, a_host, cloud, instance_of, is_claim
+from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
 
-STAGES = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 OVERTAKING_S_MAX = 0.5
 
 
@@ -133,7 +126,7 @@ def moving(setup: Cloud, name: str, vcpu: int) -> InterferingAlways:
     )
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_shape_that_moves_whenever_it_is_claimed_costs_its_retries_and_the_next_host_wins(
     bus: str, books: str
 ) -> None:
@@ -152,7 +145,7 @@ async def test_a_shape_that_moves_whenever_it_is_claimed_costs_its_retries_and_t
             assert interfering.verdicts == [ShapeMoved] * QUICK.shape_tries_max + [Claimed]
 
 
-@STAGES
+@ONE_BROKER
 async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: str, books: str) -> None:
     few = structs.replace(QUICK, shape_tries_max=2, claims_max=5)
     async with cloud(bus, books) as setup, setup.placement():
@@ -171,7 +164,7 @@ async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: st
             await setup.until_used(h1=0)
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_request_that_kept_its_host_has_alternates(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement():
         await setup.add_host("h1", vcpu=100)
@@ -191,7 +184,7 @@ async def test_a_request_that_kept_its_host_has_alternates(bus: str, books: str)
             assert len({each.name for each in order.alternates} - {"h1"}) == 2
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement():
         await setup.add_host("h1", vcpu=100)
@@ -215,7 +208,7 @@ async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: 
             assert moving_away.verdicts == [NotAllowed, Claimed]
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_request_moved_to_an_alternate_has_other_alternates_than_the_full_host(
     bus: str, books: str
 ) -> None:
@@ -237,7 +230,7 @@ async def test_a_request_moved_to_an_alternate_has_other_alternates_than_the_ful
             assert sorted(names) == ["h2", "h3", "h4"]
 
 
-@STAGES
+@ONE_BROKER
 async def test_alternates_are_hosts_of_the_same_cell_or_there_are_none(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement():
         await setup.add_host("h1", "c1", vcpu=100)
@@ -255,7 +248,7 @@ async def test_alternates_are_hosts_of_the_same_cell_or_there_are_none(bus: str,
             assert (order.chosen.name, order.alternates) == ("h1", ())
 
 
-@STAGES
+@ONE_BROKER
 async def test_a_request_that_comes_twice_at_once_is_not_refused_for_the_room_it_takes_itself(
     bus: str, books: str
 ) -> None:

@@ -60,18 +60,11 @@ from tests.stories.cloud import (
     is_probe,
     wait_until,
 )
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scheduling.test_all_or_nothing import claim_some
 
 pytestmark = pytest.mark.asyncio
 
-BOTH = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 LONG = Wait(for_s=3600)
 WHOLE = structs.replace(SMALL, vcpus=2)
 
