@@ -15,7 +15,7 @@ help: ## list the targets
 demo: $(INSTALLED) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
-# Of the longest tests a quarter, another one at each commit (tests/parts.py).
+# Of the longest tests an eighth, another one at each commit (tests/parts.py).
 test: export MOOR_TEST_PART := 1
 test: proof ## everything: lint, types, layers, and the tests on real servers
 

@@ -50,7 +50,13 @@ def a_database(kind: str) -> Iterator[str]:
         runner.run(database.__aexit__(None, None, None))
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("sqlite", marks=pytest.mark.proof),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ],
+)
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     with ExitStack() as stack:
         yield Servers(request.param, stack)
