@@ -4,7 +4,8 @@ The workers are the real ones; the brokers and the stores are those in memory. A
 delete and disable what, which hosts fail, which processes die at which point. The run carries out the plan. Checkers
 follow every commit and every parcel. Then the faults stop, and everything must settle.
 
-    plan.py, faults.py, drawing.py   the plan of a seed as a value, and how it is drawn.
+    plan.py, faults.py, drawing.py, drawing_cloud.py
+                                     the plan of a seed as a value, how it is drawn, and which seeds are of which world.
     loop.py, process.py              the simulated clock; a process, its tasks, and how it dies.
     faulty_*.py, store_faults.py, workers.py
                                      the real parts of a process, over a broker and stores that inject faults.

@@ -18,9 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.simulation.done_seeds import DoneSeeds
-from tests.simulation.drawing import draw
-from tests.simulation.drawing_group_moves import has_group_moves
-from tests.simulation.drawing_moves import has_moves
+from tests.simulation.drawing import WORLDS, draw
 from tests.simulation.drawing_nodes import NODE_SEEDS
 from tests.simulation.many_seeds import (
     FAILING_SEEDS,
@@ -42,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run_one(least + wanted.seed, wanted.about)
     numbers: Iterator[int] = itertools.count(least + wanted.first)
     if wanted.moves:
-        numbers = (seed for seed in numbers if has_moves(seed) or has_group_moves(seed))
+        moving = WORLDS["moves"], WORLDS["moves of groups"]
+        numbers = (seed for seed in numbers if any(world.has(seed) for world in moving))
     return _run_all([*itertools.islice(numbers, wanted.seeds)], DoneSeeds(wanted.done))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from tests.simulation.drawing import ADMINS, draw
+from tests.simulation.drawing import draw
+from tests.simulation.drawing_cloud import ADMINS
 from tests.simulation.faults import Hostile
 from tests.simulation.findings import Broken
 from tests.simulation.plan import Plan

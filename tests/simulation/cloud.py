@@ -33,7 +33,7 @@ from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.cells_checker import CellsChecker
 from tests.simulation.clients import Client, Operator
 from tests.simulation.demands_checker import DemandsChecker
-from tests.simulation.drawing import ADMINS, API, COMPUTES, WORKERS
+from tests.simulation.drawing_cloud import ADMINS, API, COMPUTES, WORKERS
 from tests.simulation.drawing_group_moves import LATER
 from tests.simulation.faulty_broker import FaultyBroker
 from tests.simulation.feeds_checker import FeedsChecker, heard_within_s

@@ -15,7 +15,6 @@ from scheduler_worker.core.choosing.plugin_settings import FILTERS, WEIGHERS
 from tests.simulation.demands import PHYSNET, Demand, Part
 from tests.simulation.plan import GOLD, AggregateOrder, Boot, Delete, DisabledHost, Plan
 
-DEMANDS_EVERY, DEMANDS_AT = 20, 19
 # Plain boots that are left out, since these seeds have others; and how many of those that stay become demanding.
 SHARE_LEFT_OUT, SHARE_DEMANDING = 0.4, 0.8
 BUSY_S = (2.5, 34.0)
@@ -31,10 +30,6 @@ ZONE_AGGREGATES = tuple(AggregateId(UUID(int=0x20E0 + n)) for n in range(len(ZON
 TENANTS = AggregateId(UUID(int=0x7E4A))
 TENANT = {"filter_tenant_id": "another-project"}
 FAILED_BUILDS_MAX = 2
-
-
-def has_demands(seed: int) -> bool:
-    return seed % DEMANDS_EVERY == DEMANDS_AT
 
 
 def with_demands(plan: Plan, chance: random.Random) -> Plan:

@@ -10,17 +10,12 @@ from compute_sim.laboratory.faults import Changes
 from tests.simulation.faults import Fault, FeedGone
 from tests.simulation.plan import AdminOp, Plan
 
-FEEDS_EVERY, FEEDS_AT = 40, 8
 EARLY_S = (5.0, 36.0)
 # The last time, and how long before the end of it administrators write.
 LAST_S, BACK_S = 41.5, (43.5, 44.5)
 WRITES = 3
 # When the probe is sent: its claim shows what was missed.
 PROBE_S = 62.0
-
-
-def has_lost_feeds(seed: int) -> bool:
-    return seed % FEEDS_EVERY == FEEDS_AT
 
 
 def with_lost_feeds(plan: Plan, schedulers: tuple[str, ...], admin: str, chance: random.Random) -> Plan:

@@ -6,15 +6,10 @@ from msgspec import structs
 
 from tests.simulation.plan import Boot, Plan
 
-FLAVORS_EVERY, FLAVORS_AT = 40, 38
 # The share of the plain boots that accept several flavors, and of those that wait for room for any of them.
 SHARE_OF_BOOTS, SHARE_WAITING = 0.6, 0.3
 # What waits ends at the latest then: after the faults.
 WAITS_END_S = 57.0
-
-
-def has_flavors(seed: int) -> bool:
-    return seed % FLAVORS_EVERY == FLAVORS_AT
 
 
 def with_flavors(plan: Plan, chance: random.Random) -> Plan:

@@ -17,7 +17,6 @@ from compute_sim.laboratory.faults import FallsSilent
 from tests.simulation.faults import FOREIGN_OWNERS, Duplicate, Fault, Hostile, Nack
 from tests.simulation.plan import CELLS, Boot, EndOfMove, Evacuation, Plan, PlannedMove
 
-GROUP_MOVES_EVERY, GROUP_MOVES_AT = 40, 30
 # Two groups in each cell: one on a host that falls silent, one whose members are moved by hand.
 SILENT, MOVED = "host-1", "host-3"
 MEMBERS = 3
@@ -35,10 +34,6 @@ KEYS = ("move.request", "move.", "swap", "stop.", "receive")
 # These are booted after the attacks on the ids of what is booted later.
 LATER = "later-"
 ATTACKED_S, LATER_S = (10.0, 16.0), (20.0, 26.0)
-
-
-def has_group_moves(seed: int) -> bool:
-    return seed % GROUP_MOVES_EVERY == GROUP_MOVES_AT
 
 
 def with_group_moves(plan: Plan, chance: random.Random) -> Plan:

@@ -11,16 +11,11 @@ from bus.messages.hosts import HostMode
 from compute_sim.laboratory.faults import Changes, Dies, FallsSilent
 from tests.simulation.plan import HostOrder, Plan
 
-HOSTS_EVERY, HOSTS_AT = 20, 5
 BEGIN_S = (3.0, 20.0)
 # No host has this name.
 NOWHERE = "c1-host-nowhere"
 # An attempt may last for long: only what a conductor hears of its hosts ends it sooner.
 CONDUCTING = {"attempt_timeout_s": 24.0, "destroy_timeout_s": 12.0}
-
-
-def has_host_modes(seed: int) -> bool:
-    return seed % HOSTS_EVERY == HOSTS_AT
 
 
 def with_host_modes(plan: Plan, chance: random.Random) -> Plan:

@@ -26,11 +26,6 @@ from compute_sim.laboratory.faults import Fault as HostFault
 from tests.simulation.faults import Duplicate, Fault, Nack
 from tests.simulation.plan import Boot, EndOfMove, Evacuation, Plan, PlannedMove, Rebuild
 
-# Seeds without groups, with groups, with pools, and in which a cell is down for long.
-MOVES_EVERY, MOVES_AT = 20, 7
-MOVES_IN_GROUPS_EVERY, MOVES_IN_GROUPS_AT = 40, 10
-MOVES_IN_POOLS_EVERY, MOVES_IN_POOLS_AT = 60, 49
-MOVES_IN_OUTAGES_EVERY, MOVES_IN_OUTAGES_AT = 60, 51
 # Some of these seeds also offload instances.
 OFFLOADS_EVERY, OFFLOADS_AT = 160, (50, 67, 127, 130)
 # Of the instances that are booted.
@@ -97,15 +92,6 @@ SILENT_S = (17.0, 22.0)
 # An evacuation begins some time after its host has fallen silent: before it counts as down, or when it comes back.
 EVACUATED_AFTER_S = (10.0, 19.0)
 EVACUATED_FOR_S = 9.0
-
-
-def has_moves(seed: int) -> bool:
-    return (
-        seed % MOVES_EVERY == MOVES_AT
-        or seed % MOVES_IN_GROUPS_EVERY == MOVES_IN_GROUPS_AT
-        or seed % MOVES_IN_POOLS_EVERY == MOVES_IN_POOLS_AT
-        or seed % MOVES_IN_OUTAGES_EVERY == MOVES_IN_OUTAGES_AT
-    )
 
 
 def has_offloads(seed: int) -> bool:

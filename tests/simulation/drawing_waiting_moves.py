@@ -18,7 +18,6 @@ from compute_sim.laboratory.hosts import SimulatedHost
 from tests.simulation.faults import Crash, Fault
 from tests.simulation.plan import CELLS, Boot, Delete, EndOfMove, Evacuation, Plan, PlannedMove
 
-WAITING_MOVES_EVERY, WAITING_MOVES_AT = 40, 34
 # When the hosts are freed: in one cell under faults, in the other after them.
 FREED_S = ((26.0, 32.0), (60.0, 61.0))
 # When what still waits ends.
@@ -34,10 +33,6 @@ RACER_MB = 32_000
 # Apart enough for two parcels, and too little for a scheduler to hear of the other's choice.
 RACE_S, RACE_APART_S = (5.0, 10.0), 0.01
 SILENT_AFTER_S, SILENT_FOR_S = (14.0, 16.0), (21.0, 23.0)
-
-
-def has_waiting_moves(seed: int) -> bool:
-    return seed % WAITING_MOVES_EVERY == WAITING_MOVES_AT
 
 
 def with_waiting_moves(plan: Plan, chance: random.Random) -> Plan:

@@ -6,9 +6,7 @@ import pytest
 
 from bus.message import ProviderId
 from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
-from tests.simulation.drawing import draw
-from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
-from tests.simulation.drawing_flavors import FLAVORS_AT, FLAVORS_EVERY
+from tests.simulation.drawing import WORLDS, draw
 
 ROOT, LEFT, RIGHT, DEVICE = (ProviderId(UUID(int=n)) for n in range(1, 5))
 CPU = (("VCPU", 2),)
@@ -64,12 +62,16 @@ def test_there_is_room_if_one_provider_has_it_for_all_that_take_from_it() -> Non
     assert not has_room(Demand((*twice.parts, Part("_C", CPU), Part("_D", CPU))), TREE)
 
 
+def seeds_of(world: str) -> list[int]:
+    return [seed for seed in range(200) if WORLDS[world].has(seed)]
+
+
 def test_only_some_seeds_have_demands_and_these_have_every_kind() -> None:
-    seeds = range(DEMANDS_AT, 200, DEMANDS_EVERY)
+    seeds = seeds_of("demands")
     plans = [draw(seed) for seed in seeds]
     demands = [boot.demand for plan in plans for boot in plan.boots if boot.demand is not None]
 
-    assert not draw(DEMANDS_AT + 1).has_demands
+    assert not draw(seeds[0] + 1).has_demands
     assert all(plan.has_demands and plan.aggregate_orders and plan.settings for plan in plans)
     assert {part.kind for demand in demands for part in demand.parts} == {"", "port", "volume"}
     hosts = [host.size for plan in plans for of_cell in plan.hosts.values() for host in of_cell]
@@ -81,10 +83,10 @@ def test_only_some_seeds_have_demands_and_these_have_every_kind() -> None:
 
 
 def test_only_some_seeds_have_requests_that_accept_several_flavors() -> None:
-    plans = [draw(seed) for seed in (FLAVORS_AT, FLAVORS_AT + FLAVORS_EVERY)]
+    seeds = seeds_of("flavors")
 
-    assert not any(boot.alternatives for boot in draw(FLAVORS_AT - 1).boots)
-    for plan in plans:
+    assert not any(boot.alternatives for boot in draw(seeds[0] - 1).boots)
+    for plan in map(draw, seeds[:2]):
         boots = [boot for boot in plan.boots if boot.alternatives]
         assert len(boots) > 10
         assert {bool(boot.wait_s) for boot in boots} == {True, False}

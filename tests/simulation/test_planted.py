@@ -3,31 +3,15 @@
 A file keeps the seed that last showed each bug; the search tries that seed first.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.bug_search import FoundBug, find_and_shrink
-from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
-from tests.simulation.drawing_feeds import FEEDS_AT, FEEDS_EVERY
-from tests.simulation.drawing_flavors import FLAVORS_AT, FLAVORS_EVERY
-from tests.simulation.drawing_group_moves import GROUP_MOVES_AT, GROUP_MOVES_EVERY
-from tests.simulation.drawing_hosts import HOSTS_AT, HOSTS_EVERY
-from tests.simulation.drawing_moves import has_moves
-from tests.simulation.drawing_waiting_moves import WAITING_MOVES_AT, WAITING_MOVES_EVERY
+from tests.simulation.drawing import WORLDS
 from tests.simulation.many_seeds import pool_with_fixed_hashes
-from tests.simulation.planted import (
-    BUGS,
-    OF_DEMANDS,
-    OF_FLAVORS,
-    OF_GROUP_MOVES,
-    OF_HOST_MODES,
-    OF_LOST_FEEDS,
-    OF_MOVES,
-    OF_NODES,
-    OF_WAITING_MOVES,
-)
+from tests.simulation.planted import BUGS, OF_NODES, OF_WORLDS
 from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
 SHRINKING_RUNS_MAX = 96
@@ -35,23 +19,6 @@ HALF = 0
 # A bug that none of these seeds shows counts as not found. To try all seeds would take as long as all other bugs
 # together.
 SEARCHED_SEEDS, SEARCHED_NODE_SEEDS = SEEDS[:30], SEEDS_OF_NODES[:15]
-SEARCHED_DEMAND_SEEDS = range(DEMANDS_AT, SEEDS.stop, DEMANDS_EVERY)
-SEARCHED_FEED_SEEDS = range(FEEDS_AT, SEEDS.stop, FEEDS_EVERY)
-SEARCHED_FLAVOR_SEEDS = range(FLAVORS_AT, SEEDS.stop, FLAVORS_EVERY)
-SEARCHED_MODE_SEEDS = range(HOSTS_AT, SEEDS.stop, HOSTS_EVERY)
-SEARCHED_MOVE_SEEDS = tuple(seed for seed in SEEDS if has_moves(seed))
-SEARCHED_WAITING_MOVE_SEEDS = range(WAITING_MOVES_AT, SEEDS.stop, WAITING_MOVES_EVERY)
-SEARCHED_GROUP_MOVE_SEEDS = range(GROUP_MOVES_AT, SEEDS.stop, GROUP_MOVES_EVERY)
-SEARCHED_FOR: tuple[tuple[Collection[str], Sequence[int]], ...] = (
-    (OF_MOVES, SEARCHED_MOVE_SEEDS),
-    (OF_WAITING_MOVES, SEARCHED_WAITING_MOVE_SEEDS),
-    (OF_GROUP_MOVES, SEARCHED_GROUP_MOVE_SEEDS),
-    (OF_HOST_MODES, SEARCHED_MODE_SEEDS),
-    (OF_LOST_FEEDS, SEARCHED_FEED_SEEDS),
-    (OF_DEMANDS, SEARCHED_DEMAND_SEEDS),
-    (OF_FLAVORS, SEARCHED_FLAVOR_SEEDS),
-    (OF_NODES, SEARCHED_NODE_SEEDS),
-)
 SHOWN_BY = Path(__file__).with_name("planted") / "shown_by.txt"
 
 
@@ -107,7 +74,12 @@ def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
 
 
 def _searched_seeds(bug: str) -> Sequence[int]:
-    return next((seeds for bugs, seeds in SEARCHED_FOR if bug in bugs), SEARCHED_SEEDS)
+    if bug in OF_NODES:
+        return SEARCHED_NODE_SEEDS
+    for world, bugs in OF_WORLDS.items():
+        if bug in bugs:
+            return [seed for seed in SEEDS if WORLDS[world].has(seed)]
+    return SEARCHED_SEEDS
 
 
 def _shown_by() -> dict[str, tuple[int, ...]]:

@@ -98,91 +98,76 @@ BUGS: dict[str, PlantedBug] = {
     "the cleanups of a silent host ordered once": rule_bugs.no_reminder,
 }
 
-# Bugs that only seeds with hosts that are set can show.
-OF_HOST_MODES: dict[str, PlantedBug] = {
-    "the cleanups of a dead host kept": host_bugs.cleanups_of_the_dead_kept,
-    "the silence of hosts not noticed": host_bugs.silence_not_noticed,
-    "a returned host not asked what it has": host_bugs.returned_host_not_asked,
-    "a draining alternate taken": host_bugs.draining_alternate_taken,
-    "a mode noted as told and not sent": host_bugs.word_noted_and_not_sent,
+# Bugs that only the seeds of one world can show (`WORLDS` in drawing.py).
+OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
+    "host modes": {
+        "the cleanups of a dead host kept": host_bugs.cleanups_of_the_dead_kept,
+        "the silence of hosts not noticed": host_bugs.silence_not_noticed,
+        "a returned host not asked what it has": host_bugs.returned_host_not_asked,
+        "a draining alternate taken": host_bugs.draining_alternate_taken,
+        "a mode noted as told and not sent": host_bugs.word_noted_and_not_sent,
+    },
+    "demands": {
+        "two groups get one provider though they are isolated": demand_bugs.isolate_ignored,
+        "a subtree ignored": demand_bugs.same_subtree_ignored,
+        "the traits of a group ignored": demand_bugs.traits_of_groups_ignored,
+        "an alternate's second way is its first one": demand_bugs.first_way_told_twice,
+        "a host is its own alternate": demand_bugs.own_host_as_alternate,
+        "a host that has failed tried again": conductor_bugs.failed_host_tried_again,
+        "a host keeps its first zone": demand_bugs.first_zone_kept,
+        "changed metadata of an aggregate ignored": demand_bugs.changed_metadata_ignored,
+        "a disabled host chosen": demand_bugs.disabled_host_chosen,
+        "failed builds ignored": demand_bugs.failed_builds_ignored,
+        "a port's network spelled otherwise": demand_bugs.network_spelled_otherwise,
+    },
+    "feeds": {
+        "a new feed queue raises no doubt": scheduler_bugs.new_feed_queue_not_doubted,
+    },
+    "flavors": {
+        "the worst flavor comes first": flavor_bugs.worst_flavor_first,
+        "a share of another flavor than the order": flavor_bugs.share_of_another_flavor,
+        "the flavor of an alternate forgotten": flavor_bugs.flavor_of_alternate_forgotten,
+    },
+    "moves of groups": {
+        "a foreign heir accepted": owner_bugs.foreign_heir_accepted,
+        "a tombstone of another owner binds": owner_bugs.foreign_tombstone_binds,
+        "the group of another project joined": owner_bugs.foreign_group_joined,
+        "a name in two cells not told": owner_bugs.shared_name_not_told,
+    },
+    "moves": {
+        "members that move together not called back": group_bugs.others_not_called_back,
+        "only the first of several swaps judged": group_bugs.only_the_first_swap_judged,
+        "a migration holds the whole share": move_bugs.heir_holds_all,
+        "a confirmed move forgets its migration": move_bugs.heir_forgotten,
+        "a move comes back and leaves its destination as it is": move_bugs.destination_left_as_it_is,
+        "a delete while it moves releases the source early": move_bugs.source_released_early,
+        "a way back without its migration": move_bugs.migration_not_returned,
+        "received while the source runs it": move_bugs.received_while_it_runs,
+        "a late word of the source believed": move_bugs.late_word_of_the_source_believed,
+        "an evacuated host released at once": move_bugs.evacuated_host_released_at_once,
+        "an instance in error released though its host has it": move_bugs.broken_instance_released,
+        "an evacuation builds with the first image": move_bugs.evacuated_with_first_image,
+        "an earlier rebuild is obeyed after a later one": move_bugs.earlier_rebuild_obeyed,
+        "an offloaded instance released before it is destroyed": move_bugs.offloaded_early,
+        "unshelved without a claim": move_bugs.unshelved_without_claim,
+        "the flavor of a resize forgotten": move_bugs.new_flavor_forgotten,
+        "a silent destination gives its share back": move_bugs.silent_destination_released,
+        "a return forgets the attempt of its host": move_bugs.attempt_of_host_forgotten,
+        "a resize drops memory": move_bugs.memory_of_resize_dropped,
+        "a row keeps the size of before a confirmed resize": move_bugs.confirmed_size_not_kept,
+        "the way back judged like any swap": rule_bugs.way_back_judged,
+    },
+    "moves that wait": {
+        "a waiting move passed over": waiting_bugs.waiting_move_passed_over,
+        "a wait outlives its abort": waiting_bugs.wait_outlives_its_abort,
+        "the priority of what waits ignored": waiting_bugs.priority_ignored,
+        "an evacuation goes on although its source is up again": move_bugs.source_that_is_up_evacuated,
+        "a move that lost its room does not wait again": waiting_bugs.lost_room_ends_the_move,
+        "waiting moves forgotten at a restart": waiting_bugs.waiting_moves_not_read,
+    },
 }
-BUGS |= OF_HOST_MODES
-
-# Bugs that only seeds with demanding requests can show.
-OF_DEMANDS: dict[str, PlantedBug] = {
-    "two groups get one provider though they are isolated": demand_bugs.isolate_ignored,
-    "a subtree ignored": demand_bugs.same_subtree_ignored,
-    "the traits of a group ignored": demand_bugs.traits_of_groups_ignored,
-    "an alternate's second way is its first one": demand_bugs.first_way_told_twice,
-    "a host is its own alternate": demand_bugs.own_host_as_alternate,
-    "a host that has failed tried again": conductor_bugs.failed_host_tried_again,
-    "a host keeps its first zone": demand_bugs.first_zone_kept,
-    "changed metadata of an aggregate ignored": demand_bugs.changed_metadata_ignored,
-    "a disabled host chosen": demand_bugs.disabled_host_chosen,
-    "failed builds ignored": demand_bugs.failed_builds_ignored,
-    "a port's network spelled otherwise": demand_bugs.network_spelled_otherwise,
-}
-BUGS |= OF_DEMANDS
-
-# Bugs that only seeds whose schedulers lose their feed queues can show.
-OF_LOST_FEEDS: dict[str, PlantedBug] = {
-    "a new feed queue raises no doubt": scheduler_bugs.new_feed_queue_not_doubted,
-}
-BUGS |= OF_LOST_FEEDS
-
-# Bugs that only seeds whose requests accept several flavors can show.
-OF_FLAVORS: dict[str, PlantedBug] = {
-    "the worst flavor comes first": flavor_bugs.worst_flavor_first,
-    "a share of another flavor than the order": flavor_bugs.share_of_another_flavor,
-    "the flavor of an alternate forgotten": flavor_bugs.flavor_of_alternate_forgotten,
-}
-BUGS |= OF_FLAVORS
-
-# Bugs that only seeds with moves of groups and attacks on owners can show.
-OF_GROUP_MOVES: dict[str, PlantedBug] = {
-    "a foreign heir accepted": owner_bugs.foreign_heir_accepted,
-    "a tombstone of another owner binds": owner_bugs.foreign_tombstone_binds,
-    "the group of another project joined": owner_bugs.foreign_group_joined,
-    "a name in two cells not told": owner_bugs.shared_name_not_told,
-}
-BUGS |= OF_GROUP_MOVES
-
-# Bugs that only seeds with moves can show.
-OF_MOVES: dict[str, PlantedBug] = {
-    "members that move together not called back": group_bugs.others_not_called_back,
-    "only the first of several swaps judged": group_bugs.only_the_first_swap_judged,
-    "a migration holds the whole share": move_bugs.heir_holds_all,
-    "a confirmed move forgets its migration": move_bugs.heir_forgotten,
-    "a move comes back and leaves its destination as it is": move_bugs.destination_left_as_it_is,
-    "a delete while it moves releases the source early": move_bugs.source_released_early,
-    "a way back without its migration": move_bugs.migration_not_returned,
-    "received while the source runs it": move_bugs.received_while_it_runs,
-    "a late word of the source believed": move_bugs.late_word_of_the_source_believed,
-    "an evacuated host released at once": move_bugs.evacuated_host_released_at_once,
-    "an instance in error released though its host has it": move_bugs.broken_instance_released,
-    "an evacuation builds with the first image": move_bugs.evacuated_with_first_image,
-    "an earlier rebuild is obeyed after a later one": move_bugs.earlier_rebuild_obeyed,
-    "an offloaded instance released before it is destroyed": move_bugs.offloaded_early,
-    "unshelved without a claim": move_bugs.unshelved_without_claim,
-    "the flavor of a resize forgotten": move_bugs.new_flavor_forgotten,
-    "a silent destination gives its share back": move_bugs.silent_destination_released,
-    "a return forgets the attempt of its host": move_bugs.attempt_of_host_forgotten,
-    "a resize drops memory": move_bugs.memory_of_resize_dropped,
-    "a row keeps the size of before a confirmed resize": move_bugs.confirmed_size_not_kept,
-    "the way back judged like any swap": rule_bugs.way_back_judged,
-}
-BUGS |= OF_MOVES
-
-# Bugs that only seeds with moves that wait can show.
-OF_WAITING_MOVES: dict[str, PlantedBug] = {
-    "a waiting move passed over": waiting_bugs.waiting_move_passed_over,
-    "a wait outlives its abort": waiting_bugs.wait_outlives_its_abort,
-    "the priority of what waits ignored": waiting_bugs.priority_ignored,
-    "an evacuation goes on although its source is up again": move_bugs.source_that_is_up_evacuated,
-    "a move that lost its room does not wait again": waiting_bugs.lost_room_ends_the_move,
-    "waiting moves forgotten at a restart": waiting_bugs.waiting_moves_not_read,
-}
-BUGS |= OF_WAITING_MOVES
+for _bugs in OF_WORLDS.values():
+    BUGS |= _bugs
 
 # Bugs that only bare-metal seeds can show.
 OF_NODES: dict[str, PlantedBug] = {
