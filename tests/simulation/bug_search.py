@@ -144,10 +144,8 @@ def _until(plan: Plan, end_s: float) -> Plan:
     """A guess: the plan up to the failure, since later events cannot have caused it."""
     early = {
         part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
-        for part in (
-            *("boots", "flips", "admin_ops", "deletes", "rebuilds", "faults", "invalid_requests"),
-            *("aggregate_orders", "host_orders", "moves", "evacuations"),
-        )
+        for part in PARTS
+        if part not in SCRIPTS
     }
     return _consistent(structs.replace(plan, **early))
 

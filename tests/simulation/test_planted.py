@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from tests.simulation.bug_search import FoundBug, find_and_shrink
+from tests.simulation.bug_search import PARTS, SCRIPTS, FoundBug, find_and_shrink
 from tests.simulation.drawing import WORLDS
 from tests.simulation.many_seeds import pool_with_fixed_hashes
+from tests.simulation.plan import Plan
 from tests.simulation.planted import BUGS, OF_NODES, OF_WORLDS
 from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
@@ -71,6 +73,14 @@ def test_what_a_bug_replaces_is_there(bug: str) -> None:
 def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
     assert _shown_by().keys() == BUGS.keys()
     assert {seed for seeds in _shown_by().values() for seed in seeds} <= {*SEEDS, *SEEDS_OF_NODES}
+
+
+def test_whatever_a_plan_has_can_be_left_out_when_it_is_shrunk() -> None:
+    # The rest of a plan is about these.
+    stay = {"pools", "groups", "nodes"}
+    several = {field.name for field in structs.fields(Plan) if field.default == ()}
+
+    assert several - stay == {*PARTS} - {*SCRIPTS}
 
 
 def _searched_seeds(bug: str) -> Sequence[int]:
