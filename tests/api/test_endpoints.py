@@ -1,4 +1,4 @@
-"""Endpoints, on every store, where upstream's suite has no test."""
+"""Endpoints, on both databases, where upstream's suite has no test."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,14 +7,13 @@ import pytest
 import pytest_asyncio
 
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Server, a_server, an_allocation
-from tests.contracts.stores import STORES
 
 pytestmark = pytest.mark.asyncio
 
 OTHER = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0006"
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest_asyncio.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     async with a_server(request.param) as server:
         yield server
