@@ -9,12 +9,17 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
+_OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
     """`by` receives the real attribute, and returns its replacement."""
     real = vars(owner)[name]
-    setattr(owner, name, by(real))
+    replacement = by(real)
+    _check_call(real, replacement)
+    setattr(owner, name, replacement)
     try:
         yield
     finally:
@@ -48,3 +53,19 @@ def rewritten(owner: Any, name: str, part: str, by: str) -> Iterator[None]:
         yield
     finally:
         real.__code__ = was
+
+
+def _check_call(real: object, replacement: object) -> None:
+    """A function can be called as the one that it replaces. Otherwise a planted bug fails at each call, and is found by that."""
+    if not (isinstance(real, FunctionType) and isinstance(replacement, FunctionType)):
+        return
+    parameters = inspect.signature(real).parameters.values()
+    if any(each.kind in _OF_ANY_NUMBER for each in parameters):
+        return
+    positions = [each.name for each in parameters if each.kind in _POSITIONS and each.default is each.empty]
+    names = {each.name: each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    try:
+        inspect.signature(replacement).bind(*positions, **names)
+    except TypeError as problem:
+        problem.add_note(f"what replaces {real.__qualname__} cannot be called as it is")
+        raise

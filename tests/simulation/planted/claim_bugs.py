@@ -19,9 +19,9 @@ def release_twice() -> AbstractContextManager[None]:
     """A release leaves the amounts on the consumer's row, so a second release frees them again."""
 
     def planted(real: Any) -> Any:
-        def release(draft: Any, consumer: Any, *order: Any) -> Any:
+        def release(draft: Any, consumer: Any, *order: Any, **known: Any) -> Any:
             held = consumer.held
-            verdict = real(draft, consumer, *order)
+            verdict = real(draft, consumer, *order, **known)
             if held and isinstance(verdict, Released):
                 draft.write(consumer, consumer.row, held)
             return verdict
@@ -33,15 +33,22 @@ def release_twice() -> AbstractContextManager[None]:
 
 def claim_without_capacity_check() -> AbstractContextManager[None]:
     """Every claim fits: placement relies on the scheduler's check."""
-    return replaced(shares, "shortfall_of", lambda _real: lambda _stock, _asked, _held: None)
+
+    def planted(real: Any) -> Any:
+        def shortfall_of(usage: Any, resource: Any, *amounts: Any) -> Any:
+            return None if resource in usage.row.limits else real(usage, resource, *amounts)
+
+        return shortfall_of
+
+    return replaced(shares, "shortfall_of", planted)
 
 
 def claim_after_its_own_release() -> AbstractContextManager[None]:
     """A release of an unknown consumer leaves no tombstone, so a claim that arrives after it is granted."""
 
     def planted(real: Any) -> Any:
-        def release(draft: Any, consumer: Any, *order: Any) -> Any:
-            return Released(freed=False) if consumer.is_new else real(draft, consumer, *order)
+        def release(draft: Any, consumer: Any, *order: Any, **known: Any) -> Any:
+            return Released(freed=False) if consumer.is_new else real(draft, consumer, *order, **known)
 
         return release
 
@@ -101,7 +108,7 @@ def horizon_not_checked() -> AbstractContextManager[None]:
 
 def limit_of_a_host_not_checked() -> AbstractContextManager[None]:
     """A host accepts every claim that fits, however many instances it has."""
-    return replaced(shares, "_full", lambda _real: lambda *_: None)
+    return replaced(shares, "_full", lambda _real: lambda *_, **__: None)
 
 
 def changed_shape_granted() -> AbstractContextManager[None]:
@@ -159,9 +166,9 @@ def pool_kept_by_a_swap() -> AbstractContextManager[None]:
     """
 
     def planted(real: Any) -> Any:
-        def swap(draft: Any, consumer: Any, order: Any, now: Any) -> Any:
+        def swap(draft: Any, consumer: Any, order: Any, *more: Any, **named: Any) -> Any:
             left, held = consumer.row.host, consumer.held
-            verdict = real(draft, consumer, order, now)
+            verdict = real(draft, consumer, order, *more, **named)
             if verdict == Claimed() and order.heir is None:
                 asked = {each.provider for each in order.share.amounts} - {left, order.share.host}
                 kept = tuple(each for each in held if each.provider in asked)

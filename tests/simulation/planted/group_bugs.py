@@ -20,10 +20,10 @@ def swap_not_judged() -> AbstractContextManager[None]:
     """Only claims are judged; a swap takes any alternate."""
 
     def planted(real: Any) -> Any:
-        def judge(draft: Any, order: Any, *rest: Any) -> Any:
+        def judge(draft: Any, order: Any, *rest: Any, **named: Any) -> Any:
             if hasattr(order, "held_attempt"):
                 order = structs.replace(order, group=None)
-            return real(draft, order, *rest)
+            return real(draft, order, *rest, **named)
 
         return judge
 
