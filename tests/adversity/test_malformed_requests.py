@@ -305,7 +305,7 @@ class Asking(NamedTuple):
         return self.runner.run(self.server.answer(sent))
 
 
-# What a schema refuses never comes to a database.
+# A database never sees a request that its schema refuses.
 WITHOUT_DATABASE = pytest.mark.parametrize("asking", ["sqlite"], indirect=True)
 
 

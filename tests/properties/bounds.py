@@ -2,8 +2,11 @@
 
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.parts import only_a_part
+
 BOUNDED = settings(
-    max_examples=120,
+    # The first half of them in `make test`.
+    max_examples=60 if only_a_part() else 120,
     deadline=None,
     derandomize=True,
     report_multiple_bugs=False,
