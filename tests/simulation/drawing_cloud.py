@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import GroupId
 from bus.messages.placement import GroupPolicy, ServerGroup
-from compute_sim.simulated.faults import (
+from compute_sim.laboratory.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -18,7 +18,7 @@ from compute_sim.simulated.faults import (
     FallsSilent,
     FaultScript,
 )
-from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from placement_worker.core.drafts.group_draft import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.faults import (
