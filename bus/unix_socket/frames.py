@@ -37,7 +37,7 @@ CONNECTION = 0
 _LENGTH = struct.Struct(">I")
 
 
-class Request(Struct, frozen=True, array_like=True):
+class SocketRequest(Struct, frozen=True, array_like=True):
     """A client's request for an operation, on its connection or on one of its channels. The client numbers both."""
 
     id: int
@@ -71,15 +71,15 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 _REQUESTS = {
     operation: msgspec.defstruct(
-        operation, [*arguments.items()], bases=(Request,), tag=operation, frozen=True, array_like=True
+        operation, [*arguments.items()], bases=(SocketRequest,), tag=operation, frozen=True, array_like=True
     )
     for operation, arguments in ARGUMENTS.items()
 }
 
 
-def request_for(operation: str, id_: int, channel: int, arguments: Mapping[str, object]) -> Request:
+def request_for(operation: str, id_: int, channel: int, arguments: Mapping[str, object]) -> SocketRequest:
     request = _REQUESTS[operation](id_, channel, **arguments)
-    assert isinstance(request, Request)
+    assert isinstance(request, SocketRequest)
     return request
 
 
@@ -120,7 +120,7 @@ class BlockedChanged(Struct, frozen=True, array_like=True, tag="blocked"):
 Reply = RequestDone | Failed | Delivered | Cancelled | BlockedChanged
 
 _any_request: Any = reduce(or_, _REQUESTS.values())
-decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder[Any](_any_request).decode
+decode_request: Callable[[bytes], SocketRequest] = msgspec.msgpack.Decoder[Any](_any_request).decode
 decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder[Any](Reply).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -136,7 +136,7 @@ def in_bytes(parcel: Parcel) -> Parcel:
     return structs.replace(parcel, envelopes=())
 
 
-def frame_of(message: Request | Reply) -> bytes:
+def frame_of(message: SocketRequest | Reply) -> bytes:
     encoded = _encode(message)
     return _LENGTH.pack(len(encoded)) + encoded
 

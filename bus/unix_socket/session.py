@@ -17,8 +17,8 @@ from bus.unix_socket.frames import (
     Delivered,
     Failed,
     Reply,
-    Request,
     RequestDone,
+    SocketRequest,
     decode_request,
     frame_of,
     in_bytes,
@@ -90,7 +90,7 @@ class Session:
             doing = self._tasks.create_task(self._answer(request, connection))
             doing.add_done_callback(lambda _: self._room.release())
 
-    async def _next(self) -> Request | None:
+    async def _next(self) -> SocketRequest | None:
         """The next request. None if the client has gone, or has sent something that is no request."""
         try:
             return decode_request(await read_frame(self._reader))
@@ -100,7 +100,7 @@ class Session:
             log.warning("disconnecting a client that sent an invalid request: %s", problem)
             return None
 
-    async def _answer(self, request: Request, connection: MemoryConnection) -> None:
+    async def _answer(self, request: SocketRequest, connection: MemoryConnection) -> None:
         """Carry out one request, and answer it. A wrong or late acknowledgement has no answer: it ends its consumer."""
         try:
             reply: Reply = RequestDone(request.id, await self._do(request, connection))
@@ -109,7 +109,7 @@ class Session:
         if request.id != NO_ANSWER:
             self._say(reply)
 
-    async def _do(self, request: Request, connection: MemoryConnection) -> int | str | None:
+    async def _do(self, request: SocketRequest, connection: MemoryConnection) -> int | str | None:
         """Carry out an operation on the connection or on a channel. It does nothing on a consumer that has ended.
 
         The client names the method. Only requests for the operations of the table (`ARGUMENTS`) are decoded.

@@ -115,7 +115,7 @@ def test_each_amount_is_held_once_until_one_share_is_left() -> None:
 
     search()
     assert min(met[end] for end in ("confirmed", "reverted", "reverted from a silent host", "deleted")) > 5
-    assert met["refused"] > 5
+    assert met["refused"] >= 5
 
 
 async def _play(story: Story) -> str:

@@ -357,7 +357,10 @@ async def test_a_failed_cleaning_counts_as_off_the_node() -> None:
         await stand.order(an_undeploy(host=stand.id))
         await stand.until_said(InstanceDestroyed)
         await stand.until(lambda: stand.node.provision_state == "clean failed", "the cleaning failed")
-        await stand.until(lambda: "clean failed" in repr(stand.row.offer), "it stays reserved")
+        # Or two notifications came so close that only a sweep, of which there is none here, can say which is the later.
+        await stand.until(
+            lambda: "clean failed" in repr(stand.row.offer) or stand.row.is_doubted, "it stays reserved"
+        )
         assert stand.row.offer is not None
         assert stand.row.offer.reserved
 
