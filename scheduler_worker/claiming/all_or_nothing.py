@@ -60,7 +60,7 @@ class HostChooser(Protocol):
 
     @property
     def is_claiming(self) -> bool:
-        """Are any claims not answered yet?"""
+        """Are any claims not answered yet, or were any answered while the picture caught up last?"""
 
     def claiming(self) -> AbstractContextManager[None]:
         """A context to send claims in: while any caller is in it, `is_claiming` is true and `until_current` waits."""
@@ -72,8 +72,8 @@ class HostChooser(Protocol):
 
     def choose_any_flavor(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]: ...
 
-    async def until_current(self) -> None:
-        """Wait for the verdicts of all claims, and for the picture to catch up."""
+    async def until_current(self, lost: Sequence[Search]) -> None:
+        """Wait for the verdicts of all claims, adopt what is held by these searches, and let the picture catch up."""
 
     async def adopt_held(self, lost: Sequence[Search]) -> None: ...
 
@@ -142,8 +142,7 @@ class TogetherFinder:
         while nowhere:
             looks += 1
             self._give_back(_searching(searches))
-            await self._chooser.until_current()
-            await self._chooser.adopt_held(_searching(searches))
+            await self._chooser.until_current(_searching(searches))
             if _ended_among(searches) is not None:
                 return None
             nowhere = self._chooser.choose_any_flavor(_searching(searches))

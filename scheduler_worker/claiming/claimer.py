@@ -90,8 +90,9 @@ class Claimer:
         self._verdicts: Counter[type[ClaimVerdict]] = Counter()
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
-        # How often claims were answered so far.
+        # How often claims were answered so far, and when the picture began to catch up last.
         self._answered = 0
+        self._answered_before_look = 0
         self._together = TogetherFinder(
             self,
             picture,
@@ -181,8 +182,7 @@ class Claimer:
         `claims_max` looks: each time, others had taken what was free.
         """
         for looks in range(1, self._settings.claims_max + 1):
-            await self.until_current()
-            await self.adopt_held([one for one in lost if one.is_searching])
+            await self.until_current([one for one in lost if one.is_searching])
             nowhere = self.choose_any_flavor([one for one in lost if one.is_searching])
             if not nowhere or _chosen(lost):
                 return
@@ -193,7 +193,10 @@ class Claimer:
 
     @property
     def is_claiming(self) -> bool:
-        return bool(self._under_way)
+        """Are any claims of other batches under way, or were any answered while the picture caught up last? Their shares
+        count at once, and what placement released before them may not count yet.
+        """
+        return bool(self._under_way) or self._answered != self._answered_before_look
 
     @contextmanager
     def claiming(self) -> Iterator[None]:
@@ -206,13 +209,19 @@ class Claimer:
             self._answered += 1
             answered.set_result(None)
 
-    async def until_current(self) -> None:
+    async def until_current(self, lost: Sequence[Search] = ()) -> None:
+        """Wait for the verdicts of all claims, then adopt what placement has granted to these searches, then let the picture
+        catch up. That comes last: what a choice after this counts, such as a share that nobody has claimed yet, must not
+        grow old meanwhile.
+        """
         if self._under_way:
             await asyncio.wait(tuple(self._under_way))
+        if lost:
+            await self.adopt_held(lost)
+        self._answered_before_look = self._answered
         await self._make_sure()
 
     async def adopt_held(self, lost: Sequence[Search]) -> None:
-        answered = self._answered
         for one, verdict in zip(lost, await self._ask([one.probe() for one in lost]), strict=True):
             match verdict:
                 case AlreadyClaimed():
@@ -220,9 +229,6 @@ class Claimer:
                 case Superseded(ended=True) | TooOld():
                     one.outcome = EndedElsewhere()
             one.forget_refusals()
-        if self._answered != answered:
-            # The shares of claims that were answered meanwhile count at once, and what was released before them does not yet.
-            await self._make_sure()
 
     # Choosing
 

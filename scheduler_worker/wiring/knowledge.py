@@ -70,8 +70,8 @@ class Knowledge:
         """On return, the picture has every provider, host and aggregate that was written before the call, and counts no
         share that is not claimed yet.
         """
-        self.unclaimed.drop_all()
         await self.host_watch.look_again()
         await self._read_aggregates()
-        # Last, for the shares of claims that are answered meanwhile count at once, and what was released before them does not.
         await self.replica.catch_up()
+        # After the last wait: further shares may have been chosen during it.
+        self.unclaimed.drop_all()

@@ -7,11 +7,13 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec import structs
 
 from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import BuildInstance, Flavor, NoValidHost
-from bus.messages.placement import ClaimAnswered, DoesNotFit
+from bus.messages.cell import Choice
+from bus.messages.placement import ClaimAnswered, Claimed, DoesNotFit
 from bus.workers.asking import NoAnswer
 from bus.workers.station import Station
 from scheduler_worker.claiming.claimer import Claimer
@@ -19,11 +21,13 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
+from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
 from tests.contracts.placement_orders import WEB
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
+from tests.unit.choosing.test_scheduler_picture import a_share_of
 from tests.unit.scheduler.test_scheduler_instances_hosts import a_row
 
 SETTINGS = SchedulerSettings()
@@ -67,9 +71,8 @@ async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> No
     async def sure() -> None: ...
 
     claimer = a_claimer(picture, nobody_answers, sure)
-    row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
     with pytest.raises(NoAnswer):
-        await claimer.find_hosts([Search(row.id, row.issued_at, build, a_spec())])
+        await claimer.find_hosts([a_search()])
 
     assert seen == [1]
     assert picture.columns.holding[0] == 0
@@ -81,10 +84,6 @@ async def test_other_batches_that_claim_without_end_do_not_keep_a_request_for_ev
     others = ExitStack()
     looks = 0
 
-    async def nothing_held(questions: Sequence[Message]) -> Sequence[Message]:
-        full = DoesNotFit(shortfalls=())
-        return [ClaimAnswered(consumer=WEB, attempt=1, verdict=full) for _ in questions]
-
     async def another_batch_claims() -> None:
         nonlocal looks
         looks += 1
@@ -94,8 +93,7 @@ async def test_other_batches_that_claim_without_end_do_not_keep_a_request_for_ev
         asyncio.get_running_loop().call_soon(others.close)
 
     claimer = a_claimer(picture, nothing_held, another_batch_claims, SchedulerSettings(claims_max=5))
-    row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
-    search = Search(row.id, row.issued_at, build, a_spec())
+    search = a_search()
 
     await claimer.find_hosts([search])
 
@@ -104,26 +102,59 @@ async def test_other_batches_that_claim_without_end_do_not_keep_a_request_for_ev
 
 
 @pytest.mark.asyncio
-async def test_the_picture_catches_up_again_if_a_claim_was_answered_while_placement_was_asked() -> None:
+async def test_the_picture_catches_up_again_if_a_claim_was_answered_while_it_caught_up() -> None:
     # Its share counts at once, and what placement had released before it not yet.
     picture = a_picture(a_state("h1", vcpus(4, used=4)))
     looks = 0
 
-    async def nothing_held(questions: Sequence[Message]) -> Sequence[Message]:
-        with claimer.claiming():
-            "Another batch's claim is answered meanwhile."
-        full = DoesNotFit(shortfalls=())
-        return [ClaimAnswered(consumer=WEB, attempt=1, verdict=full) for _ in questions]
-
     async def look() -> None:
         nonlocal looks
         looks += 1
+        if looks == 1:
+            with claimer.claiming():
+                "Another batch's claim is answered meanwhile."
 
     claimer = a_claimer(picture, nothing_held, look, SchedulerSettings(claims_max=5))
-    row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
-    search = Search(row.id, row.issued_at, build, a_spec())
+    search = a_search()
 
     await claimer.find_hosts([search])
 
     assert isinstance(search.outcome, NoValidHost)
     assert looks == 2
+
+
+@pytest.mark.asyncio
+async def test_a_share_that_is_chosen_for_another_while_placement_is_asked_does_not_make_a_no() -> None:
+    # Seed 66000087: an alternate was chosen meanwhile. Nobody had claimed it yet, and perhaps nobody ever would.
+    picture = a_picture(a_state("h1", vcpus(4, used=4)))
+    is_first = True
+
+    async def ask(questions: Sequence[Message]) -> Sequence[Message]:
+        nonlocal is_first
+        if not is_first:
+            return [ClaimAnswered(consumer=WEB, attempt=1, verdict=Claimed()) for _ in questions]
+        is_first = False
+        picture.apply([a_state("h1", vcpus(4), revision=2)])
+        unclaimed.hold([structs.replace(a_row(), choices=(Choice("h1", a_share_of("h1", 4)),))])
+        return await nothing_held(questions)
+
+    async def look() -> None:
+        unclaimed.drop_all()
+
+    unclaimed = UnclaimedShares(picture)
+    claimer = a_claimer(picture, ask, look)
+    search = a_search()
+
+    await claimer.find_hosts([search])
+
+    assert not isinstance(search.outcome, NoValidHost)
+
+
+async def nothing_held(questions: Sequence[Message]) -> Sequence[Message]:
+    full = DoesNotFit(shortfalls=())
+    return [ClaimAnswered(consumer=WEB, attempt=1, verdict=full) for _ in questions]
+
+
+def a_search() -> Search:
+    row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
+    return Search(row.id, row.issued_at, build, a_spec())

@@ -105,7 +105,8 @@ class World:
     def choose_any_flavor(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
         return self.choose_now(choosing)
 
-    async def until_current(self) -> None:
+    async def until_current(self, lost: Sequence[Search]) -> None:
+        await self.adopt_held(lost)
         self.steps.append(f"current, {self._choices} held")
 
     async def adopt_held(self, lost: Sequence[Search]) -> None:
@@ -188,7 +189,7 @@ async def test_before_a_no_the_picture_is_made_current_and_nothing_is_held_meanw
     assert no is not None
     assert no.reason == "all or nothing: 3 instances are asked for, and 1 would fit"
     assert no.no_valid_host is not None
-    assert world.steps == ["choose 3", "current, 0 held", "adopt, 0 held", "choose 3"]
+    assert world.steps == ["choose 3", "adopt, 0 held", "current, 0 held", "choose 3"]
     assert not any(one.chosen for one in world.searches)
 
 
