@@ -60,7 +60,7 @@ class HostChooser(Protocol):
 
     @property
     def is_claiming(self) -> bool:
-        """Are any claims not answered yet, or were any answered while the picture caught up last?"""
+        """Are any claims not answered yet?"""
 
     def claiming(self) -> AbstractContextManager[None]:
         """A context to send claims in: while any caller is in it, `is_claiming` is true and `until_current` waits."""

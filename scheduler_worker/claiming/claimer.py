@@ -90,9 +90,8 @@ class Claimer:
         self._verdicts: Counter[type[ClaimVerdict]] = Counter()
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
-        # How often claims were answered so far, and when the picture began to catch up last.
+        # How often claims were answered so far.
         self._answered = 0
-        self._answered_before_look = 0
         self._together = TogetherFinder(
             self,
             picture,
@@ -193,10 +192,7 @@ class Claimer:
 
     @property
     def is_claiming(self) -> bool:
-        """Are any claims of other batches under way, or were any answered while the picture caught up last? Their shares
-        count at once, and what placement released before them may not count yet.
-        """
-        return bool(self._under_way) or self._answered != self._answered_before_look
+        return bool(self._under_way)
 
     @contextmanager
     def claiming(self) -> Iterator[None]:
@@ -218,8 +214,11 @@ class Claimer:
             await asyncio.wait(tuple(self._under_way))
         if lost:
             await self.adopt_held(lost)
-        self._answered_before_look = self._answered
+        answered = self._answered
         await self._make_sure()
+        if self._answered != answered:
+            # The shares of claims that were answered meanwhile count at once, and what was released before them does not yet.
+            await self._make_sure()
 
     async def adopt_held(self, lost: Sequence[Search]) -> None:
         for one, verdict in zip(lost, await self._ask([one.probe() for one in lost]), strict=True):

@@ -217,8 +217,8 @@ async def test_before_a_worse_flavor_is_taken_the_picture_catches_up(*, catches_
 
     assert isinstance(search.outcome, Holds)
     assert search.build.flavor == (large if catches_up else small).flavor
-    # Once, before anything was claimed; and one claim was enough.
-    assert times == [0]
+    # Once, after it was asked what the instance holds, and before anything was claimed; and one claim was enough.
+    assert times == [1]
     claims = [each for each in asked if isinstance(each, ClaimResources) and each.cell != CELL0]
     assert [each.share.amounts[0].amount for each in claims] == [8 if catches_up else 2]
 
