@@ -57,14 +57,15 @@ class HeardHosts(FeedListener):
                 self.hear(each.message.hosts)
 
     def hear(self, hosts: Iterable[ProviderId]) -> None:
-        # Python computes the hash of a UUID at each lookup, and sets keep it. So all that follows is done by sets.
+        # Python computes the hash of a UUID at each lookup, and a set keeps it: so one set serves all that follows.
         heard = dict.fromkeys(hosts, self._clock_s())
         for host in heard:
             # To the end of the order.
             self._heard.pop(host, None)
         self._heard |= heard
-        self._never_heard -= set(heard)
-        self._silent -= set(heard)
+        ids = set(heard)
+        self._never_heard -= ids
+        self._silent -= ids
         too_many = max(0, len(self._heard) - HOSTS_KEPT_MAX)
         for gone in [*islice(self._heard, too_many)]:
             del self._heard[gone]

@@ -1,4 +1,4 @@
-"""Providers as a reader knows them. Their states are merged: which of two states is later, and which provider is gone?
+"""The providers that a reader knows, and how their states are merged: the later state stays, and a deleted provider goes.
 
 States arrive in any order and more than once. The higher revision of one provider is later. One provider after another
 may have the same public id; then the higher internal id is later, since internal ids are never used again.
@@ -7,10 +7,10 @@ Usage, which claims change, arrives by itself and is stored beside the provider'
 and a later usage replaces a usage, whichever comes first. So nothing is lost when usage arrives before the state that it
 belongs to.
 
-What was published may be false: a placement worker has a bug, or somebody forged the message. By its revision such a
+A published state may be false: a placement worker has a bug, or somebody forged the message. By its revision such a
 state would win against all true ones for a long time. And a database that was restored from a backup counts from there
-again. What placement answers is true. A provider's revision only grows, so a state that was here before placement was
-asked, and that is later than the one in the answer, was never written.
+again. Placement's answers are true. A provider's revision only grows, so a state that the reader had before it asked
+placement, and that is later than the one in the answer, was never written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +27,8 @@ GONE_MAX = 100_000
 
 
 class KnownBefore(NamedTuple):
-    """What was known before placement was asked: the revisions of providers, by internal id, and how many deletions had
-    been told.
+    """The reader's knowledge before it asked placement: the revisions of providers, by internal id, and the number of
+    deletions that it had heard of.
     """
 
     revisions: Mapping[int, int]
@@ -184,8 +184,8 @@ class KnownProviders:
         return KnownBefore({}, self._deletions)
 
     def merge_read(self, states: Iterable[ProviderState], before: KnownBefore) -> None:
-        """Merge these states, which placement has answered. What was known `before` placement was asked, and contradicts
-        the answer, is false, and goes.
+        """Merge these states, which placement has answered. States that the reader had `before` it asked, and that
+        contradict the answer, are false: they are dropped.
         """
         states = tuple(states)
         for state in states:

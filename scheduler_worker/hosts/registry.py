@@ -37,14 +37,14 @@ LONG_PAUSE = 1 / 3
 
 
 class _KnownHost:
-    """What this process knows of a host. What is only told, and not written, is not in its row."""
+    """A host's row, and the facts about it that only this process's memory has, since they are not written."""
 
     __slots__ = ("cached", "heard", "measured", "row")
 
     def __init__(self, row: HostState, heard: datetime) -> None:
         self.row = row
         self.heard = heard
-        # The sequences of its last metrics and of its last images.
+        # The sequences of its last metrics and of its last list of images.
         self.measured = 0
         self.cached = 0
 

@@ -52,8 +52,8 @@ class Trees(KnownProviders):
         self.by_root: dict[int, Tree] = {}
         # By the internal id of each of its providers.
         self.with_provider: dict[int, Tree] = {}
-        # What has changed since the picture was last written: trees of which more than usage changed, in this order, and
-        # providers of which only usage did, with their trees.
+        # Trees of which more than usage changed since the picture was last written, in this order; and providers of which
+        # only usage changed, with their trees.
         self._unwritten: dict[Tree, None] = {}
         self._used: list[tuple[Tree, ProviderState]] = []
 

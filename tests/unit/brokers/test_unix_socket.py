@@ -18,6 +18,7 @@ from bus.message import Envelope, Message
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket import SocketTakenError, UnixBroker, serve_unix
 from bus.unix_socket.frames import (
+    ARGUMENTS,
     CONNECTION,
     FRAME_BYTES_MAX,
     NO_ANSWER,
@@ -154,6 +155,56 @@ async def test_invalid_bytes_end_their_connection_and_no_other(socket_path: Path
         writer.close()
 
         await bystander.declare(Objects())
+
+
+PUBLISHING, CONSUMING, UNKNOWN = 1, 2, 99
+EXAMPLES: dict[str, dict[str, object]] = {
+    "hello": {"user": "again"},
+    "declare": {"objects": Objects()},
+    "bind": {"queue": "work", "bindings": ()},
+    "depth": {"queue": "work"},
+    "open_publishing": {},
+    "open_consuming": {"queue": "work", "prefetch": 1},
+    "publish": {"parcel": Parcel("moor.town", "work", b"late")},
+    "acknowledge": {"tag": 7, "multiple": True},
+    "give_back": {"tag": 7},
+    "close": {},
+}
+
+
+@pytest.mark.parametrize("operation", ARGUMENTS)
+@pytest.mark.parametrize("channel", [CONNECTION, PUBLISHING, CONSUMING, UNKNOWN])
+async def test_an_operation_on_a_wrong_channel_harms_its_own_client_only(
+    socket_path: Path, operation: str, channel: int
+) -> None:
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
+    async with serve_unix(MemoryBroker(), socket_path), asyncio.timeout(PATIENCE_S):
+        bystander = await UnixBroker(socket_path).connect()
+        await bystander.declare(Objects((Exchange("moor.town"),), (work,)))
+        reader, writer = await asyncio.open_unix_connection(socket_path)
+        for each in (
+            request_for("hello", 1, CONNECTION, {"user": ""}),
+            request_for("open_publishing", 2, PUBLISHING, {}),
+            request_for("open_consuming", 3, CONSUMING, {"queue": "work", "prefetch": 5}),
+            request_for(operation, 4, channel, EXAMPLES[operation]),
+        ):
+            writer.write(frame_of(each))
+        for _ in range(3):
+            await read_frame(reader)
+        writer.close()
+
+        other = await UnixBroker(socket_path).connect()
+        publishing = await other.open_publishing()
+        await publishing.publish(Parcel("moor.town", "work", b"true"))
+        consuming = await bystander.open_consuming("work", prefetch=5)
+        bodies: list[bytes] = []
+        while b"true" not in bodies:
+            bodies += [delivery.parcel.body for delivery in await consuming.receive()]
+    # A task reports an exception that nobody took when it is collected.
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_an_oversized_message_is_refused_before_it_is_sent(socket_path: Path) -> None:
