@@ -84,7 +84,7 @@ def option_of(section: Section[Any], field: str, *names: str, **details: Any) ->
     setting = section.settings[field]
     flag = setting.extra.get("flag")
     explained: dict[str, Any] = {
-        "help": escape(setting.meaning) + (rf" [dim]\[{setting.variable}][/dim]" if flag else ""),
+        "help": escape(setting.meaning) + (rf" [dim]\[env var: {setting.variable}][/dim]" if flag else ""),
         "envvar": None if flag or section.name else setting.variable,
         "metavar": setting.extra.get("metavar"),
         "min": getattr(setting.described.type, "ge", None),

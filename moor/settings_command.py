@@ -48,7 +48,7 @@ def settings(
         out.print(
             Text.assemble((key, "bold"), f" = {_text(row['value'])}  ", (row["stated"] or "default", "dim"))
         )
-        details = f"{row['variable']}; {row['allowed']}; default {_text(row['default']) or 'empty'}"
+        details = f"{row['variable']}; {row['allowed']}; default {_text(row['default'])}"
         out.print(Padding(Text(f"{details}\n{row['meaning']}", overflow="fold"), (0, 0, 0, GAP)))
 
 
@@ -89,9 +89,10 @@ def _shown(field: str, value: object) -> object:
 
 
 def _text(value: object) -> str:
+    text = str(value)
     match value:
         case tuple():
-            return ", ".join(value)
+            text = ", ".join(value)
         case dict():
-            return ", ".join(f"{name}={each}" for name, each in value.items())
-    return str(value)
+            text = ", ".join(f"{name}={each}" for name, each in value.items())
+    return text or "empty"

@@ -244,6 +244,13 @@ def test_moor_settings_names_the_nearest_setting_for_an_unknown_one() -> None:
     )
 
 
+def test_moor_settings_says_empty_where_nothing_is_set() -> None:
+    lines = CliRunner().invoke(app, ["settings", "ironic_url"], env={"COLUMNS": "200"}).output.splitlines()
+
+    assert lines[0].split("  ") == ["ironic_url = empty", "default"]
+    assert "default empty" in lines[1]
+
+
 def test_moor_settings_names_the_sections_for_a_name_like_no_setting() -> None:
     ended = CliRunner().invoke(app, ["settings", "nonsense"], env={"COLUMNS": "300"})
 
