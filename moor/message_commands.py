@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import inspect, structs
 
 from bus.message import Message
-from moor.client import asked_for_all
+from moor.asking import asked_for_all
 from moor.option_structs import NO_ARGUMENTS, PAGING, Command, typed_fields, with_options
 from moor.options import AsJson, BusUrl, fail
 from moor.showing import print_all, print_one

@@ -17,7 +17,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, Flavor, FlavorChange, InstanceActive, InstanceId, InstanceMoved
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
-from moor.client import Feed, hearing, until_choosable
+from moor.asking import Feed, hearing, until_choosable
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud

@@ -15,8 +15,8 @@ from ironic_sync.core.rows import NodeDeploy, NodeRow
 from ironic_sync.rest import UnreadableNode
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.store import IronicStore
+from moor.asking import batches_of
 from moor.bare_metal.daemon_rows import opened_rows
-from moor.client import batches_of
 from moor.options import tuned, wrong_value
 from moor.settings import IRONIC_DAEMONS, Settings
 

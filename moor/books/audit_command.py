@@ -12,6 +12,7 @@ import typer
 from msgspec import Struct, structs
 
 from bus.messages.hosts import HostState, host_in_cell
+from moor.asking import Client, client, hosts_of
 from moor.books.auditing import (
     FOUND,
     MENDED,
@@ -24,7 +25,6 @@ from moor.books.auditing import (
     with_computes,
 )
 from moor.books.books_reader import BooksReader
-from moor.client import Client, client, hosts_of
 from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, option_of, run, say
 from moor.settings import TOP, Settings
 from moor.showing import check_known, check_one_cell

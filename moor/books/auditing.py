@@ -29,8 +29,8 @@ from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState
+from moor.asking import answer_of, batches_of, providers_of
 from moor.books.books_reader import BooksReader
-from moor.client import answer_of, batches_of, providers_of
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.

@@ -26,7 +26,7 @@ from bus.messages.books import (
 )
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.workers.asking import NoAnswer
-from moor.client import Asks, answer_of, items_of
+from moor.asking import Asks, answer_of, items_of
 
 # A younger claim may still get its row: by then a scheduler that died before it wrote the row is replaced, and the request
 # that it had taken is delivered again.

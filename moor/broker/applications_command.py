@@ -35,9 +35,9 @@ from bus.topology import (
     application_queue,
     objects_of_application,
 )
+from moor.asking import asked
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.client import asked
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
 from moor.settings import TOP

@@ -16,7 +16,7 @@ from bus.messages.build import BuildAccepted, BuildRejected, InstanceState
 from bus.messages.hosts import HostChanged, HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
-from moor.client import client
+from moor.asking import client
 from moor.options import BusUrl, Project, command_settings, fail, out, run, tell
 from moor.showing import COLOURS
 

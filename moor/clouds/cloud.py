@@ -18,7 +18,7 @@ from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import SimulatedHost
 from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.store_sql import open_compute_store
-from moor.client import running
+from moor.asking import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
 from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
 from moor.settings import CloudSettings

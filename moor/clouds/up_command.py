@@ -39,7 +39,7 @@ from compute_sim.laboratory.ironic.running import LISTEN, read_listen
 from compute_sim.laboratory.script_file import load_script
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings
-from moor.client import LOCAL, client, until_choosable
+from moor.asking import LOCAL, client, until_choosable
 from moor.clouds.bare_metal import (
     SMALL,
     BareMetal,

@@ -16,7 +16,7 @@ from bus.messages.build import (
     JoinedGroup,
     NoValidHost,
 )
-from moor.client import client
+from moor.asking import client
 from moor.instances.following import Following, Timeout, followed, has_ended, run_order, taken
 from moor.instances.request_options import (
     DriveOptions,

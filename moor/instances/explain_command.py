@@ -7,7 +7,7 @@ import typer
 
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.planning import AskExplanation, ExplanationsFound
-from moor.client import Client, ask_bus, pages_of
+from moor.asking import Client, ask_bus, pages_of
 from moor.instances.plan_showing import print_explanation, print_plan
 from moor.options import AsJson, BusUrl, Project, fail, out, read_uuid
 from moor.showing import print_json

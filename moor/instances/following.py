@@ -19,7 +19,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
-from moor.client import Client, InstanceFollower, client, granted
+from moor.asking import Client, InstanceFollower, client, granted
 from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, fail, out, run, tell
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_all, print_json, print_one, progress_of

@@ -16,7 +16,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.hosts import cell_and_name
-from moor.client import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, client, hosts_of
+from moor.asking import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, client, hosts_of
 from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live

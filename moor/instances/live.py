@@ -10,7 +10,7 @@ from bus.errors import Unavailable
 from bus.messages.build import CellHeard, InstanceDetails, InstanceId, InstanceState
 from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
 from bus.topology import CELL0
-from moor.client import FOUND_AT_ONCE_MAX, Client, answer_of, batches_of, pages_of
+from moor.asking import FOUND_AT_ONCE_MAX, Client, answer_of, batches_of, pages_of
 
 # The cell's own states that stand behind each state of the API level.
 _SAME = {

@@ -11,7 +11,7 @@ from bus.message import Envelope
 from bus.messages.build import BuildInstance
 from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
 from bus.unreadable import Unreadable
-from moor.client import asked, asked_for_all
+from moor.asking import asked, asked_for_all
 from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
 from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions
 from moor.option_structs import with_options

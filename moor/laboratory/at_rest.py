@@ -13,9 +13,9 @@ from bus.workers.station import Station
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
+from moor.asking import batches_of, hosts_of, items_of, providers_of
 from moor.books.auditing import AuditOptions, audited, with_computes
 from moor.books.books_reader import INSTANCES_PAGE, BooksReader
-from moor.client import batches_of, hosts_of, items_of, providers_of
 from moor.laboratory.temporary_cloud import TemporaryCloud
 
 # Longer than hosts take to report their number of instances.

@@ -20,7 +20,7 @@ from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, simu
 from ironic_sync.core.node import Node
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store_sql import SqlIronicStore
-from moor.client import during, running, station_on
+from moor.asking import during, running, station_on
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, Daemon
 from moor.clouds.cloud import cloud
 from moor.clouds.cloud_processes import Servers, WorkerProcess, cloud_in_processes

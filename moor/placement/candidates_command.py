@@ -17,7 +17,7 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed
-from moor.client import Client, answer_of, ask_bus, providers_of, readable
+from moor.asking import Client, answer_of, ask_bus, providers_of, readable
 from moor.options import AsJson, BusUrl, fail
 from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all

@@ -21,7 +21,7 @@ from bus.messages.administration import (
     WriteAnswered,
 )
 from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
-from moor.client import Client, answer_of
+from moor.asking import Client, answer_of
 from moor.options import fail, wrong_value
 
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]

@@ -9,7 +9,7 @@ import typer
 
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
-from moor.client import Client, ask_bus, items_of, providers_of
+from moor.asking import Client, ask_bus, items_of, providers_of
 from moor.options import AsJson, BusUrl, out, read_uuid, say
 from moor.placement.providers import ProviderName, found_in
 from moor.placement.providers_orders import app as orders

@@ -17,7 +17,7 @@ from bus.messages.administration import (
     Write,
 )
 from bus.messages.placement import ProviderState
-from moor.client import Client, ask_bus, providers_of
+from moor.asking import Client, ask_bus, providers_of
 from moor.options import AsJson, BusUrl, out, read_uuid
 from moor.placement.providers import ProviderName, amount_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS

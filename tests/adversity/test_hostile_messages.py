@@ -49,7 +49,7 @@ from bus.urls import broker_at
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.station import Station
 from compute_sim.laboratory.hosts import SimulatedHost
-from moor.client import answer_of, hosts_of, running, until_choosable
+from moor.asking import answer_of, hosts_of, running, until_choosable
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud import cloud
 from placement_worker.store_sql import SqlPlacementStore

@@ -15,9 +15,9 @@ from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
 from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenConsumer
 from bus.messages.build import AskInstances, InstancesFound
 from bus.workers.station import Station
+from moor.asking import answer_of, hosts_of
 from moor.books.auditing import AuditOptions, Finding, audited, with_computes
 from moor.books.books_reader import BooksReader
-from moor.client import answer_of, hosts_of
 from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.plan import CELLS
 from tests.simulation.process import SimProcess

@@ -26,7 +26,6 @@ IN_EACH_SEED = (
     ("verdict", "Released"),
     ("type", "swap"),
     ("type", "destroy"),
-    ("type", "spawn.failed"),
     ("type", "remove"),
     ("view", "compared"),
     (WRITE, "CreateProvider / ProviderWritten"),

@@ -18,7 +18,7 @@ from bus.messages.aggregates import (
     DeleteAggregate,
     SetAggregate,
 )
-from moor.client import asked, asked_for_all
+from moor.asking import asked, asked_for_all
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
 from moor.options import AsJson, BusUrl, fail, out, read_uuid

@@ -6,7 +6,7 @@ import typer
 from rich.markup import escape
 
 from bus.messages.cells import AskCells, CellsFound, CellState
-from moor.client import asked
+from moor.asking import asked
 from moor.message_commands import command_that_sends
 from moor.options import AsJson, BusUrl, out
 from moor.showing import cell_life, grid_of, print_all, time_in_words

@@ -7,7 +7,7 @@ import typer
 
 from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
-from moor.client import PAGE, ask_bus, asked_for_all, hosts_of
+from moor.asking import PAGE, ask_bus, asked_for_all, hosts_of
 from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.message_commands import command_that_sends

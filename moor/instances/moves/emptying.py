@@ -20,7 +20,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait
 from bus.process import stopped_by_signals
-from moor.client import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollower, during, items_of
+from moor.asking import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollower, during, items_of
 from moor.instances.moves.move_commands import rests
 from moor.instances.request_ids import new_request_ids
 from moor.options import NOT_DONE, fail, out, tell

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
-from moor.client import Client, answer_of, ask_bus, hosts_of
+from moor.asking import Client, answer_of, ask_bus, hosts_of
 from moor.instances.moves.emptying import (
     AtOnce,
     Emptied,

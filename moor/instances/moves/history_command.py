@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
-from moor.client import Client, ask_bus, hosts_of, pages_of
+from moor.asking import Client, ask_bus, hosts_of, pages_of
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.message_commands import command_that_sends

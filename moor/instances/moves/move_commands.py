@@ -16,7 +16,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import EndMove, MoveInstance
-from moor.client import client
+from moor.asking import client
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
 from moor.instances.requests import move_wait_of

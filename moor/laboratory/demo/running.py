@@ -16,7 +16,7 @@ from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from compute_sim.settings import ComputeSettings
-from moor.client import Feed, during, hearing, providers_of, until_choosable
+from moor.asking import Feed, during, hearing, providers_of, until_choosable
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.at_rest import is_in_use, problems_left
 from moor.laboratory.demo.checking import conclude

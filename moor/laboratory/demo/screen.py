@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bus.messages.placement import ProviderState
-from moor.client import batches_of
+from moor.asking import batches_of
 from moor.laboratory.demo.tally import NEWS_MAX, SLICE_S, Tally
 from moor.tables import lines_of
 

@@ -8,7 +8,7 @@ from bus.errors import Failure
 from bus.message import Message
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
-from moor.client import Feed
+from moor.asking import Feed
 
 # A run fails if no event comes for this long while orders are under way.
 SILENCE_S_MAX = 60.0

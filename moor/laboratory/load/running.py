@@ -17,7 +17,7 @@ from bus.messages.build import InstanceState
 from bus.messages.placement import ProviderState
 from bus.topology import QueueKind, objects_of
 from compute_sim.laboratory.faults import FailsToBuild, FailsToReceive, FaultScript
-from moor.client import during, hearing, providers_of, until_choosable
+from moor.asking import during, hearing, providers_of, until_choosable
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.laboratory.at_rest import found_instances, is_in_use, problems_left
 from moor.laboratory.load.cpu import process_cpu_s, process_tree_cpu_s

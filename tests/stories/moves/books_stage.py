@@ -29,9 +29,9 @@ from bus.workers.station import Station
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from compute_sim.settings import ComputeSettings
+from moor.asking import answer_of, hosts_of, running, until_choosable
 from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
 from moor.books.books_reader import BooksReader
-from moor.client import answer_of, hosts_of, running, until_choosable
 from moor.clouds.cloud import cloud
 from moor.settings import CloudSettings
 from placement_worker.settings import PlacementSettings

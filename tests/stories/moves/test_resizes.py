@@ -31,7 +31,7 @@ from bus.messages.build import (
 from bus.messages.hosts import SetHost
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.placement import ReportedInventory
-from moor.client import answer_of, hosts_of
+from moor.asking import answer_of, hosts_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 from tests.stories.moves.test_audit import STAGES
 

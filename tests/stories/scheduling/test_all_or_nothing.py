@@ -31,7 +31,7 @@ from bus.messages.placement import (
     Superseded,
 )
 from bus.workers.station import Station
-from moor.client import pages_of
+from moor.asking import pages_of
 from scheduler_worker.claiming import all_or_nothing
 from scheduler_worker.settings import SchedulerSettings
 from tests.stories.cloud import (

@@ -13,7 +13,7 @@ from bus.messages.hosts import HostFacts, HostsAlive, HostsReported
 from bus.workers.announcing import BEATS_PER_MESSAGE, HostAnnouncer
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.station import Station
-from moor.client import running
+from moor.asking import running
 from tests.contracts.stage import until
 
 pytestmark = pytest.mark.asyncio

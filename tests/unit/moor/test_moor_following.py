@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceActive, InstanceEvent
 from bus.topology import objects_of
-from moor.client import Client, InstanceFollower, during, station_on
+from moor.asking import Client, InstanceFollower, during, station_on
 from tests.unit.examples.values import STATE
 
 

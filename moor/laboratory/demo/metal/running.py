@@ -20,7 +20,7 @@ from compute_sim.laboratory.ironic import IronicScript, RequestRefused
 from compute_sim.laboratory.ironic.core.script import WorkFails
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
-from moor.client import during
+from moor.asking import during
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups, flavor_of_nodes
 from moor.laboratory.at_rest import problems_left
 from moor.laboratory.demo.metal.checking import conclude

@@ -11,7 +11,7 @@ from compute_sim.laboratory.ironic import IronicScript
 from compute_sim.laboratory.ironic.core.script import WorkFails
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
-from moor.client import during, hearing, providers_of
+from moor.asking import during, hearing, providers_of
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud_processes import Servers
 from moor.laboratory.at_rest import problems_left
