@@ -42,6 +42,7 @@ COMMANDS = {
     "demo": (CLOUD, "laboratory.demo_command", "demo"),
     "load": (CLOUD, "laboratory.load_command", "load"),
     "group": (INSTANCES, "instances.groups_command", "app"),
+    "status": (OPERATING, "overview.status_command", "status"),
     "host": (OPERATING, "instances.hosts.hosts_command", "app"),
     "cell": (OPERATING, "instances.hosts.cells_command", "app"),
     "aggregate": (OPERATING, "instances.hosts.aggregates_command", "app"),

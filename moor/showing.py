@@ -51,6 +51,8 @@ def plain(value: object) -> Any:
         return {field: plain(getattr(value, field)) for field in value.__struct_fields__}
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
     return msgspec.to_builtins(value)
 
 

@@ -21,6 +21,7 @@ from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
 from bus.messages.moves import Change, MovePlace
+from bus.messages.overview import InstanceCount
 from bus.messages.placement import ServerGroup
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
@@ -138,12 +139,12 @@ class KnownCell(Struct, frozen=True):
     heard_at: datetime
 
 
-class CellCounts(Struct, frozen=True):
-    """The instances of a cell, and how many of them have an order that it has not answered."""
+class WorkCounts(Struct, frozen=True):
+    """How much waits for room, instances and moves, and since when the oldest does; and the moves under way, by kind."""
 
-    cell: str
-    instances: int
-    waiting: int
+    waiting: int = 0
+    oldest_wait: datetime | None = None
+    moves: Mapping[str, int] = {}
 
 
 class OutboxNote(Struct, frozen=True):
@@ -309,8 +310,10 @@ class SchedulerStore(Protocol):
     async def cells(self) -> Sequence[KnownCell]:
         """All cells, in the order of their names."""
 
-    async def cell_counts(self) -> Sequence[CellCounts]:
-        """The counts of each cell that has instances which are not deleted. Reads all rows."""
+    async def instance_counts(self) -> Sequence[InstanceCount]:
+        """The counts of the instances that are not deleted, in the order of states and cells. Reads all rows."""
+
+    async def work_counts(self) -> WorkCounts: ...
 
     async def applications(self) -> Sequence[KnownApplication]:
         """All applications, in the order of their names."""

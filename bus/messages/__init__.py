@@ -17,6 +17,7 @@ from bus.messages import (
     host_modes,
     hosts,
     moves,
+    overview,
     placement,
     planning,
 )
@@ -66,6 +67,9 @@ ALL: tuple[type[Message], ...] = (
     cells.ConductorAlive,
     cells.AskCells,
     cells.CellsFound,
+    overview.WorkerAlive,
+    overview.AskOverview,
+    overview.Overview,
     cells.AskLive,
     cells.TellLive,
     cells.LiveTold,

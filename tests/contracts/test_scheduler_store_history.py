@@ -109,6 +109,7 @@ async def test_what_waits_does_not_count_and_what_is_said_of_it_ends_when_it_beg
     await write(store, a_move(5, outcome="waiting", failure="no host among 3"), a_move(6, of=2))
     async with store.transaction() as transaction:
         assert [each.number for each in await transaction.lock_moves()] == [6]
+    assert (await store.work_counts()).moves == {"migrate": 1}
     assert [each.number for each in await store.changes(ChangeQuery())] == [6, 5]
 
     await write(store, a_move(5, outcome="waiting", failure="others got the room"))

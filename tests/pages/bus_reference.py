@@ -22,6 +22,7 @@ from bus.messages import (
     groups,
     hosts,
     moves,
+    overview,
     placement,
     planning,
 )
@@ -45,6 +46,7 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     planning.AskCapabilities,
     cells.AskLive,
     cells.AskCells,
+    overview.AskOverview,
     hosts.AskHosts,
     hosts.SetHost,
     aggregates.SetAggregate,
@@ -91,6 +93,7 @@ RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     planning.CapabilitiesFound,
     cells.LiveFound,
     cells.CellsFound,
+    overview.Overview,
     hosts.HostsFound,
     hosts.HostSet,
     hosts.HostChanged,

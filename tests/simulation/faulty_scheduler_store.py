@@ -12,13 +12,13 @@ from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.messages.moves import Change
+from bus.messages.overview import InstanceCount
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
-    CellCounts,
     ChangeQuery,
     GroupQuery,
     HostQuery,
@@ -31,6 +31,7 @@ from scheduler_worker.store import (
     SchedulerStore,
     SchedulerTransaction,
     WaitingInstance,
+    WorkCounts,
 )
 from tests.simulation.faults import CURSED, CURSED_IDS
 from tests.simulation.process import SimProcess
@@ -98,9 +99,13 @@ class FaultySchedulerStore:
         await reach_database(self._process)
         return await self._store.cells()
 
-    async def cell_counts(self) -> Sequence[CellCounts]:
+    async def instance_counts(self) -> Sequence[InstanceCount]:
         await reach_database(self._process)
-        return await self._store.cell_counts()
+        return await self._store.instance_counts()
+
+    async def work_counts(self) -> WorkCounts:
+        await reach_database(self._process)
+        return await self._store.work_counts()
 
     async def applications(self) -> Sequence[KnownApplication]:
         return await self._store.applications()
