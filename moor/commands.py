@@ -43,6 +43,7 @@ COMMANDS = {
     "load": (CLOUD, "laboratory.load_command", "load"),
     "group": (INSTANCES, "instances.groups_command", "app"),
     "status": (OPERATING, "overview.status_command", "status"),
+    "top": (OPERATING, "overview.top_command", "top"),
     "host": (OPERATING, "instances.hosts.hosts_command", "app"),
     "cell": (OPERATING, "instances.hosts.cells_command", "app"),
     "aggregate": (OPERATING, "instances.hosts.aggregates_command", "app"),

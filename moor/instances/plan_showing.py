@@ -103,6 +103,10 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
 def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
     """The instance, and under it how its host was chosen: the last time, or with `of_boot` for its boot."""
     print_instance(explained.state)
+    print_choice(explained, of_boot=of_boot)
+
+
+def print_choice(explained: Explanation, *, of_boot: bool) -> None:
     choice: HostChoice = explained.boot if of_boot and explained.boot is not None else explained
     chosen = choice.chosen
     among = f"the best of {choice.qualified} that qualified, of {choice.hosts}" if choice.hosts else ""
