@@ -70,6 +70,8 @@ ALL: tuple[type[Message], ...] = (
     overview.WorkerAlive,
     overview.AskOverview,
     overview.Overview,
+    overview.AskTiles,
+    overview.Tiles,
     cells.AskLive,
     cells.TellLive,
     cells.LiveTold,

@@ -83,11 +83,46 @@ class CellFill(Value, frozen=True):
     hosts: Annotated[tuple[Natural, ...], Meta(max_length=FILL_PARTS + 1)]
 
 
+# How full a host is is one of the digits, or FULL; a host that cannot be used has a letter for why.
+FULL = "f"
+TILES_PER_PAGE_MAX = 5000
+# What each letter stands for, with the state that `HostCount` has.
+TILE_STATES = {"s": "silent", "r": "draining", "d": "down", "x": "dead", "c": "must clean up"}
+# Placement has no provider of the host.
+WITHOUT_PROVIDER = "?"
+
+
 class WaitsForRoom(Value, frozen=True):
     """What waits for room, instances and moves: how many, and since when the oldest does."""
 
     count: Natural = 0
     oldest: Moment | None = None
+
+
+class AskTiles(StrictMessage, frozen=True, tag="tiles.query"):
+    """Asks for a page of the hosts of a cell, one letter each, in the order of their names: from the one after `skipped`
+    hosts. With `named`, their names, too.
+    """
+
+    in_cell: Label
+    skipped: Natural = 0
+    named: bool = False
+
+
+class Tiles(Message, frozen=True, tag="tiles.found"):
+    """One letter for each host. 0 to 9: it is up, and so many tenths of its fullest class are used; `f`: it is full. `s`: silent,
+    `r`: draining, `d`: down by order, `x`: dead, `c`: it must clean up, `?`: placement does not have it.
+
+    `hosts` is the number of hosts of the cell. A page has at most 5,000, or as many as fit with their names, if these
+    were asked for.
+    """
+
+    in_cell: Label
+    made_at: Moment
+    tiles: Annotated[str, Meta(max_length=TILES_PER_PAGE_MAX)]
+    skipped: Natural = 0
+    hosts: Natural = 0
+    names: Annotated[tuple[Label, ...], Meta(max_length=TILES_PER_PAGE_MAX)] = ()
 
 
 class AskOverview(StrictMessage, frozen=True, tag="overview.query"):

@@ -74,7 +74,10 @@ def of_projects(*projects: str) -> tuple[Grant, ...]:
 
 
 OF_ADMINS = (
-    Grant(API, ("host.query", "cell.query", "overview.query", *AGGREGATE_ORDERS, "aggregate.query")),
+    Grant(
+        API,
+        ("host.query", "cell.query", "overview.query", "tiles.query", *AGGREGATE_ORDERS, "aggregate.query"),
+    ),
     # They tell the names and the room of all hosts.
     Grant(API, ("reasons.query", "capability.query", "drain.query", "migration.query")),
     Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),

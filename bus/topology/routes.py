@@ -79,6 +79,8 @@ ROUTES: dict[str, Route] = {
     "worker.beat": _CELL_EVENT,
     "overview.query": Route(API, Kind.QUESTION, answer="overview.found"),
     "overview.found": _ANSWER,
+    "tiles.query": Route(API, Kind.QUESTION, answer="tiles.found"),
+    "tiles.found": _ANSWER,
     "live.query": Route(API, Kind.QUESTION, Scope.PROJECT, "live.found"),
     "live.tell": _CELL_ORDER,
     "live.told": _CELL_EVENT,

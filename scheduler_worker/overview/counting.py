@@ -1,13 +1,24 @@
 """Counts of hosts by what state they are in, how much room they have, and how full they are."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
 
 from bus.messages.hosts import HostState
-from bus.messages.overview import FILL_PARTS, CellFill, ClassUse, HostCount
+from bus.messages.overview import (
+    FILL_PARTS,
+    FULL,
+    TILE_STATES,
+    WITHOUT_PROVIDER,
+    CellFill,
+    ClassUse,
+    HostCount,
+)
+from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.picture.picture import Picture
+
+_LEVELS = (*"0123456789", FULL)
 
 
 def count_hosts(hosts: Iterable[HostState]) -> tuple[HostCount, ...]:
@@ -55,16 +66,8 @@ def uses_of(picture: Picture) -> tuple[ClassUse, ...]:
 def fill_of(picture: Picture) -> tuple[CellFill, ...]:
     """How many hosts of each cell are how full, each by its fullest class."""
     columns = picture.columns
-    rows = columns.rows
-    provided = np.flatnonzero(columns.provided[:rows])
-    fullest = np.zeros(len(provided))
-    for stock in columns.stocks.values():
-        capacity = stock.capacity[provided]
-        share = np.divide(
-            stock.used[provided], capacity, out=np.zeros(len(provided)), where=capacity > 0, casting="unsafe"
-        )
-        np.maximum(fullest, share, out=fullest)
-    parts = np.minimum((fullest * FILL_PARTS).astype(np.int64), FILL_PARTS)
+    provided = np.flatnonzero(columns.provided[: columns.rows])
+    parts = _tenths(picture)[provided]
     counted = np.zeros((len(columns.cells.names), FILL_PARTS + 1), dtype=np.int64)
     np.add.at(counted, (columns.cell[provided], parts), 1)
     return tuple(
@@ -72,3 +75,35 @@ def fill_of(picture: Picture) -> tuple[CellFill, ...]:
         for code, name in enumerate(columns.cells.names)
         if counted[code].any()
     )
+
+
+def _tenths(picture: Picture) -> Ints:
+    """For each row, how many tenths of its host's fullest class are used; ten if it is full."""
+    rows = picture.columns.rows
+    fullest = np.zeros(rows)
+    for stock in picture.columns.stocks.values():
+        capacity = stock.capacity[:rows]
+        share = np.divide(
+            stock.used[:rows], capacity, out=np.zeros(rows), where=capacity > 0, casting="unsafe"
+        )
+        np.maximum(fullest, share, out=fullest)
+    return np.minimum((fullest * FILL_PARTS).astype(np.int64), FILL_PARTS)
+
+
+def tiles_of(hosts: Iterable[HostState], picture: Picture) -> dict[str, list[tuple[str, str]]]:
+    """The hosts of each cell in the order of their names, each with its letter (`Tiles`)."""
+    tenths = _tenths(picture).tolist()
+    letters = {state: letter for letter, state in TILE_STATES.items()}
+    found = defaultdict[str, list[tuple[str, str]]](list)
+    for host in hosts:
+        state = _state(host)
+        if state == "up":
+            row = picture.row_of(host.id)
+            is_there = row >= 0 and bool(picture.columns.provided[row])
+            tile = _LEVELS[tenths[row]] if is_there else WITHOUT_PROVIDER
+        else:
+            tile = letters[state]
+        found[host.cell].append((host.name, tile))
+    for of_cell in found.values():
+        of_cell.sort()
+    return found

@@ -1,28 +1,29 @@
 """Answers questions for an overview of the whole cloud."""
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from bus.messages.overview import AskOverview, Overview, WaitsForRoom
+from bus.messages.cells import page_that_fits
+from bus.messages.overview import (
+    TILES_PER_PAGE_MAX,
+    AskOverview,
+    AskTiles,
+    Overview,
+    Tiles,
+    WaitsForRoom,
+)
 from bus.workers.handling import Handlers, answering
 from scheduler_worker.cells.questions import cell_states
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.cells.workers import WorkerRegistry
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.overview.counting import count_hosts, fill_of, uses_of
+from scheduler_worker.overview.counting import count_hosts, fill_of, tiles_of, uses_of
+from scheduler_worker.overview.kept import Kept
 from scheduler_worker.store import SchedulerStore
-
-# An overview is made anew only when it is this many times as old as it took to make: to watch a cloud, however large, costs
-# a scheduler at most one part in so many of its time.
-KEPT_FOR_TIMES = 200
-KEPT_S_MIN = 1.0
 
 
 class Overviews:
-    """Makes overviews. All who ask while one is being made, or is still new, get the same."""
-
     def __init__(
         self,
         name: str,
@@ -41,21 +42,33 @@ class Overviews:
         self._workers = workers
         self._hosts = hosts
         self._clock = clock
-        self._last: Overview | None = None
-        self._kept_until_s = 0.0
-        self._lock = asyncio.Lock()
+        self._overview = Kept(self._made)
+        self._tiles = Kept(self._tiled)
 
     def handlers(self) -> Handlers:
-        return {AskOverview: answering(self._answer)}
+        return {AskOverview: answering(self._answer), AskTiles: answering(self._answer_tiles)}
 
     async def _answer(self, _: AskOverview) -> Overview:
-        now_s = asyncio.get_running_loop().time
-        async with self._lock:
-            if self._last is None or now_s() >= self._kept_until_s:
-                began_s = now_s()
-                self._last = await self._made()
-                self._kept_until_s = now_s() + max(KEPT_S_MIN, KEPT_FOR_TIMES * (now_s() - began_s))
-            return self._last
+        return await self._overview.get()
+
+    async def _answer_tiles(self, ask: AskTiles) -> Tiles:
+        made_at, by_cell = await self._tiles.get()
+        hosts = by_cell.get(ask.in_cell, ())
+        page = hosts[ask.skipped : ask.skipped + TILES_PER_PAGE_MAX]
+        if ask.named and page:
+            # Names may be long.
+            page = page[: len(page_that_fits([name for name, _ in page]))]
+        return Tiles(
+            in_cell=ask.in_cell,
+            made_at=made_at,
+            tiles="".join([tile for _, tile in page]),
+            skipped=ask.skipped,
+            hosts=len(hosts),
+            names=tuple([name for name, _ in page]) if ask.named else (),
+        )
+
+    async def _tiled(self) -> tuple[datetime, Mapping[str, Sequence[tuple[str, str]]]]:
+        return self._clock(), tiles_of(self._hosts.rows(), self._picture)
 
     async def _made(self) -> Overview:
         counts = await self._store.instance_counts()

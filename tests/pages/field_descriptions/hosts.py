@@ -51,6 +51,19 @@ HOSTS: dict[str, dict[str, str]] = {
         "waiting": "what waits for room: instances, and moves",
         "moving": "how many moves of each kind are under way",
     },
+    "AskTiles": {
+        "in_cell": "the cell",
+        "skipped": "how many hosts come before the page",
+        "named": "also tell the names of the hosts",
+    },
+    "Tiles": {
+        "in_cell": "the cell",
+        "made_at": "when it was made",
+        "tiles": "one letter for each host, in the order of their names",
+        "skipped": "how many hosts come before the page",
+        "hosts": "how many hosts the cell has",
+        "names": "the names of the hosts of the page, if they were asked for",
+    },
     "WorkerHeard": {
         "beat": "its last heartbeat",
         "heard_at": "when that arrived",

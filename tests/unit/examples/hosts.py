@@ -54,11 +54,13 @@ from bus.messages.hosts import (
 )
 from bus.messages.overview import (
     AskOverview,
+    AskTiles,
     CellFill,
     ClassUse,
     HostCount,
     InstanceCount,
     Overview,
+    Tiles,
     WaitsForRoom,
     WorkerAlive,
     WorkerHeard,
@@ -205,6 +207,8 @@ HOSTS: tuple[Message, ...] = (
     AskCells(name="c1"),
     BEAT,
     AskOverview(),
+    AskTiles(in_cell="c1", skipped=5000, named=True),
+    Tiles(in_cell="c1", made_at=WHEN, tiles="0f?", skipped=5000, hosts=5003, names=("h1", "h2", "h3")),
     Overview(
         made_at=WHEN,
         scheduler="scheduler-1",

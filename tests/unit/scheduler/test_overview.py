@@ -5,13 +5,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
+from bus.codec import encode
 from bus.messages.overview import (
     AskOverview,
+    AskTiles,
     CellFill,
     ClassUse,
     HostCount,
     InstanceCount,
     Overview,
+    Tiles,
     WorkerAlive,
 )
 from bus.messages.placement import InventoryState
@@ -20,10 +23,11 @@ from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.cells.workers import REMEMBERED_FOR, WORKERS_MAX, WorkerRegistry
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.overview import questions
-from scheduler_worker.overview.counting import count_hosts, fill_of, uses_of
+from scheduler_worker.overview import kept
+from scheduler_worker.overview.counting import count_hosts, fill_of, tiles_of, uses_of
 from scheduler_worker.overview.questions import Overviews
 from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.unit.bus.test_codec import enveloped
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, usage_of
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 
@@ -180,6 +184,29 @@ class CountingStore(MemorySchedulerStore):
         return [InstanceCount(state="active", cell="c1", count=3)]
 
 
+def test_each_host_has_a_letter_in_the_order_of_names() -> None:
+    states = [a_state(name) for name in ("h1", "h2", "h3", "h4")]
+    picture = a_picture(*states, hosts=tuple(a_host(each.name) for each in states))
+    picture.use([usage_of(states[0], 15, 2), usage_of(states[1], 16, 2)])
+    hosts = [
+        a_host("h4", mode="draining"),
+        a_host("h3", up=False),
+        a_host("h2"),
+        a_host("h1"),
+        a_host("h5"),
+        a_host("h6", mode="down"),
+        a_host("h7", mode="dead"),
+        structs.replace(a_host("h8"), must_clean=True),
+        a_host("other", cell="c2"),
+    ]
+
+    tiles = tiles_of(hosts, picture)
+
+    assert "".join(tile for _, tile in tiles["c1"]) == "9fsr?dxc"
+    assert [name for name, _ in tiles["c1"]] == [f"h{number}" for number in range(1, 9)]
+    assert tiles["c2"] == [("other", "?")]
+
+
 async def overview_from(overviews: Overviews) -> Overview:
     handler = overviews.handlers()[AskOverview]
     assert isinstance(handler, ReadOnly)
@@ -210,8 +237,8 @@ async def test_who_asks_again_soon_gets_the_same_overview(monkeypatch: pytest.Mo
     assert store.counted == 1
     assert [(each.cell, each.instances, each.hosts) for each in first.cells] == [("c1", 3, 2)]
 
-    monkeypatch.setattr(questions, "KEPT_S_MIN", 0.0)
-    monkeypatch.setattr(questions, "KEPT_FOR_TIMES", 0)
+    monkeypatch.setattr(kept, "KEPT_S_MIN", 0.0)
+    monkeypatch.setattr(kept, "KEPT_FOR_TIMES", 0)
     overviews = Overviews(
         "scheduler-1",
         store,
@@ -222,3 +249,38 @@ async def test_who_asks_again_soon_gets_the_same_overview(monkeypatch: pytest.Mo
         clock=clock,
     )
     assert await overview_from(overviews) is not await overview_from(overviews)
+
+
+@pytest.mark.asyncio
+async def test_pages_of_tiles_are_as_long_as_fits_and_cover_all_hosts() -> None:
+    clock, picture = Clock(), Picture()
+    hosts = HostRegistry(picture, DOWN_AFTER, clock)
+    hosts.learn([a_host(f"{number:05}-{'x' * 200}") for number in range(6000)])
+    overviews = Overviews(
+        "scheduler-1",
+        CountingStore(),
+        picture,
+        cells=CellRegistry(picture, DOWN_AFTER, clock),
+        workers=WorkerRegistry(DOWN_AFTER, clock),
+        hosts=hosts,
+        clock=clock,
+    )
+    handler = overviews.handlers()[AskTiles]
+    assert isinstance(handler, ReadOnly)
+
+    async def page(**asked: object) -> Tiles:
+        (said,) = await handler.handle((an_ask(AskTiles(in_cell="c1", **asked)),))  # type: ignore[arg-type]
+        assert isinstance(said, Answer)
+        assert isinstance(said.message, Tiles)
+        return said.message
+
+    assert (len((await page()).tiles), (await page()).hosts) == (5000, 6000)
+    assert len((await page(skipped=5000)).tiles) == 1000
+    assert len((await page(skipped=7000)).tiles) == 0
+    names: list[str] = []
+    while len(names) < 6000:
+        named = await page(skipped=len(names), named=True)
+        assert len(named.names) == len(named.tiles) > 0
+        assert len(encode(enveloped(named))) < 256 * 1024
+        names += named.names
+    assert names == sorted(names)
