@@ -304,7 +304,7 @@ async def client(
 
     If there is no broker now, raise at once. If the broker goes away later, wait for it.
     """
-    broker = broker_of(_as_user(settings.bus_url, user_of("operator") if operates else LOCAL.user))
+    broker = broker_of(as_local_user(settings.bus_url, user_of("operator") if operates else LOCAL.user))
     await (await broker.connect()).close()
     bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
     async with station_on(broker, "moor", bus) as (station, task):
@@ -413,7 +413,7 @@ def _is_elsewhere(known: InstanceState | None, cell: str) -> bool:
     return known is not None and bool(known.cell) and bool(cell) and known.cell != cell
 
 
-def _as_user(url: str, user: str) -> str:
+def as_local_user(url: str, user: str) -> str:
     """Put this user into a Unix socket's URL. There a client may connect as any user without a password."""
     parts = urlsplit(url)
     return (

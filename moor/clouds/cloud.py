@@ -44,6 +44,7 @@ async def cloud(
     settings: CloudSettings | None = None,
     keeps_hosts: bool = False,
     api_part: Callable[[SqlPlacementStore], Part] | None = None,
+    more_parts: Sequence[Part] = (),
     health_part: Callable[[Sequence[object]], Part] | None = None,
     ended: asyncio.Event | None = None,
     as_user: Callable[[str], Broker] | None = None,
@@ -56,6 +57,7 @@ async def cloud(
     `placement_url`: the database of placement's tables.
     `keeps_hosts`: the instances on simulated hosts are stored in the database, for the next cloud on it.
     `api_part` makes one more part, which works on placement's store: its HTTP API.
+    `more_parts` run beside the workers.
     `health_part` makes one that reports the health of all parts.
     `ended` is set when the workers end before this context does. They only do so by failing; the exit raises the failure.
     `metal`: there are bare-metal nodes too; `on_metal` receives them before they start.
@@ -125,6 +127,7 @@ async def cloud(
                 on_metal(nodes)
         if api_part is not None:
             parts.append(api_part(store))
+        parts += more_parts
         if health_part is not None:
             parts.append(health_part((*parts, placement)))
         async with running(parts, DRAIN_S_MAX) as task:

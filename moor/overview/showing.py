@@ -52,10 +52,16 @@ def _tables(overview: Overview) -> list[RenderableType]:
     return found
 
 
-def instances_in_words(overview: Overview) -> Text:
+def instance_counts(overview: Overview) -> Counter[str]:
+    """How many instances are in each state, in all cells."""
     counts = Counter[str]()
     for each in overview.instances:
         counts[each.state] += each.count
+    return counts
+
+
+def instances_in_words(overview: Overview) -> Text:
+    counts = instance_counts(overview)
     line = Text(f"{sum(counts.values()):,} instances")
     for state, colour in COLOURS.items():
         if counts[state]:

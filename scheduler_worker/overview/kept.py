@@ -6,10 +6,10 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# It is made anew only when it is this many times as old as it took to make: to watch a cloud, however large, costs a
-# scheduler at most one part in so many of its time.
+# It is made anew only when it is this many times as old as it took to make, within these limits: to watch a cloud costs a
+# scheduler little of its time, and what is seen of a busy one is not old.
 KEPT_FOR_TIMES = 200
-KEPT_S_MIN = 1.0
+KEPT_S_MIN, KEPT_S_MAX = 1.0, 10.0
 
 
 class Kept(Generic[T]):
@@ -27,5 +27,6 @@ class Kept(Generic[T]):
             if self._last is None or now_s() >= self._until_s:
                 began_s = now_s()
                 self._last = (await self._make(),)
-                self._until_s = now_s() + max(KEPT_S_MIN, KEPT_FOR_TIMES * (now_s() - began_s))
+                took_s = now_s() - began_s
+                self._until_s = now_s() + min(max(KEPT_S_MIN, KEPT_FOR_TIMES * took_s), KEPT_S_MAX)
             return self._last[0]

@@ -1,5 +1,6 @@
 """The whole cloud at a glance: counts of hosts and of their room, the workers that were heard, and who pays for it."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -284,3 +285,29 @@ async def test_pages_of_tiles_are_as_long_as_fits_and_cover_all_hosts() -> None:
         assert len(encode(enveloped(named))) < 256 * 1024
         names += named.names
     assert names == sorted(names)
+
+
+@pytest.mark.asyncio
+async def test_what_took_long_is_kept_longer_but_never_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
+    made = []
+
+    async def make() -> int:
+        made.append(now_s[0])
+        now_s[0] += takes_s
+        return len(made)
+
+    takes_s = 0.02
+    short = kept.Kept(make)
+    assert await short.get() == 1
+    now_s[0] += 3.9
+    assert await short.get() == 1
+    now_s[0] += 0.2
+    assert await short.get() == 2
+
+    takes_s = 5.0
+    long = kept.Kept(make)
+    assert await long.get() == 3
+    now_s[0] += kept.KEPT_S_MAX
+    assert await long.get() == 4
