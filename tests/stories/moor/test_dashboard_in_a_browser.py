@@ -104,8 +104,15 @@ async def test_every_page_is_reached_by_the_keyboard() -> None:
         for _ in range(8):
             await page.keyboard.press("Tab")
             names.append(await page.evaluate("document.activeElement.textContent"))
-        assert names == ["Overview", "Instances", "Waiting", "Moves", "Hosts", "Groups", "Aggregates"] + [
-            "Why not?"
+        assert names == [
+            "Overview",
+            "Instances",
+            "Waiting",
+            "Moves",
+            "Hosts",
+            "Groups",
+            "Aggregates",
+            "Why not?",
         ]
         await page.keyboard.press("Enter")
         await page.get_by_role("heading", name="Why not?").wait_for()
