@@ -12,6 +12,16 @@ def has_ended(instance: InstanceState) -> bool:
     return instance.state in ENDED
 
 
+def why_not_built(instance: InstanceState) -> str:
+    """Why the build failed; empty if the instance runs."""
+    if instance.state == "active":
+        return ""
+    if instance.state in ("deleting", "deleted"):
+        return "the instance was deleted"
+    failures = (f"{each.host}: {each.reason}" for each in instance.failures)
+    return "; ".join(filter(None, (instance.reason, *failures))) or f"the instance is {instance.state}"
+
+
 def rests(state: InstanceState, move_id: RequestId) -> bool:
     """True if the move has arrived or ended, or if the instance is deleted or has another move by now."""
     if state.state in ("deleting", "deleted") or state.move is None or state.move.request_id != move_id:

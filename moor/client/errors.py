@@ -1,7 +1,8 @@
-"""What the client raises. The fields of an error say what it is about; its text says the same to people.
+"""The errors that the client raises. Their fields are for programs; their texts say the same to people.
 
 ClientError
 ├── Rejected            a scheduler or placement refused the order or question: `field`, `value` and `reason`
+│   └── NotSendable         the client did not send it, since no receiver could read it
 ├── NotFound            there is no such instance, request, group, host or cell, so nothing was done
 ├── NotInTime           no answer, or no end, within the time; the order stays, and may still be done
 ├── BrokerAway          there is no connection to the broker; the order may have been taken, or not
@@ -69,7 +70,7 @@ class NotInTime(ClientError):
 
 
 class BrokerAway(ClientError):
-    """There is no connection to the broker. What was sent before may have been taken."""
+    """There is no connection to the broker. A scheduler may have taken an order that was sent before."""
 
     def __init__(self, reason: str, request_id: RequestId | None = None) -> None:
         super().__init__(f"no broker: {reason}")
@@ -106,5 +107,6 @@ class NoHostFound(NotDone):
     def __init__(
         self, states: Iterable[InstanceState], reason: str, request_id: RequestId, funnel: NoValidHost
     ) -> None:
-        super().__init__(states, reason, request_id)
+        removed = ", ".join(f"{each.removed} removed by {each.step}" for each in funnel.steps)
+        super().__init__(states, f"{reason} ({funnel.hosts} hosts: {removed or 'none'})", request_id)
         self.funnel = funnel

@@ -35,7 +35,11 @@ def as_received(message: M) -> M:
         line = encode(Envelope(message=message))
     except (TypeError, ValueError, OverflowError) as problem:
         raise NotSendable("message", type(message).__name__, str(problem)) from None
-    read = readable(line)
+    try:
+        read = readable(line)
+    except NotSendable as wrong:
+        wrong.request_id = getattr(message, "request_id", None)
+        raise
     assert isinstance(read, type(message)), "a message is decoded as its own type"
     return read
 
