@@ -16,11 +16,11 @@ class GroupCalls(ClientSession):
     """What a client does with server groups."""
 
     async def create_group(
-        self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, id_: UUID | None = None
+        self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, group: UUID | None = None
     ) -> GroupState:
-        """Create a server group; `boot(..., group=group.id)` builds members of it. To repeat it with the same `id_` is harmless."""
+        """Create a server group; `boot(..., group=group.id)` builds members of it. To repeat it with the same id (`group`) is harmless."""
         order = CreateGroup(
-            id=GroupId(id_ or uuid4()),
+            id=GroupId(group or uuid4()),
             policy=policy,
             name=name,
             max_per_host=max_per_host,

@@ -50,19 +50,19 @@ class PlanCalls(ClientSession):
         """Whether the instances of this host would fit on other hosts of its cell, all together. For admins."""
         return await self._ask(AskDrain(host=host), DrainFound)
 
-    async def explain(self, id_: UUID, *, plan_now: bool = False) -> ExplanationsFound:
+    async def explain(self, instance_or_request: UUID, *, plan_now: bool = False) -> ExplanationsFound:
         """How the host of an instance was chosen, or those of all instances of a request; or why there was none.
 
         With `plan_now`, also a plan for the same needs. Raises `NotFound`.
         """
         about = AskExplanation(project=self.project, plan_now=plan_now, limit=EXPLANATIONS_PAGE)
         for question in (
-            structs.replace(about, instance=InstanceId(id_)),
-            structs.replace(about, request_id=RequestId(id_)),
+            structs.replace(about, instance=InstanceId(instance_or_request)),
+            structs.replace(about, request_id=RequestId(instance_or_request)),
         ):
             pages = self._items(question, ExplanationsFound, lambda page: (page,))
             found = [page async for page in pages]
             if found[0].explanations:
                 explanations = tuple(each for page in found for each in page.explanations)
                 return structs.replace(found[0], explanations=explanations, next=None)
-        raise NotFound("instance or request", id_)
+        raise NotFound("instance or request", instance_or_request)
