@@ -144,3 +144,10 @@ def test_what_is_wrong_in_a_users_program_is_found(installed: Path) -> None:
     said = [line for line in checked(installed, head + "\n".join(lines) + "\n") if ": error:" in line]
 
     assert [line.rpartition("[")[2].rstrip("]") for line in said] == [*WRONG.values()], "\n".join(said)
+
+
+def test_the_examples_are_checked_as_programs_of_users(installed: Path) -> None:
+    examples = sorted((ROOT / "docs" / "examples").glob("*.py"))
+    assert examples
+
+    assert [line for each in examples for line in checked(installed, each.read_text())] == []
