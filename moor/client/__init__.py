@@ -49,7 +49,7 @@ from moor.client.errors import (
     NotSendable,
     Rejected,
 )
-from moor.client.fields import BuildFields, MoveFields, OrderFields
+from moor.client.fields import BuildFields, MoveFields, OrderFields, StateName
 from moor.client.requests import SentRequest
 from moor.client.sync_client import SyncClient, SyncSentRequest
 
@@ -97,6 +97,7 @@ __all__ = [
     "RequestId",
     "SentRequest",
     "Size",
+    "StateName",
     "Stayed",
     "SyncClient",
     "SyncSentRequest",

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
-from bus.broker import AccessRefused, Broker
+from bus.broker import AccessRefused, Broker, ConnectionLost
 from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.build import (
@@ -55,6 +55,7 @@ class BusClient:
 
     async def _raise_failure(self) -> None:
         await asyncio.shield(self._running)
+        raise ConnectionLost("this client was closed")
 
     async def instances(self, ids: Sequence[InstanceId], project: str = "") -> list[InstanceState]:
         """The instances with these ids, as far as they exist."""

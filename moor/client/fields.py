@@ -1,7 +1,7 @@
 """The arguments of builds and moves, by name, and the messages that they make."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 from uuid import UUID
 
 from bus.message import AggregateId, GroupId
@@ -20,6 +20,23 @@ from bus.messages.build import (
 from bus.messages.moves import MoveInstance, MoveWait
 from moor.client.questions import as_received
 from moor.instances.request_ids import new_request_ids
+
+# The states of instances (docs/bus.md, `InstanceState`).
+StateName = Literal[
+    "accepted",
+    "waiting",
+    "placed",
+    "building",
+    "active",
+    "rebuilding",
+    "moving",
+    "moved",
+    "shelved",
+    "offloaded",
+    "error",
+    "deleting",
+    "deleted",
+]
 
 
 class BuildFields(TypedDict, total=False):

@@ -1,7 +1,7 @@
 """Builds, deletes, shows and lists instances."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Unpack
+from typing import Unpack, get_args
 from uuid import UUID
 
 from bus.messages.build import (
@@ -18,8 +18,8 @@ from bus.messages.build import (
 from bus.messages.moves import AskHistory, Change, HistoryFound
 from moor.client.bus_client import FOUND_AT_ONCE_MAX
 from moor.client.ends import has_ended, why_not_built
-from moor.client.errors import NotFound
-from moor.client.fields import BuildFields, build_of, order_id
+from moor.client.errors import NotFound, Rejected
+from moor.client.fields import BuildFields, StateName, build_of, order_id
 from moor.client.finding import found_by_ids
 from moor.client.questions import batches_of, granted
 from moor.client.requests import SentRequest
@@ -111,10 +111,13 @@ class InstanceCalls(ClientSession):
         return found
 
     async def list_instances(
-        self, *, state: str = "", host: str = "", cell: str = "", name: str = ""
+        self, *, state: StateName | None = None, host: str = "", cell: str = "", name: str = ""
     ) -> AsyncGenerator[InstanceState, None]:
         """All instances in the order of their ids, deleted ones too; or those that are so. They are read page by page."""
-        question = AskInstances(state=state, host=host, project=self.project, limit=FOUND_AT_ONCE_MAX)
+        if state not in (None, *get_args(StateName)):
+            # Otherwise a misspelt state would look like an empty list.
+            raise Rejected("state", str(state), f"the states are {', '.join(get_args(StateName))}")
+        question = AskInstances(state=state or "", host=host, project=self.project, limit=FOUND_AT_ONCE_MAX)
         async for each in self._instances(question):
             if cell in ("", each.cell) and name in ("", each.name):
                 yield each

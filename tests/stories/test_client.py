@@ -123,6 +123,17 @@ async def test_a_broker_that_is_away_is_told_and_a_follower_goes_on_when_it_is_b
         assert len(setup.placed) == 1
 
 
+async def test_a_client_that_is_closed_lets_nobody_wait(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup:
+        async with client(setup) as moor:
+            booting = asyncio.create_task(moor.boot(SMALL))
+            await until_queued(setup)
+        with pytest.raises(BrokerAway, match="this client was closed"):
+            await booting
+        with pytest.raises(RuntimeError, match="the client is not open"):
+            await moor.boot(SMALL)
+
+
 async def test_what_has_not_ended_in_time_is_told_with_its_states_and_goes_on(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
         setup.cells["c1"].is_silent = True
@@ -152,6 +163,9 @@ async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host
         assert text.value.request_id is not None
         with pytest.raises(NotSendable):
             await moor.boot(SMALL, hosts="h1")
+
+        with pytest.raises(Rejected, match="the states are accepted, waiting"):
+            await anext(moor.list_instances(state="actve"))  # type: ignore[arg-type]
 
         giant = await moor.boot(Flavor(vcpus=500), name="giant")
         with pytest.raises(NoHostFound, match=r"giant: .*1 removed by capacity") as nowhere:

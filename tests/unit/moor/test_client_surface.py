@@ -4,7 +4,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 import pytest
@@ -12,8 +12,18 @@ import pytest
 from bus.message import AggregateId, GroupId
 from bus.messages.build import BuildInstance, Image, JoinedGroup, Wait
 from bus.messages.moves import MoveInstance
-from moor.client import BuildFields, Client, Flavor, MoveFields, NotSendable, OrderFields, SyncClient
+from moor.client import (
+    BuildFields,
+    Client,
+    Flavor,
+    MoveFields,
+    NotSendable,
+    OrderFields,
+    StateName,
+    SyncClient,
+)
 from moor.client.fields import build_of, move_of
+from moor.showing import COLOURS
 
 # What a program must not pay for, or have, to use the client.
 NOT_NEEDED = ("typer", "click", "rich", "numpy", "sqlalchemy", "starlette", "uvicorn", "aio_pika")
@@ -57,6 +67,10 @@ def methods_of(kind: type[object]) -> dict[str, Callable[..., Any]]:
     }
 
 
+def test_the_states_are_those_that_the_commands_know() -> None:
+    assert [*get_args(StateName)] == [*COLOURS]
+
+
 def test_short_forms_of_a_build_become_what_the_receiver_reads() -> None:
     one, two = UUID(int=1), UUID(int=2)
     built = build_of(
@@ -84,7 +98,7 @@ def test_short_forms_of_a_build_become_what_the_receiver_reads() -> None:
         ({"project": "No Project"}, "project", "No Project"),
         ({"image_properties": {"a": 1}}, "image_properties[...]", "{"),
         ({"group": "web"}, "group", "web"),
-        ({"name": object()}, "message", "BuildInstance"),
+        ({"name": 1j}, "message", "BuildInstance"),
     ],
     ids=str,
 )
