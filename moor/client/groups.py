@@ -13,7 +13,7 @@ GROUPS_PAGE = 200
 
 
 class GroupCalls(ClientSession):
-    """What a client does with server groups."""
+    """The client's methods about server groups."""
 
     async def create_group(
         self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, group: UUID | None = None

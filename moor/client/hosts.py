@@ -36,7 +36,7 @@ class _Emptying(NamedTuple):
 
 
 class HostCalls(ClientSession):
-    """What a client of an admin or an operator does with hosts. An application of single projects may do none of it."""
+    """The client's methods about hosts and cells. An application of single projects has the right to none of them."""
 
     async def list_hosts(
         self, *, cell: str = "", mode: HostMode | None = None, up: bool | None = None

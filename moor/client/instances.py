@@ -29,7 +29,7 @@ HISTORY_PAGE = 200
 
 
 class InstanceCalls(ClientSession):
-    """What a client does with instances."""
+    """The client's methods about instances."""
 
     async def boot(self, flavor: Flavor, **fields: Unpack[BuildFields]) -> SentRequest:
         """Build one instance, or `count` equal ones. Returns when a scheduler has stored the request.

@@ -25,7 +25,7 @@ MOVES_PAGE = 200
 
 
 class MoveCalls(InstanceCalls):
-    """What a client does with instances that exist."""
+    """The client's methods that move instances or rebuild them."""
 
     async def migrate(
         self,

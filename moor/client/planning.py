@@ -27,7 +27,7 @@ EXPLANATIONS_PAGE = 100
 
 
 class PlanCalls(ClientSession):
-    """What a client asks about hosts that are not chosen yet, or that were."""
+    """The client's questions about choices of hosts: before a request, and after it."""
 
     async def plan(self, flavor: Flavor, **fields: Unpack[BuildFields]) -> PlanFound:
         """How many instances of this request would fit now, in which cells, and what would make more hosts qualify."""
