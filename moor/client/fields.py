@@ -108,10 +108,14 @@ def move_of(
 ) -> MoveInstance:
     """The order to move, as its receiver reads it. Raises `Rejected` for a value that cannot be sent."""
     given = {"project": project, **fields, **more}
-    if isinstance(wait := given.get("wait"), int):
-        given["wait"] = MoveWait(for_s=wait)
+    given["wait"] = wait_of(given.get("wait"))
     given["request_id"] = order_id(given.get("request_id"))
     return as_received(MoveInstance(instance=InstanceId(instance), kind=kind, **given))
+
+
+def wait_of(wait: MoveWait | int | None) -> MoveWait | None:
+    """How a move waits; a number is the seconds."""
+    return MoveWait(for_s=wait) if isinstance(wait, int) else wait
 
 
 def order_id(stated: UUID | None) -> RequestId:

@@ -22,6 +22,7 @@ from bus.messages.hosts import (
 from bus.messages.moves import MoveWait
 from moor.client.emptying import Emptied, HostMoves, instances_on
 from moor.client.errors import NotFound, Rejected
+from moor.client.fields import wait_of
 from moor.client.session import ClientSession, listed
 
 HOSTS_PAGE = 500
@@ -79,7 +80,7 @@ class HostCalls(ClientSession):
         *,
         reason: str = "",
         hosts: Sequence[str] = (),
-        wait: MoveWait | None = None,
+        wait: MoveWait | int | None = None,
         at_once: int = 10,
         timeout_s: float = 3600.0,
     ) -> Emptied:
@@ -89,7 +90,7 @@ class HostCalls(ClientSession):
         moved, and why each other one is still there. The host stays draining.
         """
         host = await self.set_host(name, "draining", reason=reason)
-        how = _Emptying(("live-migrate", "migrate"), hosts, wait, at_once, timeout_s)
+        how = _Emptying(("live-migrate", "migrate"), hosts, wait_of(wait), at_once, timeout_s)
         return await self._empty(host_in_cell(host.cell, host.name), how)
 
     async def evacuate_host(
@@ -97,7 +98,7 @@ class HostCalls(ClientSession):
         name: str,
         *,
         hosts: Sequence[str] = (),
-        wait: MoveWait | None = None,
+        wait: MoveWait | int | None = None,
         at_once: int = 50,
         timeout_s: float = 3600.0,
     ) -> Emptied:
@@ -108,7 +109,7 @@ class HostCalls(ClientSession):
         host = await self.show_host(name)
         if host.up:
             raise Rejected("host", name, "it is up, so nothing was evacuated: set it down first")
-        how = _Emptying(("evacuate",), hosts, wait, at_once, timeout_s)
+        how = _Emptying(("evacuate",), hosts, wait_of(wait), at_once, timeout_s)
         return await self._empty(host_in_cell(host.cell, host.name), how)
 
     async def _empty(self, host: str, how: _Emptying) -> Emptied:

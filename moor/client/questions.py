@@ -5,11 +5,15 @@ from typing import Protocol, TypeVar
 
 from msgspec import structs
 
+from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import CODEC, encode
-from bus.message import Envelope, Message
+from bus.message import Envelope, Message, type_of
 from bus.messages.build import BuildRejected
 from bus.unreadable import Unreadable
 from moor.client.errors import NotSendable, Rejected
+
+# A parcel also has the envelope, which the publisher fills.
+LINE_BYTES_MAX = PARCEL_BYTES_MAX - 1024
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -35,6 +39,10 @@ def as_received(message: M) -> M:
         line = encode(Envelope(message=message))
     except (TypeError, ValueError, OverflowError) as problem:
         raise NotSendable("message", type(message).__name__, str(problem)) from None
+    if len(line) > LINE_BYTES_MAX:
+        # Its receivers would not read it, and could not answer.
+        why = f"it has {len(line)} bytes, and a message at most {LINE_BYTES_MAX}"
+        raise NotSendable("message", type_of(message), why, getattr(message, "request_id", None))
     try:
         read = readable(line)
     except NotSendable as wrong:

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
+from bus.errors import Unavailable
 from bus.messages.build import InstanceId, InstanceState, RequestId
 from moor.client.errors import NoHostFound, NotDone, NotInTime
 from moor.client.session import ClientSession
 
-# The pauses between questions whether a scheduler knows of an end: five seconds together.
+# The first pause between questions whether a scheduler knows of an end, and how long they go on.
 KNOWN_PAUSE_S_FIRST = 0.01
-KNOWN_PAUSE_S_MAX = 2.56
+KNOWN_S_MAX = 5.0
 
 
 class SentRequest:
@@ -84,19 +85,21 @@ class SentRequest:
         return self.states
 
     async def _until_schedulers_know(self) -> None:
-        """A cell tells the ends of orders to everyone at once, so a client may hear of one before a scheduler has written it."""
+        """A cell tells the ends of orders to everyone at once, so a client may hear of one before a scheduler has written it.
+
+        If no scheduler answers in time, the caller goes on: the order has ended all the same.
+        """
         pause_s = KNOWN_PAUSE_S_FIRST
-        behind = {each.id: each.sequence for each in self.states}
-        while behind:
-            with self._session._raising():  # noqa: SLF001
-                found = await self._session._bus.instances([*behind], self._project)  # noqa: SLF001
-            sequences = {each.id: each.sequence for each in found}
-            behind = {id_: heard for id_, heard in behind.items() if sequences.get(id_, heard) < heard}
-            if behind:
-                if pause_s > KNOWN_PAUSE_S_MAX:
-                    return
-                await asyncio.sleep(pause_s)
-                pause_s *= 2
+        heard = {each.id: each.sequence for each in self.states}
+        with self._session._raising(), suppress(TimeoutError, Unavailable):  # noqa: SLF001
+            async with asyncio.timeout(KNOWN_S_MAX):
+                while heard:
+                    found = await self._session._bus.instances([*heard], self._project)  # noqa: SLF001
+                    known = {each.id: each.sequence for each in found}
+                    heard = {id_: number for id_, number in heard.items() if known.get(id_, number) < number}
+                    if heard:
+                        await asyncio.sleep(pause_s)
+                        pause_s *= 2
 
     async def until_done(self, timeout_s: float | None = None) -> tuple[InstanceState, ...]:
         """Wait until the order has ended, and return the states of the instances.

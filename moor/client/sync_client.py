@@ -145,7 +145,9 @@ class SyncClient:
                     return
                 yield item
         finally:
-            self.run(items.aclose())
+            # A generator that nobody finished may outlive the client.
+            if self._thread.is_alive():
+                self.run(items.aclose())
 
     boot = _orders(Client.boot)
     find_request = _orders(Client.find_request)

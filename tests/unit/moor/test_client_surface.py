@@ -99,8 +99,9 @@ def test_short_forms_of_a_build_become_what_the_receiver_reads() -> None:
         ({"image_properties": {"a": 1}}, "image_properties[...]", "{"),
         ({"group": "web"}, "group", "web"),
         ({"name": 1j}, "message", "BuildInstance"),
+        ({"hosts": [f"{number:0250}" for number in range(2000)]}, "message", "build.request"),
     ],
-    ids=str,
+    ids=lambda given: str(given)[:40],
 )
 def test_a_value_that_cannot_be_sent_is_named(fields: BuildFields, field: str, value: str) -> None:
     with pytest.raises(NotSendable) as wrong:
@@ -115,3 +116,19 @@ def test_a_move_without_a_request_id_gets_one_and_one_with_an_id_keeps_it() -> N
     first, second = (move_of(instance, "migrate", "", {}) for _ in range(2))
     assert first.request_id != second.request_id
     assert move_of(instance, "migrate", "", {"request_id": mine}).request_id == mine
+
+
+def test_a_client_without_a_url_has_the_bus_and_the_project_of_the_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MOOR_BUS_URL", "unix:///tmp/nowhere/bus.sock")
+    monkeypatch.setenv("MOOR_PROJECT", "shop")
+
+    assert Client().project == "shop"
+    assert Client(project="").project == ""
+    assert Client("unix:///tmp/nowhere/bus.sock").project == "", (
+        "a program that names the bus names the project"
+    )
+    monkeypatch.setenv("MOOR_BUS_URL", "http://nowhere")
+    with pytest.raises(ValueError, match="http://nowhere"):
+        Client()
