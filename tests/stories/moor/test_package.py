@@ -11,17 +11,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = (
-    "bus",
-    "placement_worker",
-    "scheduler_worker",
-    "cell_conductor",
-    "compute_sim",
-    "ironic_sync",
-    "moor",
-)
+from tests.unit.test_class_names import ROOMS
 
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from uuid import UUID
 
@@ -69,7 +61,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python environment in which the built package is installed; what it depends on is that of this environment."""
     place = tmp_path_factory.mktemp("package")
     source = place / "source"
-    for name in PACKAGES:
+    for name in ROOMS:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
@@ -114,8 +106,8 @@ def test_every_package_is_built_with_its_types_and_no_test_is(installed: Path) -
     (packages,) = installed.glob("lib/python3*/site-packages")
     found = {each.name for each in packages.iterdir() if each.is_dir() and "dist-info" not in each.name}
 
-    assert found == set(PACKAGES)
-    assert [name for name in PACKAGES if not (packages / name / "py.typed").is_file()] == []
+    assert found == set(ROOMS)
+    assert [name for name in ROOMS if not (packages / name / "py.typed").is_file()] == []
 
 
 def test_the_installed_package_says_its_version_and_what_it_is(installed: Path) -> None:
