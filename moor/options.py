@@ -25,6 +25,7 @@ from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
+from moor.client.errors import NotSendable, Rejected
 from moor.settings import COMPUTE, SCHEDULER, TOP, CloudSettings, Settings, Sources, sources
 
 T = TypeVar("T")
@@ -292,6 +293,10 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail("stopped by a signal")
     except BadSetting as wrong:
         fail(str(wrong), WRONG)
+    except NotSendable as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+    except Rejected as refused:
+        fail(str(refused))
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:

@@ -19,7 +19,7 @@ from compute_sim.laboratory.ironic.core.script import IronicScript
 from compute_sim.laboratory.script_file import load_script
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
-from moor.asking import LOCAL, as_local_user
+from moor.client.bus_client import with_user
 from moor.clouds.up_command import faults_in
 from moor.dashboard.options import DashboardFlags, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
@@ -273,7 +273,7 @@ def dashboard(
     settings = command_settings(bus=bus, cells=cells)
     _run(
         serve_dashboard(
-            broker_of(as_local_user(settings.bus_url, LOCAL.user)),
+            broker_of(with_user(settings.bus_url)),
             settings,
             dashboard_options(web),
             bus=tuned(BUS),

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from msgspec import Struct, structs
 from rich.text import Text
@@ -20,7 +19,6 @@ from bus.messages.aggregates import AggregatesFound, AskAggregates
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
-    BuildRejected,
     Flavor,
     InstanceId,
     InstancesFound,
@@ -30,7 +28,8 @@ from bus.messages.hosts import AskHosts, HostsFound, host_in_cell
 from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovesFound
 from bus.messages.overview import AskTiles, Tiles
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
-from moor.asking import Client
+from moor.asking import Client, answer_of
+from moor.client.errors import ClientError
 from moor.dashboard.pictures import HEIGHT, WIDTH, funnel_of, line_of, share
 from moor.dashboard.watching import STAGES, Watcher
 from moor.instances.moves.history_command import how_it_ended
@@ -268,13 +267,9 @@ class Pages:
 
     async def _ask(self, question: Message, kind: type[T]) -> T:
         try:
-            answer = await self._asking.ask(question)
-        except typer.BadParameter as wrong:
-            raise PageRefused(wrong.message) from None
-        if isinstance(answer, BuildRejected):
-            raise PageRefused(f"{answer.field} is {answer.value!r}: {answer.reason}")
-        assert isinstance(answer, kind), f"{question!r} was answered by {answer!r}"
-        return answer
+            return await answer_of(self._asking, question, kind)
+        except ClientError as wrong:
+            raise PageRefused(str(wrong)) from None
 
     def _page(self, request: Request, reader: Reader, template: str, **shown: Any) -> HTMLResponse:
         return HTMLResponse(self._render(template, path=request.url.path, reader=reader, **shown))

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 from textual import work
@@ -17,6 +16,7 @@ from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
 from moor.asking import Client
+from moor.client.errors import ClientError
 from moor.overview.gathering import CloudView, view_of
 from moor.overview.showing import overview_in_words
 from moor.overview.top.lists import ABOUT, Lists, TabRows, as_text, filled
@@ -177,10 +177,8 @@ class Top(App[None]):
         """A broker or a scheduler that is away is told, and tried again."""
         try:
             await do()
-        except (Failure, ConnectionLost, Refusal) as problem:
+        except (Failure, ConnectionLost, Refusal, ClientError) as problem:
             self._tell(f"✗ {problem}")
-        except typer.Exit:
-            self._tell("✗ the question was refused")
 
     def _tell(self, text: str) -> None:
         self.query_one("#told", Static).update(Text(text))
