@@ -19,6 +19,7 @@ from bus.messages import (
     moves,
     placement,
     planning,
+    quotas,
 )
 
 ALL: tuple[type[Message], ...] = (
@@ -137,6 +138,9 @@ ALL: tuple[type[Message], ...] = (
     administration.UsagesFound,
     administration.AskNames,
     administration.NamesFound,
+    quotas.SetQuota,
+    quotas.AskQuotas,
+    quotas.QuotasFound,
     books.AskBooks,
     books.BooksFound,
     books.AskContradictions,

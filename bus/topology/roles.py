@@ -56,7 +56,7 @@ _OF_A_PROJECT = (
     ),
     Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
-    Grant(PLACEMENT, ("usages.query.{project}",)),
+    Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
 )
 
 

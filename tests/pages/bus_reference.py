@@ -24,6 +24,7 @@ from bus.messages import (
     moves,
     placement,
     planning,
+    quotas,
 )
 from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
 from tests.pages.field_descriptions import FIELD_DESCRIPTIONS
@@ -61,6 +62,7 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     administration.AskHolders,
     administration.AskUsages,
     administration.AskNames,
+    quotas.AskQuotas,
     candidates.AskCandidates,
     candidates.AskMoreCandidates,
     books.AskBooks,
@@ -108,6 +110,7 @@ RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     administration.HoldersFound,
     administration.UsagesFound,
     administration.NamesFound,
+    quotas.QuotasFound,
     candidates.CandidatesFound,
     books.BooksFound,
     books.ContradictionsFound,

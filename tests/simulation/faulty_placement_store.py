@@ -9,6 +9,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.books import BookEntry
 from bus.messages.placement import LogPosition, MembersPage, ProviderState, RevisionsPage, SnapshotPage
+from bus.messages.quotas import QuotaState
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
@@ -18,10 +19,13 @@ from placement_worker.core.ledger import (
     Ledger,
     NameChanges,
     NameKeys,
+    Quota,
+    QuotaBook,
     StoredNames,
     TreeChanges,
 )
 from placement_worker.core.ownership import Owner
+from placement_worker.core.quotas import QuotaKeys
 from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,
@@ -101,6 +105,10 @@ class FaultyPlacementStore:
         await reach_database(self._process)
         return await self._store.usages(project, user)
 
+    async def quotas(self, project: str, after: str, limit: int) -> tuple[QuotaState, ...]:
+        await reach_database(self._process)
+        return await self._store.quotas(project, after, limit)
+
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         await reach_database(self._process)
         return await self._store.custom_names(of, after, limit)
@@ -164,6 +172,13 @@ class _BooksTransaction:
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         self._lock("consumers", keys.consumers)
         return await self._inner.lock_allocations(keys)
+
+    async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
+        self._lock("quotas", keys[0])
+        return await self._inner.lock_quotas(keys)
+
+    async def write_quotas(self, changed: Sequence[Quota]) -> None:
+        await self._inner.write_quotas(changed)
 
     async def recount(self) -> None:
         await self._inner.recount()
