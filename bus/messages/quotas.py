@@ -35,6 +35,7 @@ class QuotaState(Value, frozen=True):
 class AskQuotas(ProjectMessage, frozen=True, tag="quota.query"):
     """Asks for the quota of a project; or, without `project`, for a page of all, in the order of projects, after `after`."""
 
+    project: Annotated[Project, Meta(description="the project's name")] = ""
     after: Project = ""
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 

@@ -86,7 +86,7 @@ ROLES: tuple[Role, ...] = (
                 PLACEMENT,
                 (
                     *("claim.*", "claims", "release.*", "snapshot", "revisions", "members"),
-                    *("aggregates.set", "consumer.query"),
+                    *("aggregates.set", "consumer.query", "quota.query.*"),
                 ),
             ),
             Grant(

@@ -24,6 +24,7 @@ class Queues:
 
     def __init__(self, given: Given, known: Knowledge, deciders: Deciders, sending: Sending) -> None:
         store, picture, plugins, clock = given.store, given.picture, given.plugins, given.clock
+        ask = given.station.ask
         outbox, applications = sending.outbox, sending.applications
         self.read_requests = partial(
             given.station.worker,
@@ -53,8 +54,8 @@ class Queues:
                 applications,
                 deciders.membership,
                 {
-                    **Planner(picture, plugins, deciders.reader, store).question_handlers(),
-                    **Explainer(store, picture, plugins).question_handlers(),
+                    **Planner(picture, plugins, deciders.reader, store, ask).question_handlers(),
+                    **Explainer(store, picture, plugins, ask).question_handlers(),
                     **known.live.question_handlers(),
                 },
                 cells=known.cells,
