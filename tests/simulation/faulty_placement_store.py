@@ -58,6 +58,8 @@ class FaultyPlacementStore:
             tx = _BooksTransaction(inner, self._process, self._observer)
             yield tx
             await before_commit(self._process)
+        if tx.quotas:
+            self._observer.quotas_written(tx.quotas)
         self._observer.books_written(tx.orders, tx.written)
         await after_commit(self._process)
 
@@ -146,6 +148,7 @@ class _BooksTransaction:
         self._locked: dict[str, set[object]] = {}
         self.orders: Sequence[ClaimOrder] = ()
         self.written: list[ClaimChanges | TreeChanges] = []
+        self.quotas: Sequence[Quota] = ()
 
     def _lock(self, kind: str, ids: Iterable[object]) -> None:
         """Tell the observer which rows the transaction locks. Rows that it has locked before do not count again."""
@@ -178,6 +181,7 @@ class _BooksTransaction:
         return await self._inner.lock_quotas(keys)
 
     async def write_quotas(self, changed: Sequence[Quota]) -> None:
+        self.quotas = changed
         await self._inner.write_quotas(changed)
 
     async def recount(self) -> None:
