@@ -7,7 +7,7 @@ from bus.messages.build import BuildAccepted, BuildInstance, DeleteInstance, Fla
 from bus.messages.placement import Claimed, QuotaExceeded
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
 from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
-from tests.stories.cloud import Cloud, InterferingOnce, a_build, cloud, instance_of
+from tests.stories.cloud import Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import all_of, hosts, nothing, until_all
 
@@ -60,7 +60,11 @@ async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, b
         # A release gives it back.
         await setup.client.ask(DeleteInstance(instance=instance_of(two_cpus(1))))
         await setup.until_state(instance_of(two_cpus(1)), "deleted")
-        await setup.until_used()
+
+        async def is_free() -> bool:
+            return await used(setup) == {}
+
+        await wait_until(is_free, "the quota is free again")
         await build(setup, two_cpus(3))
         await setup.until_state(instance_of(two_cpus(3)), "active")
 
