@@ -186,7 +186,7 @@ consumers = Table(
     Column("server_group", Id),
     # As JSON: provider's id -> class id -> amount.
     Column("held", Text, nullable=False, server_default="{}"),
-    # Of a migration that has made its instance smaller, as JSON: class -> what it counts of its project's quota.
+    # A migration that has made its instance smaller counts these amounts of its project's quota, as JSON: class -> amount.
     Column("kept", Text),
     sqlite_autoincrement=True,
 )

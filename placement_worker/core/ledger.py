@@ -73,7 +73,7 @@ class Consumer(Struct, frozen=True, gc=False):
     ended_at: datetime | None = None
     host: ProviderId | None = None
     group: GroupId | None = None
-    # What a MIGRATION counts of its project's quota: what its instance gave up by the move, and gets back by a revert.
+    # A MIGRATION counts these amounts of its project's quota: its instance gave them up by the move, and gets them back by a revert.
     kept: tuple[tuple[str, int], ...] = ()
 
 

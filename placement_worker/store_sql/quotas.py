@@ -175,8 +175,9 @@ def recount_quotas(connection: Connection, vocabulary: CachedVocabulary) -> None
     wrong = [one.project for one, _ in wrong_quotas(connection, vocabulary)]
     if not wrong:
         return
-    rows = sa.select(quotas.c.id).where(among(connection, quotas.c.project_id, wrong))
-    connection.execute(rows.order_by(quotas.c.project_id).with_for_update()).all()
+    # In the order in which claims lock them; the database may sort texts otherwise.
+    for project in sorted(wrong):
+        connection.execute(sa.select(quotas.c.id).where(quotas.c.project_id == project).with_for_update())
     for quota, right in wrong_quotas(connection, vocabulary):
         if quota.project in wrong:
             mine = quotas.c.project_id == quota.project
@@ -186,7 +187,7 @@ def recount_quotas(connection: Connection, vocabulary: CachedVocabulary) -> None
 def used_by_projects(
     connection: Connection, vocabulary: CachedVocabulary, projects: Sequence[str]
 ) -> dict[str, dict[str, int]]:
-    """What the consumers of these projects use, by class and as instances. The database counts consumers that are alike."""
+    """The usage of these projects, by class and as instances. The database counts consumers that are alike."""
     alike = (consumers.c.project_id, consumers.c.type, consumers.c.held, consumers.c.kept)
     rows = connection.execute(
         sa.select(*alike, sa.func.count())

@@ -1,5 +1,7 @@
 """The quotas of the projects of one batch, while it is decided: does a claim bring its project over a limit?
 
+Consumers count by their type:
+
     type of consumer        what it counts
     MIGRATION               what its instance gave up by the move, beyond its new share: a revert gives that back
     CLEANUP                 nothing: a host that is silent is no fault of the project
@@ -31,7 +33,7 @@ def sums_of(held: Iterable[ResourceAmount]) -> Counted:
 
 
 def counted(type_: str, kept: Iterable[tuple[str, int]], held: Mapping[str, int]) -> Counted:
-    """What a consumer counts that holds these amounts by class; nothing if it holds nothing."""
+    """The amounts by which a consumer counts that holds `held`, by class; empty if it holds nothing."""
     if not held or type_ == "CLEANUP":
         return {}
     if type_ == "MIGRATION":
