@@ -50,6 +50,7 @@ COMMANDS = {
     "node": (OPERATING, "bare_metal.node_command", "app"),
     "provider": (OPERATING, "placement.providers_command", "app"),
     "candidates": (OPERATING, "placement.candidates_command", "candidates"),
+    "quota": (OPERATING, "placement.quota_command", "app"),
     "usage": (OPERATING, "placement.usage_command", "usage"),
     "audit": (OPERATING, "books.audit_command", "audit"),
     "check": (OPERATING, "bare_metal.check_command", "check"),

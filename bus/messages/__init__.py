@@ -20,6 +20,7 @@ from bus.messages import (
     overview,
     placement,
     planning,
+    quotas,
 )
 
 ALL: tuple[type[Message], ...] = (
@@ -143,6 +144,9 @@ ALL: tuple[type[Message], ...] = (
     administration.UsagesFound,
     administration.AskNames,
     administration.NamesFound,
+    quotas.SetQuota,
+    quotas.AskQuotas,
+    quotas.QuotasFound,
     books.AskBooks,
     books.BooksFound,
     books.AskContradictions,

@@ -58,7 +58,7 @@ _OF_A_PROJECT = (
     ),
     Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
-    Grant(PLACEMENT, ("usages.query.{project}",)),
+    Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
 )
 
 
@@ -91,7 +91,7 @@ ROLES: tuple[Role, ...] = (
                 PLACEMENT,
                 (
                     *("claim.*", "claims", "release.*", "snapshot", "revisions", "members"),
-                    *("aggregates.set", "consumer.query"),
+                    *("aggregates.set", "consumer.query", "quota.query.*"),
                 ),
             ),
             Grant(

@@ -84,6 +84,13 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
     out.print(
         f"[bold {colour}]{at_least}{plan.fit} more fit[/bold {colour}] on {plan.qualify} of {plan.funnel.hosts} hosts",
     )
+    if plan.quota is not None:
+        colour = "cyan" if plan.quota.fit else "red"
+        limits = "; ".join(
+            f"{each.name} limit {each.limit}, used {each.used}, asked {each.asked}"
+            for each in plan.quota.limits
+        )
+        out.print(f"[{colour}]the project's quota allows {plan.quota.fit} more[/{colour}]: {limits}")
     if plan.cells:
         print_table(plan.cells, CELLS)
     if plan.funnel.steps or plan.funnel.nearest:

@@ -25,6 +25,7 @@ class Queues:
 
     def __init__(self, given: Given, known: Knowledge, deciders: Deciders, sending: Sending) -> None:
         store, picture, plugins, clock = given.store, given.picture, given.plugins, given.clock
+        ask = given.station.ask
         outbox, applications = sending.outbox, sending.applications
         self.read_requests = partial(
             given.station.worker,
@@ -63,8 +64,8 @@ class Queues:
                 applications,
                 deciders.membership,
                 {
-                    **Planner(picture, plugins, deciders.reader, store).question_handlers(),
-                    **Explainer(store, picture, plugins).question_handlers(),
+                    **Planner(picture, plugins, deciders.reader, store, ask).question_handlers(),
+                    **Explainer(store, picture, plugins, ask).question_handlers(),
                     **known.live.question_handlers(),
                     **overviews.handlers(),
                 },

@@ -25,6 +25,7 @@ from bus.messages import (
     overview,
     placement,
     planning,
+    quotas,
 )
 from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
 from tests.pages.field_descriptions import FIELD_DESCRIPTIONS
@@ -64,6 +65,7 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     administration.AskHolders,
     administration.AskUsages,
     administration.AskNames,
+    quotas.AskQuotas,
     candidates.AskCandidates,
     candidates.AskMoreCandidates,
     books.AskBooks,
@@ -113,6 +115,7 @@ RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     administration.HoldersFound,
     administration.UsagesFound,
     administration.NamesFound,
+    quotas.QuotasFound,
     candidates.CandidatesFound,
     books.BooksFound,
     books.ContradictionsFound,
