@@ -25,6 +25,8 @@ from moor.client.running import during, feed_of, station_on
 LOCAL = Application("local", admin=True)
 ASK_AGAIN_S = 1.0
 FOUND_AT_ONCE_MAX = 200
+# Why a call ends that is under way when its client is closed.
+CLOSED = "this client was closed"
 
 
 class BusClient:
@@ -55,7 +57,7 @@ class BusClient:
 
     async def _raise_failure(self) -> None:
         await asyncio.shield(self._running)
-        raise ConnectionLost("this client was closed")
+        raise ConnectionLost(CLOSED)
 
     async def instances(self, ids: Sequence[InstanceId], project: str = "") -> list[InstanceState]:
         """The instances with these ids, as far as they exist."""

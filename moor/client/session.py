@@ -1,11 +1,12 @@
 """The connection of a client, and its errors: what the bus raises becomes an error of `moor.client`."""
 
+import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from bus.broker import AccessRefused, Broker, ConnectionLost, Refusal
 from bus.message import Message, type_of
@@ -53,6 +54,7 @@ class ClientSession:
         self._broker = broker_at(with_user(url, operates=as_operator)) if isinstance(url, str) else url
         self._opened: BusClient | None = None
         self._watches: dict[str, InstanceWatch] = {}
+        self._beside: set[asyncio.Task[None]] = set()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -68,6 +70,9 @@ class ClientSession:
         for watch in self._watches.values():
             await watch.close()
         self._watches.clear()
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
         await self._stack.aclose()
 
     @property
@@ -80,6 +85,13 @@ class ClientSession:
         if project not in self._watches:
             self._watches[project] = InstanceWatch(self._bus, project)
         return self._watches[project]
+
+    def _run_beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run this until it ends, or until the client is closed."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
 
     async def _ask(self, question: Message, kind: type[T]) -> T:
         with self._raising(question):

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from bus.broker import ConnectionLost
 from bus.messages.build import InstanceId, InstanceState
-from moor.client.bus_client import BusClient
+from moor.client.bus_client import CLOSED, BusClient
 from moor.client.following import InstanceFollower
 
 # How long the subscription stays when nobody follows an instance any more.
@@ -56,7 +57,12 @@ class InstanceWatch:
         if self._follower is not None:
             self._follower.states.pop(id_, None)
         if not self._callers and self._following is not None:
-            self._ending = asyncio.get_running_loop().call_later(LINGER_S, self._following.cancel)
+            self._ending = asyncio.get_running_loop().call_later(LINGER_S, self._stop)
+
+    def _stop(self) -> None:
+        following, self._following, self._follower = self._following, None, None
+        if following is not None:
+            following.cancel()
 
     def _started(self) -> InstanceFollower:
         if self._ending is not None:
@@ -73,9 +79,9 @@ class InstanceWatch:
             told.put_nowait(state)
 
     def _ended(self, following: asyncio.Task[None]) -> None:
-        if following.cancelled():
-            return
-        if (why := following.exception()) is not None:
+        """Tell all callers why they hear nothing any more."""
+        why = ConnectionLost(CLOSED) if following.cancelled() else following.exception()
+        if following is self._following and why is not None:
             for told in {id(each): each for callers in self._callers.values() for each in callers}.values():
                 told.put_nowait(why)
 

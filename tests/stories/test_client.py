@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from bus.messages.applications import SetApplication
+from bus.messages.build import InstanceActive
 from bus.topology import objects_of_application
 from moor.client import (
     BrokerAway,
@@ -128,8 +129,11 @@ async def test_a_client_that_is_closed_lets_nobody_wait(bus: str, books: str) ->
         async with client(setup) as moor:
             booting = asyncio.create_task(moor.boot(SMALL))
             await until_queued(setup)
-        with pytest.raises(BrokerAway, match="this client was closed"):
-            await booting
+            hearing = asyncio.create_task(anext(moor.events("instance.#")))
+            await asyncio.sleep(0)
+        for waiting in (booting, hearing):
+            with pytest.raises(BrokerAway, match="this client was closed"):
+                await waiting
         with pytest.raises(RuntimeError, match="the client is not open"):
             await moor.boot(SMALL)
 
@@ -239,3 +243,20 @@ async def test_an_application_has_its_own_project_and_no_more(bus: str, books: s
         with pytest.raises(NotFound):
             await moor.show(theirs.instances[0])
         assert [each.project async for each in admin.list_instances()] == ["bank", "shop"]
+
+
+async def test_events_are_heard_and_an_iterator_that_is_abandoned_leaves_nothing_behind(
+    bus: str, books: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
+        hearing = moor.events("instance.active.*")
+        first = asyncio.create_task(anext(hearing))
+        # Nobody says when the subscription begins, so a request is sent until one is heard.
+        while not first.done():
+            await (await moor.boot(SMALL)).until_done()
+        event = await first
+        assert isinstance(event, InstanceActive)
+        assert event.instance.state == "active"
+    del hearing
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import AccessRefused
+from bus.broker import AccessRefused, ConnectionLost
 from bus.message import Message
 from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
 from moor.client.following import LOOK_AGAIN_S
@@ -134,6 +134,37 @@ def test_a_refused_subscription_is_told_to_all_callers_and_tried_anew_for_the_ne
             assert await told.get() == one
         assert bus.subscriptions == 2
         await watch.close()
+
+    run_simulated(work())
+
+
+def test_a_caller_who_comes_just_when_the_subscription_ends_gets_a_new_one() -> None:
+    async def work() -> None:
+        bus = Bus()
+        watch = bus.watch()
+        state = a_state(1)
+        with watch.of([state.id]):
+            await asyncio.sleep(0.1)
+        ended = asyncio.Event()
+        asyncio.get_running_loop().call_later(LINGER_S, ended.set)
+        await ended.wait()
+        with watch.of([state.id]) as told:
+            await asyncio.sleep(0.1)
+            bus.tell(state)
+            assert await told.get() == state
+        assert bus.subscriptions == 2
+        await watch.close()
+
+    run_simulated(work())
+
+
+def test_a_watch_that_is_closed_lets_nobody_wait() -> None:
+    async def work() -> None:
+        watch = Bus().watch()
+        with watch.of([a_state(1).id]) as told:
+            await asyncio.sleep(0.1)
+            await watch.close()
+            assert isinstance(await told.get(), ConnectionLost)
 
     run_simulated(work())
 
