@@ -65,7 +65,7 @@ app.command("create")(
 app.command("list")(
     _about_groups(
         AskGroups,
-        fixed=("id",),
+        fixed=("id", "id_prefix"),
         words="List all groups, with the number of their members.",
         show=GROUPS,
         nothing="no server groups",
@@ -75,6 +75,7 @@ app.command("show")(
     _about_groups(
         AskGroups,
         arguments={"id": "ID"},
+        fixed=("name", "id_prefix"),
         words="Show one group with its members and their hosts.",
         is_about_one=True,
         show=_print,
@@ -84,6 +85,7 @@ app.command("delete")(
     _about_groups(
         DeleteGroup,
         arguments={"id": "ID"},
+        fixed=("name", "id_prefix"),
         is_about_one=True,
         show=lambda group: out.print(f"deleted group {group.id}"),
     )
