@@ -127,6 +127,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
 
+# How the help calls what names an instance, a group and so on (naming.py).
+ID = "ID|NAME"
+
+
 def read_uuid(text: str) -> UUID:
     """Parse a UUID for typer, with an error that says the value; typer's own error does not."""
     try:

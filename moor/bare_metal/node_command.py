@@ -24,6 +24,7 @@ from moor.bare_metal.nodes import (
     SeveralNodesError,
     has_ironic,
     reading_nodes,
+    state_of,
 )
 from moor.bare_metal.nodes_showing import nodes_columns, print_node
 from moor.options import (
@@ -115,7 +116,7 @@ def list_nodes(
         for each in found.nodes
         if cell in ("", each.cell)
         and daemon in ("", each.daemon)
-        and state in ("", (each.ironic and each.ironic.provision_state) or "")
+        and state in ("", state_of(each))
         and not (unavailable and each.offered.amount)
     ]
     print_all(nodes, nodes_columns(), "no nodes", as_json=as_json)
@@ -430,7 +431,7 @@ def _is_under_way(node: NodeShown | None) -> bool:
 
 
 def _has_failed(node: NodeShown | None) -> bool:
-    state = (node and node.ironic and node.ironic.provision_state) or ""
+    state = state_of(node) if node else ""
     return state.endswith("failed") or state == "error"
 
 

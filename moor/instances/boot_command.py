@@ -3,17 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated
-from uuid import UUID
 
 import typer
+from msgspec import structs
 
-from bus.message import AggregateId, GroupId
 from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
-    InstanceId,
     InstanceState,
-    JoinedGroup,
     NoValidHost,
 )
 from moor.asking import client
@@ -24,6 +21,7 @@ from moor.instances.request_options import (
     FlavorOptions,
     HostOptions,
     ImageOptions,
+    NeighbourOptions,
     OrderId,
     id_of_order,
 )
@@ -32,7 +30,7 @@ from moor.instances.requests import (
     wait_of,
 )
 from moor.option_structs import with_options
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, read_uuid
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host, print_passed_over
 from moor.tables import print_table
 
@@ -64,39 +62,7 @@ def boot(
         typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
     ] = None,
     where: HostOptions,
-    group: Annotated[
-        UUID | None,
-        typer.Option(
-            parser=read_uuid,
-            metavar="ID",
-            show_default=False,
-            help="The server group to join (`moor group`).",
-        ),
-    ] = None,
-    different_host: Annotated[
-        list[UUID] | None,
-        typer.Option(
-            parser=read_uuid, metavar="ID", help="Not on the host of this instance; may be repeated."
-        ),
-    ] = None,
-    same_host: Annotated[
-        list[UUID] | None,
-        typer.Option(
-            parser=read_uuid,
-            metavar="ID",
-            help="Only on the host of this instance, or of another such; may be repeated.",
-        ),
-    ] = None,
-    aggregate: Annotated[
-        list[UUID] | None,
-        typer.Option(
-            parser=read_uuid, metavar="ID", help="Only on hosts in this aggregate; repeated, in each of them."
-        ),
-    ] = None,
-    ignore_aggregate: Annotated[
-        list[UUID] | None,
-        typer.Option(parser=read_uuid, metavar="ID", help="Not on hosts in this aggregate; may be repeated."),
-    ] = None,
+    neighbours: NeighbourOptions,
     count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
     all_or_nothing: Annotated[
         bool,
@@ -151,11 +117,6 @@ def boot(
         config_drive=drive.read(),
         ports=tuple(port or ()),
         **where.fields,
-        group=None if group is None else JoinedGroup(id=GroupId(group)),
-        different_host=tuple(map(InstanceId, different_host or ())),
-        same_host=tuple(map(InstanceId, same_host or ())),
-        member_of=tuple((AggregateId(each),) for each in aggregate or ()),
-        forbidden_aggregates=tuple(AggregateId(each) for each in ignore_aggregate or ()),
         deadline_s=deadline,
         wait=wait_of(wait_for_room, priority),
     )
@@ -163,15 +124,18 @@ def boot(
         f"`moor show {request.request_id}` shows its state, `moor delete {request.request_id}` deletes it"
     )
     run_order(
-        _boot(following, request, how_to_follow),
+        _boot(following, request, neighbours, how_to_follow),
         request.request_id,
         f"the request stays, and will be built: {how_to_follow}",
     )
 
 
-async def _boot(following: Following, request: BuildInstance, how_to_follow: str) -> None:
+async def _boot(
+    following: Following, request: BuildInstance, neighbours: NeighbourOptions, how_to_follow: str
+) -> None:
     by_s = asyncio.get_running_loop().time() + following.timeout
     async with client(following.settings, patience_s=following.timeout) as asking:
+        request = structs.replace(request, **await neighbours.find(asking, request.project))
         ids = (await taken(asking, request, BuildAccepted, following, how_to_follow)).instances
         known = await asking.instances(ids, request.project)
         states, in_time = await followed(

@@ -7,7 +7,8 @@ from rich.markup import escape
 
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
 from moor.message_commands import command_that_sends
-from moor.options import out
+from moor.naming import group_id
+from moor.options import ID, out
 from moor.showing import grid_of
 from moor.tables import Columns
 
@@ -57,7 +58,7 @@ app.command("create")(
     _about_groups(
         CreateGroup,
         arguments={"name": "NAME"},
-        words="Create a group. `moor boot --group ID` builds members of it.",
+        words="Create a group. `moor boot --group NAME` builds members of it.",
         is_about_one=True,
         show=_print,
     )
@@ -74,7 +75,8 @@ app.command("list")(
 app.command("show")(
     _about_groups(
         AskGroups,
-        arguments={"id": "ID"},
+        arguments={"id": ID},
+        named=group_id,
         fixed=("name", "id_prefix"),
         words="Show one group with its members and their hosts.",
         is_about_one=True,
@@ -84,8 +86,8 @@ app.command("show")(
 app.command("delete")(
     _about_groups(
         DeleteGroup,
-        arguments={"id": "ID"},
-        fixed=("name", "id_prefix"),
+        arguments={"id": ID},
+        named=group_id,
         is_about_one=True,
         show=lambda group: out.print(f"deleted group {group.id}"),
     )

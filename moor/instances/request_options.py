@@ -8,11 +8,13 @@ from uuid import UUID
 import typer
 from msgspec import Struct, structs
 
-from bus.messages.build import Flavor, FlavorChange, Image, RequestId
+from bus.messages.build import Flavor, FlavorChange, Image, JoinedGroup, RequestId
+from moor.asking import Client
 from moor.instances.flavors import FlavorsFile, alternatives_of, flavor_named
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import drive_of, pairs_of
-from moor.options import flag_of, read_uuid
+from moor.naming import aggregate_ids, group_id, instance_ids
+from moor.options import ID, flag_of, read_uuid
 from moor.settings import Settings
 
 
@@ -115,6 +117,41 @@ class HostOptions(Struct, frozen=True):
             "availability_zone": self.az,
             "hosts": tuple(self.host or ()),
             "ignore_hosts": tuple(self.ignore_host or ()),
+        }
+
+
+class NeighbourOptions(Struct, frozen=True):
+    group: Annotated[
+        str, typer.Option(metavar=ID, show_default=False, help="The server group to join (`moor group`).")
+    ] = ""
+    different_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar=ID, help="Not on the host of this instance; may be repeated."),
+    ] = None
+    same_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID, help="Only on the host of this instance, or of another such; may be repeated."
+        ),
+    ] = None
+    aggregate: Annotated[
+        list[str] | None,
+        typer.Option(metavar=ID, help="Only on hosts in this aggregate; repeated, in each of them."),
+    ] = None
+    ignore_aggregate: Annotated[
+        list[str] | None, typer.Option(metavar=ID, help="Not on hosts in this aggregate; may be repeated.")
+    ] = None
+
+    async def find(self, asking: Client, project: str) -> dict[str, Any]:
+        """The fields that these options set in a build request, with the ids of what they name."""
+        apart, together = self.different_host or (), self.same_host or ()
+        inside, outside = self.aggregate or (), self.ignore_aggregate or ()
+        return {
+            "group": JoinedGroup(id=await group_id(asking, self.group, project)) if self.group else None,
+            "different_host": tuple(await instance_ids(asking, apart, project)),
+            "same_host": tuple(await instance_ids(asking, together, project)),
+            "member_of": tuple((each,) for each in await aggregate_ids(asking, inside)),
+            "forbidden_aggregates": tuple(await aggregate_ids(asking, outside)),
         }
 
 

@@ -22,9 +22,13 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
 from moor.asking import Client, answer_of
+from moor.naming import Kind, one_of
 from moor.options import fail, wrong_value
 
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
+PROVIDERS = Kind[ProviderState](
+    "provider", "moor provider list", lambda each: each.id, lambda each: each.name, lambda each: each.cell
+)
 # The reason for each refusing verdict, filled from its fields.
 REASONS: dict[type, str] = {
     NotAllowed: "{field}: {reason}",
@@ -49,11 +53,8 @@ FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
 
 
 def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
-    """The provider with this name or id. If there is none, end the command."""
-    found = next((each for each in providers if name in (each.name, str(each.id))), None)
-    if found is None:
-        fail(f"there is no provider {name!r}, so nothing was done; `moor provider list` shows all providers")
-    return found
+    """The provider with this id or name, or whose id begins like this. If there is none, end the command."""
+    return one_of(PROVIDERS, name, providers)
 
 
 async def write(asking: Client, order: Write) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
@@ -12,8 +11,9 @@ from moor.asking import Client, ask_bus, hosts_of, pages_of
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.message_commands import command_that_sends
+from moor.naming import instance_id
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, Project, read_uuid
+from moor.options import ID, AsJson, BusUrl, Project
 from moor.showing import check_known, print_all, size_in_words, time_in_words
 from moor.tables import Columns
 
@@ -66,7 +66,8 @@ MOVES = Columns[Change](
 _about_an_instance = partial(
     command_that_sends,
     AskHistory,
-    arguments={"instance": "ID"},
+    arguments={"instance": ID},
+    named=instance_id,
     answer=HistoryFound,
     missing="there is no instance {instance}; `moor list` shows all instances",
     show=HISTORY,
@@ -114,10 +115,10 @@ app.command("show")(
 @app.command("abort")
 @with_options
 def abort(
-    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance that moves.")],
+    named: Annotated[str, typer.Argument(metavar=ID, help="An instance that moves.")],
     *,
     project: Project = "",
     following: Following,
 ) -> None:
     """Abort the move of an instance that has not arrived: it stays on its host, or comes back there."""
-    end(following, id_, "abort", project)
+    end(following, named, "abort", project)

@@ -1,24 +1,22 @@
 """`moor rebuild`: builds an instance anew from another image; it keeps its host, or its bare-metal node."""
 
+from collections.abc import Sequence
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from bus.messages.build import InstanceId, InstanceState, RebuildInstance
+from moor.asking import Client
 from moor.instances.following import End, Following, follow_order, has_ended
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
 from moor.option_structs import with_options
-from moor.options import Project, read_uuid
+from moor.options import ID, Project
 
 
 @with_options
 def rebuild(
-    id_: Annotated[
-        UUID,
-        typer.Argument(
-            parser=read_uuid, metavar="ID", help="An instance that is active, or in error on its host."
-        ),
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="An instance that is active, or in error on its host.")
     ],
     *,
     image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to build it from.")],
@@ -39,15 +37,16 @@ def rebuild(
     wanted = of_image.read(image)
     if wanted is None:
         raise typer.BadParameter("--image is empty: name the image to build it from")
-    order = RebuildInstance(
-        request_id=id_of_order(request_id),
-        instance=InstanceId(id_),
-        image=wanted,
-        project=project,
-        deadline_s=deadline,
-    )
+    request = id_of_order(request_id)
 
-    follow_order(following, order, End("the rebuild", lambda state, _: has_ended(state), _why_not_done))
+    async def order(_: Client, instances: Sequence[InstanceId]) -> RebuildInstance:
+        (instance,) = instances
+        return RebuildInstance(
+            request_id=request, instance=instance, image=wanted, project=project, deadline_s=deadline
+        )
+
+    end = End[RebuildInstance]("the rebuild", lambda state, _: has_ended(state), _why_not_done)
+    follow_order(following, [named], order, end, request=request, project=project)
 
 
 def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:
