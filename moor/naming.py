@@ -27,7 +27,7 @@ CANDIDATES_MAX = 8
 _PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN},32}}")
 
 
-class Kind(Struct, Generic[T], frozen=True):
+class NamedKind(Struct, Generic[T], frozen=True):
     """What can be named: the word for it, the command that lists all, and what is listed of several that a text may mean."""
 
     what: str
@@ -37,17 +37,17 @@ class Kind(Struct, Generic[T], frozen=True):
     state_of: Callable[[T], str]
 
 
-INSTANCES = Kind[InstanceState](
+INSTANCES = NamedKind[InstanceState](
     "instance", "moor list", lambda each: each.id, lambda each: each.name, lambda each: each.state
 )
-GROUPS = Kind[GroupState](
+GROUPS = NamedKind[GroupState](
     "server group",
     "moor group list",
     lambda each: each.id,
     lambda each: each.name,
     lambda each: f"{each.policy}, {each.size} members",
 )
-AGGREGATES = Kind[AggregateState](
+AGGREGATES = NamedKind[AggregateState](
     "aggregate",
     "moor aggregate list",
     lambda each: each.id,
@@ -73,7 +73,7 @@ def prefix_in(text: str) -> str:
     return digits if text.lower() in (digits, as_printed[: len(text)]) else ""
 
 
-def the_one(kind: Kind[T], text: str, found: Sequence[T]) -> T | None:
+def the_one(kind: NamedKind[T], text: str, found: Sequence[T]) -> T | None:
     """The only one of these, or None if there is none. If there are several, end the command with the list of them."""
     if len(found) > 1:
         lines = [_line(kind, each) for each in found[:CANDIDATES_MAX]]
@@ -87,7 +87,7 @@ def fail_ambiguous(what: str, text: str, lines: Sequence[str], *, more: bool) ->
     fail(f"{what} {text!r} may be any of these, so nothing was done; give the whole id:{shown}{others}")
 
 
-def _line(kind: Kind[T], each: T) -> str:
+def _line(kind: NamedKind[T], each: T) -> str:
     return "  ".join(filter(None, (str(kind.id_of(each)), kind.name_of(each), kind.state_of(each))))
 
 
@@ -95,7 +95,7 @@ def fail_unknown(what: str, texts: Iterable[str], shown_by: str) -> NoReturn:
     fail(f"there is no {what} {', '.join(texts)}, so nothing was done; `{shown_by}` shows all")
 
 
-def one_of(kind: Kind[T], text: str, everything: Iterable[T]) -> T:
+def one_of(kind: NamedKind[T], text: str, everything: Iterable[T]) -> T:
     """The one of all these that the text names, by its id, its name, or the beginning of its id."""
     known = [*everything]
     id_, prefix = id_in(text), prefix_in(text)

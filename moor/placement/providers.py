@@ -22,11 +22,11 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
 from moor.asking import Client, answer_of
-from moor.naming import Kind, one_of
+from moor.naming import NamedKind, one_of
 from moor.options import fail, wrong_value
 
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
-PROVIDERS = Kind[ProviderState](
+PROVIDERS = NamedKind[ProviderState](
     "provider", "moor provider list", lambda each: each.id, lambda each: each.name, lambda each: each.cell
 )
 # The reason for each refusing verdict, filled from its fields.
