@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from moor.forms import add_forms, forget_form
 from moor.options import WRONG, command_settings, defaults_of, fit_width, found, use_config
 from moor.settings import TOP
 
@@ -80,6 +81,7 @@ def command_of(name: str) -> Any:
     command: Any = typer.main.get_command(found)
     command.name = name
     command.rich_help_panel = panel
+    add_forms(command)
     _hide_values_of_switches(command)
     _name_wrong_values(command)
     return command
@@ -108,7 +110,12 @@ def _processed(process: Callable[[Any, Any], Any], name: str, context: Any, valu
         return process(context, value)
     except typer.BadParameter as wrong:
         values = value if isinstance(value, list | tuple) else (value,)
-        if value is not None and not any(repr(each) in wrong.message for each in values):
+        # A switch has no value of its own.
+        if (
+            value is not None
+            and not isinstance(value, bool)
+            and not any(repr(each) in wrong.message for each in values)
+        ):
             wrong.message = f"{', '.join(map(repr, values))}: {wrong.message}"
         if context.get_parameter_source(name).name == "DEFAULT_MAP":
             wrong.message += f" ({command_settings().file})"
@@ -155,6 +162,7 @@ def moor(
     Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
     """
     fit_width()
+    forget_form()
     use_config(config)
     name = context.invoked_subcommand
     if name in COMMANDS and (written := found().written.get(TOP.name)):

@@ -28,7 +28,7 @@ _PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN},32}}")
 
 
 class NamedKind(Struct, Generic[T], frozen=True):
-    """What can be named: the word for it, the command that lists all, and what is listed of several that a text may mean."""
+    """What can be named: the word for it, how to see all, and what is listed of several that a text may mean."""
 
     what: str
     shown_by: str
@@ -38,18 +38,22 @@ class NamedKind(Struct, Generic[T], frozen=True):
 
 
 INSTANCES = NamedKind[InstanceState](
-    "instance", "moor list", lambda each: each.id, lambda each: each.name, lambda each: each.state
+    "instance",
+    "`moor list` shows all instances",
+    lambda each: each.id,
+    lambda each: each.name,
+    lambda each: each.state,
 )
 GROUPS = NamedKind[GroupState](
     "server group",
-    "moor group list",
+    "`moor group list` shows all groups",
     lambda each: each.id,
     lambda each: each.name,
     lambda each: f"{each.policy}, {each.size} members",
 )
 AGGREGATES = NamedKind[AggregateState](
     "aggregate",
-    "moor aggregate list",
+    "`moor aggregate list` shows all aggregates",
     lambda each: each.id,
     lambda each: each.name,
     lambda each: f"{each.hosts_count} hosts",
@@ -92,7 +96,7 @@ def _line(kind: NamedKind[T], each: T) -> str:
 
 
 def fail_unknown(what: str, texts: Iterable[str], shown_by: str) -> NoReturn:
-    fail(f"there is no {what} {', '.join(texts)}, so nothing was done; `{shown_by}` shows all")
+    fail(f"there is no {what} {', '.join(texts)}, so nothing was done; {shown_by}")
 
 
 def one_of(kind: NamedKind[T], text: str, everything: Iterable[T]) -> T:

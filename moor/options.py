@@ -25,6 +25,7 @@ from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
+from moor import forms
 from moor.settings import COMPUTE, SCHEDULER, TOP, CloudSettings, Settings, Sources, sources
 
 T = TypeVar("T")
@@ -120,7 +121,9 @@ PoolFlags = Annotated[
         r"[dim]\[MOOR_COMPUTE_POOLS, or pools in \[compute]][/dim]",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+# How to print what is shown; commands.py adds -o beside it.
+AsJson = forms.AsJson
+IsWide = forms.IsWide
 
 
 # The value of --config; set once, by the command line.

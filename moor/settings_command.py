@@ -27,7 +27,7 @@ def settings(
         ),
     ] = "",
     *,
-    json: AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """List all settings, with their values, where each was set (a variable, a file or the default), and what it is for."""
     sections = (TOP, *SECTIONS.values())
@@ -40,7 +40,7 @@ def settings(
         listed = f"the sections are {', '.join(SECTIONS)}, and `moor settings` lists all"
         similar = near(name, sorted(known - {""}), listed)
         raise typer.BadParameter(f"NAME is {name!r}; there is no such section or setting; {similar}")
-    if json:
+    if as_json:
         print_json(rows)
         return
     for row in rows:

@@ -26,7 +26,7 @@ from moor.bare_metal.nodes import (
     reading_nodes,
     state_of,
 )
-from moor.bare_metal.nodes_showing import nodes_columns, print_node
+from moor.bare_metal.nodes_showing import NODES, print_node
 from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,
@@ -119,7 +119,7 @@ def list_nodes(
         and state in ("", state_of(each))
         and not (unavailable and each.offered.amount)
     ]
-    print_all(nodes, nodes_columns(), "no nodes", as_json=as_json)
+    print_all(nodes, NODES, "no nodes", as_json=as_json)
     _print_away(found.away)
     for each in found.unreadable:
         tell(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}", "red")
@@ -380,7 +380,7 @@ def _order(
         return await _found(reader, ids), refused, in_time
 
     nodes, refused, in_time = run_with(reading_nodes(settings), work)
-    print_all(nodes, nodes_columns(), as_json=as_json)
+    print_all(nodes, NODES, as_json=as_json)
     if then and not refused:
         tell(then)
     for name, answer in refused.items():

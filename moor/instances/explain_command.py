@@ -33,7 +33,7 @@ def explain(
     pages = ask_bus(bus, lambda asking: _pages(asking, named, project, plan_now=now), operates=False)
     explanations = [each for page in pages for each in page.explanations]
     if not explanations:
-        fail_unknown("instance and no request", (named,), "moor list")
+        fail_unknown("instance and no request", (named,), "`moor list` shows all instances")
     plan = pages[0].plan
     if as_json:
         print_json({"explanations": explanations, **({"plan": plan} if now else {})})

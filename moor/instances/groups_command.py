@@ -45,7 +45,8 @@ GROUPS = Columns[GroupState](
         "project": lambda each: each.project,
         "policy": _policy,
         "members": lambda each: str(each.size),
-    }
+    },
+    ids={"id": lambda _: True},
 )
 
 _about_groups = partial(

@@ -20,7 +20,7 @@ from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live
 from moor.naming import instances_or_requests
-from moor.options import ID, NOT_IN_TIME, AsJson, BusUrl, Project, fail, run, tell
+from moor.options import ID, NOT_IN_TIME, AsJson, BusUrl, IsWide, Project, fail, run, tell
 from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json, wide
 
 Names = Annotated[
@@ -80,14 +80,15 @@ def list_instances(
     project: Project = "",
     name: Annotated[str, typer.Option(help="Only instances with this name.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
-    is_wide: Annotated[
-        bool, typer.Option("--wide", help="Also show the size, the flavor and the times of each instance.")
-    ] = False,
+    is_wide: IsWide = False,
     live: Live = False,
     live_within: LiveWithin = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """List the instances, deleted ones too, ordered by id: each as its cell told it last."""
+    """List the instances, deleted ones too, ordered by id: each as its cell told it last.
+
+    With -o wide also the size, the flavor and the times of each.
+    """
     if state and state not in COLOURS:
         raise typer.BadParameter(f"--state is {state!r}; the states are {', '.join(COLOURS)}")
     of_host, host = cell_and_name(host)

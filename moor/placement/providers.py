@@ -27,7 +27,11 @@ from moor.options import fail, wrong_value
 
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
 PROVIDERS = NamedKind[ProviderState](
-    "provider", "moor provider list", lambda each: each.id, lambda each: each.name, lambda each: each.cell
+    "provider",
+    "`moor provider list` shows all providers",
+    lambda each: each.id,
+    lambda each: each.name,
+    lambda each: each.cell,
 )
 # The reason for each refusing verdict, filled from its fields.
 REASONS: dict[type, str] = {

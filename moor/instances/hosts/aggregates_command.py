@@ -104,6 +104,7 @@ AGGREGATES = Columns[AggregateState](
         "metadata": lambda each: ", ".join(f"{key}={value}" for key, value in each.metadata.items()),
     },
     prose=("metadata",),
+    ids={"id": lambda _: True},
 )
 app.command("list")(
     command_that_sends(
@@ -158,7 +159,7 @@ def _one(bus: str, name: str) -> AggregateState:
 
     pages = ask_bus(bus, work, operates=False)
     if not pages:
-        fail_unknown("aggregate", (repr(name),), "moor aggregate list")
+        fail_unknown("aggregate", (repr(name),), "`moor aggregate list` shows all aggregates")
     hosts = tuple(host for page in pages for host in page.hosts)
     return structs.replace(pages[0], hosts_count=len(hosts), hosts=hosts)
 
