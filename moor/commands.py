@@ -177,7 +177,8 @@ def main() -> None:
     _check_text(sys.argv[1:])
     command: Any = typer.main.get_command(app)
     _hide_values_of_switches(command)
-    command()
+    # Also as `python -m moor`, so that the shell finds how to complete it.
+    command(prog_name="moor")
 
 
 def _check_text(words: Sequence[str]) -> None:

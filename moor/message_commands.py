@@ -11,6 +11,7 @@ from msgspec import inspect, structs
 
 from bus.message import Message
 from moor.asking import Client, ask_bus, items_of
+from moor.completing import Completer
 from moor.option_structs import NO_ARGUMENTS, PAGING, Command, typed_fields, with_options
 from moor.options import AsJson, BusUrl, fail
 from moor.showing import print_all, print_one
@@ -32,6 +33,7 @@ def command_that_sends(
     arguments: Mapping[str, str] = NO_ARGUMENTS,
     fixed: Sequence[str] = (),
     named: Finder | None = None,
+    completes: Completer | None = None,
     words: str | None = None,
     operates: bool = False,
 ) -> Command:
@@ -42,7 +44,7 @@ def command_that_sends(
     texts may name fields of the message, such as {id}.
 
     `arguments` has the fields that are arguments, with the names that the help gives them; fields in `fixed` are no options.
-    With `named`, the only argument is a text, whose id `named` finds. Without `words`, the help is the message's docstring. An operator's command `operates`.
+    With `named`, the only argument is a text, whose id `named` finds. The shell completes the first argument by `completes`. Without `words`, the help is the message's docstring. An operator's command `operates`.
     """
 
     def command(message: Message, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
@@ -70,7 +72,7 @@ def command_that_sends(
 
     command.__annotations__["message"] = kind
     command.__doc__ = words
-    return with_options(command, arguments, (*fixed, *PAGING), [*arguments] if named else ())
+    return with_options(command, arguments, (*fixed, *PAGING), [*arguments] if named else (), completes)
 
 
 def _with_long_pages(message: Message) -> Message:

@@ -7,6 +7,7 @@ import typer
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from moor.asking import Client, ask_bus, pages_of
+from moor.completing import complete_instances
 from moor.instances.plan_showing import print_explanation, print_plan
 from moor.naming import fail_unknown, id_in, instance_or_request_id
 from moor.options import ID, AsJson, BusUrl, Project, out
@@ -16,7 +17,9 @@ PAGE = 100
 
 
 def explain(
-    named: Annotated[str, typer.Argument(metavar=ID, help="A request, or an instance.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="A request, or an instance.", autocompletion=complete_instances)
+    ],
     bus: BusUrl = "",
     *,
     now: Annotated[bool, typer.Option("--now", help="Also plan the same needs as of now.")] = False,

@@ -67,6 +67,11 @@ def flavor_named(name: str, file: Path | None, settings: Settings, flag: str = "
     return flavors[name]
 
 
+def flavor_names(file: Path | None, settings: Settings) -> list[str]:
+    """The names of the flavors in the file that is named, or else in that of a `moor up --nodes` on this machine."""
+    return [*(known_flavors(file, settings) or ())]
+
+
 def alternatives_of(name: str, file: Path | None, settings: Settings) -> tuple[Flavor, ...]:
     """The alternatives that the file names for this flavor of it."""
     with wrong_value("--flavors: "):

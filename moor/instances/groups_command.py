@@ -6,6 +6,7 @@ import typer
 from rich.markup import escape
 
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
+from moor.completing import complete_groups
 from moor.message_commands import command_that_sends
 from moor.naming import group_id
 from moor.options import ID, out
@@ -78,6 +79,7 @@ app.command("show")(
         AskGroups,
         arguments={"id": ID},
         named=group_id,
+        completes=complete_groups,
         fixed=("name", "id_prefix"),
         words="Show one group with its members and their hosts.",
         is_about_one=True,
@@ -89,6 +91,7 @@ app.command("delete")(
         DeleteGroup,
         arguments={"id": ID},
         named=group_id,
+        completes=complete_groups,
         is_about_one=True,
         show=lambda group: out.print(f"deleted group {group.id}"),
     )

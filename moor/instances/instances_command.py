@@ -16,6 +16,7 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import cell_and_name
 from moor.asking import FOUND_AT_ONCE_MAX, Client, answers_of, ask_bus, client, hosts_of
+from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
 from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live
@@ -25,7 +26,11 @@ from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_insta
 
 Names = Annotated[
     list[str],
-    typer.Argument(metavar=f"{ID}...", help="Instances; or ids of requests, for all of their instances."),
+    typer.Argument(
+        metavar=f"{ID}...",
+        help="Instances; or ids of requests, for all of their instances.",
+        autocompletion=complete_instances,
+    ),
 ]
 
 
@@ -41,7 +46,9 @@ LiveWithin = Annotated[
 
 
 def show(
-    named: Annotated[str, typer.Argument(metavar=ID, help="An instance, or a request.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="An instance, or a request.", autocompletion=complete_instances)
+    ],
     bus: BusUrl = "",
     *,
     project: Project = "",
@@ -72,13 +79,20 @@ def list_instances(
     state: Annotated[
         str,
         typer.Option(
-            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting or deleted."
+            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting or deleted.",
+            autocompletion=complete_states,
         ),
     ] = "",
-    cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
-    host: Annotated[str, typer.Option(help="Only instances on this host.")] = "",
+    cell: Annotated[
+        str, typer.Option(help="Only instances of this cell.", autocompletion=complete_cells)
+    ] = "",
+    host: Annotated[
+        str, typer.Option(help="Only instances on this host.", autocompletion=complete_hosts)
+    ] = "",
     project: Project = "",
-    name: Annotated[str, typer.Option(help="Only instances with this name.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Only instances with this name.", autocompletion=complete_instances)
+    ] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
     is_wide: IsWide = False,
     live: Live = False,

@@ -10,6 +10,13 @@ from msgspec import Struct, structs
 
 from bus.messages.build import Flavor, FlavorChange, Image, JoinedGroup, RequestId
 from moor.asking import Client
+from moor.completing import (
+    complete_aggregates,
+    complete_flavors,
+    complete_groups,
+    complete_hosts,
+    complete_instances,
+)
 from moor.instances.flavors import FlavorsFile, alternatives_of, flavor_named
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import drive_of, pairs_of
@@ -20,7 +27,12 @@ from moor.settings import Settings
 
 class FlavorOptions(Struct, frozen=True):
     flavor: Annotated[
-        str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A flavor of the file; other options override its values.",
+            autocompletion=complete_flavors,
+        ),
     ] = ""
     flavors: FlavorsFile = None
     vcpus: Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")] = None
@@ -93,6 +105,7 @@ class ElseOptions(Struct, frozen=True):
             metavar="NAME",
             help="A flavor of the file that will do if no host has room for the ones before it; may be repeated. "
             "Default: the `alternatives` of --flavor in the file.",
+            autocompletion=complete_flavors,
         ),
     ] = None
 
@@ -107,8 +120,14 @@ class ElseOptions(Struct, frozen=True):
 
 class HostOptions(Struct, frozen=True):
     az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = ""
-    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None
-    ignore_host: Annotated[list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")] = None
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Only on these hosts; may be repeated.", autocompletion=complete_hosts),
+    ] = None
+    ignore_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Not on these hosts; may be repeated.", autocompletion=complete_hosts),
+    ] = None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -122,24 +141,45 @@ class HostOptions(Struct, frozen=True):
 
 class NeighbourOptions(Struct, frozen=True):
     group: Annotated[
-        str, typer.Option(metavar=ID, show_default=False, help="The server group to join (`moor group`).")
+        str,
+        typer.Option(
+            metavar=ID,
+            show_default=False,
+            help="The server group to join (`moor group`).",
+            autocompletion=complete_groups,
+        ),
     ] = ""
     different_host: Annotated[
         list[str] | None,
-        typer.Option(metavar=ID, help="Not on the host of this instance; may be repeated."),
+        typer.Option(
+            metavar=ID,
+            help="Not on the host of this instance; may be repeated.",
+            autocompletion=complete_instances,
+        ),
     ] = None
     same_host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=ID, help="Only on the host of this instance, or of another such; may be repeated."
+            metavar=ID,
+            help="Only on the host of this instance, or of another such; may be repeated.",
+            autocompletion=complete_instances,
         ),
     ] = None
     aggregate: Annotated[
         list[str] | None,
-        typer.Option(metavar=ID, help="Only on hosts in this aggregate; repeated, in each of them."),
+        typer.Option(
+            metavar=ID,
+            help="Only on hosts in this aggregate; repeated, in each of them.",
+            autocompletion=complete_aggregates,
+        ),
     ] = None
     ignore_aggregate: Annotated[
-        list[str] | None, typer.Option(metavar=ID, help="Not on hosts in this aggregate; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Not on hosts in this aggregate; may be repeated.",
+            autocompletion=complete_aggregates,
+        ),
     ] = None
 
     async def find(self, asking: Client, project: str) -> dict[str, Any]:

@@ -22,10 +22,14 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
 from moor.asking import Client, answer_of
+from moor.completing import complete_providers
 from moor.naming import NamedKind, one_of
 from moor.options import fail, wrong_value
 
-ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
+ProviderName = Annotated[
+    str,
+    typer.Argument(metavar="PROVIDER", help="A provider's name or id.", autocompletion=complete_providers),
+]
 PROVIDERS = NamedKind[ProviderState](
     "provider",
     "`moor provider list` shows all providers",

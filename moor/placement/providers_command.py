@@ -10,6 +10,7 @@ from bus.message import AggregateId
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
 from moor.asking import Client, ask_bus, items_of, providers_of
+from moor.completing import complete_aggregates, complete_cells
 from moor.naming import aggregate_ids
 from moor.options import ID, AsJson, BusUrl, out, say
 from moor.placement.providers import ProviderName, found_in
@@ -37,11 +38,16 @@ def list_providers(
     name: Annotated[
         str, typer.Option(metavar="PATTERN", help="Only names that match, such as `compute-*`.")
     ] = "*",
-    cell: Annotated[str, typer.Option(help="Only providers of this cell.")] = "",
+    cell: Annotated[
+        str, typer.Option(help="Only providers of this cell.", autocompletion=complete_cells)
+    ] = "",
     trait: Annotated[
         list[str] | None, typer.Option(help="Only providers with this trait; may be repeated.")
     ] = None,
-    aggregate: Annotated[str, typer.Option(metavar=ID, help="Only members of this aggregate.")] = "",
+    aggregate: Annotated[
+        str,
+        typer.Option(metavar=ID, help="Only members of this aggregate.", autocompletion=complete_aggregates),
+    ] = "",
     roots: Annotated[bool, typer.Option("--roots", help="Only the roots of trees.")] = False,
     as_json: AsJson = False,
 ) -> None:

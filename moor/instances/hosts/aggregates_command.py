@@ -19,6 +19,7 @@ from bus.messages.aggregates import (
     SetAggregate,
 )
 from moor.asking import Client, ask_bus, asked, items_of
+from moor.completing import complete_aggregates, complete_hosts
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
 from moor.naming import aggregate_ids, fail_unknown
@@ -36,7 +37,12 @@ app = typer.Typer(
 NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
 PAGE = 500
 
-Name = Annotated[str, typer.Argument(metavar="AGGREGATE", help="The aggregate's name or id.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="AGGREGATE", help="The aggregate's name or id.", autocompletion=complete_aggregates
+    ),
+]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="A name that no other aggregate has.")]
 Pairs = Annotated[
     list[str] | None,
@@ -48,7 +54,9 @@ Pairs = Annotated[
 Hosts = Annotated[
     list[str],
     typer.Argument(
-        metavar="HOST...", help="Names of hosts or bare-metal nodes, from `moor host list`, or their ids."
+        metavar="HOST...",
+        help="Names of hosts or bare-metal nodes, from `moor host list`, or their ids.",
+        autocompletion=complete_hosts,
     ),
 ]
 

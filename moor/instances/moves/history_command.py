@@ -8,6 +8,7 @@ import typer
 
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from moor.asking import Client, ask_bus, hosts_of, pages_of
+from moor.completing import complete_hosts, complete_instances
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.message_commands import command_that_sends
@@ -70,6 +71,7 @@ _about_an_instance = partial(
     AskHistory,
     arguments={"instance": ID},
     named=instance_id,
+    completes=complete_instances,
     answer=HistoryFound,
     missing="there is no instance {instance}; `moor list` shows all instances",
     show=HISTORY,
@@ -84,7 +86,9 @@ history = _about_an_instance(
 def list_moves(
     bus: BusUrl = "",
     *,
-    host: Annotated[str, typer.Option(help="Only moves from this host, or to it.")] = "",
+    host: Annotated[
+        str, typer.Option(help="Only moves from this host, or to it.", autocompletion=complete_hosts)
+    ] = "",
     ended: Annotated[bool, typer.Option("--all", help="Also moves that are over.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
     as_json: AsJson = False,
@@ -117,7 +121,9 @@ app.command("show")(
 @app.command("abort")
 @with_options
 def abort(
-    named: Annotated[str, typer.Argument(metavar=ID, help="An instance that moves.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="An instance that moves.", autocompletion=complete_instances)
+    ],
     *,
     project: Project = "",
     following: Following,

@@ -18,6 +18,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import EndMove, MoveInstance
 from moor.asking import Client
+from moor.completing import complete_hosts, complete_instances
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
 from moor.instances.requests import move_wait_of
@@ -25,11 +26,20 @@ from moor.option_structs import with_options
 from moor.options import ID, Project, fail
 from scheduler_worker.core.instances.waiting_moves import is_to_wait_again
 
-InstanceArgument = Annotated[str, typer.Argument(metavar=ID, help="An active instance.")]
-MovedArgument = Annotated[str, typer.Argument(metavar=ID, help="An instance that has moved.")]
+InstanceArgument = Annotated[
+    str, typer.Argument(metavar=ID, help="An active instance.", autocompletion=complete_instances)
+]
+MovedArgument = Annotated[
+    str, typer.Argument(metavar=ID, help="An instance that has moved.", autocompletion=complete_instances)
+]
 To = Annotated[
     list[str] | None,
-    typer.Option("--to", metavar="HOST", help="Only to this host of its cell; may be repeated."),
+    typer.Option(
+        "--to",
+        metavar="HOST",
+        help="Only to this host of its cell; may be repeated.",
+        autocompletion=complete_hosts,
+    ),
 ]
 ConfirmAfter = Annotated[
     int | None,
@@ -93,7 +103,12 @@ class MoveOptions(Struct, frozen=True):
 @with_options
 def migrate(
     named: Annotated[
-        list[str], typer.Argument(metavar=f"{ID}...", help="Active instances. Several move to one host.")
+        list[str],
+        typer.Argument(
+            metavar=f"{ID}...",
+            help="Active instances. Several move to one host.",
+            autocompletion=complete_instances,
+        ),
     ],
     *,
     move: MoveOptions,
@@ -139,7 +154,9 @@ def shelve(
 
 @with_options
 def unshelve(
-    named: Annotated[str, typer.Argument(metavar=ID, help="A shelved instance.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="A shelved instance.", autocompletion=complete_instances)
+    ],
     *,
     move: MoveOptions,
     request_id: OrderId = None,

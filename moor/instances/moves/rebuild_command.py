@@ -7,6 +7,7 @@ import typer
 
 from bus.messages.build import InstanceId, InstanceState, RebuildInstance
 from moor.asking import Client
+from moor.completing import complete_instances
 from moor.instances.following import End, Following, follow_order, has_ended
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
 from moor.option_structs import with_options
@@ -16,7 +17,12 @@ from moor.options import ID, Project
 @with_options
 def rebuild(
     named: Annotated[
-        str, typer.Argument(metavar=ID, help="An instance that is active, or in error on its host.")
+        str,
+        typer.Argument(
+            metavar=ID,
+            help="An instance that is active, or in error on its host.",
+            autocompletion=complete_instances,
+        ),
     ],
     *,
     image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to build it from.")],
