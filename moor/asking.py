@@ -98,7 +98,10 @@ async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
 
 def granted(question: Message, answer: Message, kind: type[T]) -> T:
     if isinstance(answer, BuildRejected):
-        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
+        # Only a refusal needs it.
+        from moor.nearest_names import hint_for  # noqa: PLC0415
+
+        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}{hint_for(answer)}")
     assert isinstance(answer, kind), f"{question!r} was answered by {answer!r}"
     return answer
 

@@ -23,14 +23,16 @@ from moor.instances.request_options import (
     ImageOptions,
     NeighbourOptions,
     OrderId,
+    check_size,
     id_of_order,
 )
 from moor.instances.requests import (
     pairs_of,
     wait_of,
 )
+from moor.nearest_names import hints_for
 from moor.option_structs import with_options
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, tell
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host, print_passed_over
 from moor.tables import print_table
 
@@ -104,9 +106,11 @@ def boot(
 ) -> None:
     """Build an instance, or several equal ones, and follow them until they run."""
     following = Following(bus, wait, timeout, as_json)
+    size = flavor.read(following.settings)
+    check_size(size)
     request = BuildInstance(
         request_id=id_of_order(request_id),
-        flavor=flavor.read(following.settings),
+        flavor=size,
         alternatives=alternatives.read(flavor, following.settings),
         count=count,
         all_or_nothing=all_or_nothing,
@@ -141,10 +145,14 @@ async def _boot(
         states, in_time = await followed(
             asking, ids, known, has_ended, following, by_s=by_s, project=request.project
         )
+        refused = any(each.no_valid_host is not None for each in states)
+        hints = await hints_for(asking, request) if refused else []
     if following.as_json:
         print_json({"request_id": str(request.request_id), "instances": plain(states)})
     else:
         _print(states)
+    for hint in hints:
+        tell(hint, "yellow")
     if not in_time:
         unfinished = sum(not has_ended(each) for each in states)
         fail(

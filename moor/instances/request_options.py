@@ -97,6 +97,18 @@ class FlavorOptions(Struct, frozen=True):
         }
 
 
+def check_size(flavor: Flavor) -> None:
+    """Refuse a flavor that asks for nothing, before it is sent."""
+    sizes = (flavor.vcpus, flavor.ram_mb, flavor.root_gb, flavor.ephemeral_gb, flavor.swap_mb)
+    if not any(sizes) and not any(key.startswith("resources") for key in flavor.extra_specs):
+        named = (
+            f"--flavor is {flavor.name!r}, which asks for no resources" if flavor.name else "no size is named"
+        )
+        raise typer.BadParameter(
+            f"{named}: give --flavor NAME, or --vcpus, --ram, --disk or --resources CLASS=N"
+        )
+
+
 class ElseOptions(Struct, frozen=True):
     else_: Annotated[
         list[str] | None,

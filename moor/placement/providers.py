@@ -24,6 +24,7 @@ from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, Re
 from moor.asking import Client, answer_of
 from moor.completing import complete_providers
 from moor.naming import NamedKind, one_of
+from moor.nearest_names import unknown_with_near
 from moor.options import fail, wrong_value
 
 ProviderName = Annotated[
@@ -41,8 +42,6 @@ PROVIDERS = NamedKind[ProviderState](
 REASONS: dict[type, str] = {
     NotAllowed: "{field}: {reason}",
     UnknownProvider: "{field} names provider {provider}, which does not exist",
-    UnknownClass: "there is no resource class {names[0]}",
-    UnknownTrait: "there is no trait {names[0]}",
     GenerationMoved: "provider {provider} was written meanwhile (generation {seen} was read, it is {current} now): run the"
     " command again",
     NameTaken: "{name!r} is already the name of provider {provider}",
@@ -68,6 +67,9 @@ def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
 async def write(asking: Client, order: Write) -> None:
     """Send the order. If placement refuses it, end the command with the reason."""
     verdict = (await answer_of(asking, order, WriteAnswered)).verdict
+    if isinstance(verdict, UnknownClass | UnknownTrait):
+        what = "resource class" if isinstance(verdict, UnknownClass) else "trait"
+        fail(f"not done: there is no {what} {await unknown_with_near(asking, verdict.names)}")
     if not isinstance(verdict, ProviderWritten | Done):
         why = REASONS.get(type(verdict))
         # No order of these commands gets a verdict outside the table; if one does, print it as it is on the bus.

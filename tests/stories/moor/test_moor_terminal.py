@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator
+from itertools import takewhile
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -57,8 +58,10 @@ async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None
 
     # In the narrowest one, the last columns are below the row.
     short = one["id"] if columns == "200" else one["id"][:18]
-    found = listed.out.partition(short)[2].splitlines()[: 1 if columns != "40" else 3]
-    assert " ".join(found).replace("cell: ", "").replace("host: ", "").split()[-4:] == [
+    row, *others = listed.out.partition(short)[2].splitlines()
+    below = [*takewhile(lambda line: line.startswith("  "), others)]
+    words = " ".join([row.removeprefix(one["id"][18:]), *below]).split()
+    assert [word for word in words if word not in ("cell:", "host:")] == [
         *("web", "active", one["cell"], one["host"]),
     ]
     assert short in booted.out
