@@ -48,6 +48,8 @@ COMMANDS = {
     "aggregate": (OPERATING, "instances.hosts.aggregates_command", "app"),
     "node": (OPERATING, "bare_metal.node_command", "app"),
     "provider": (OPERATING, "placement.providers_command", "app"),
+    "trait": (OPERATING, "placement.names_command", "trait"),
+    "class": (OPERATING, "placement.names_command", "class_"),
     "candidates": (OPERATING, "placement.candidates_command", "candidates"),
     "usage": (OPERATING, "placement.usage_command", "usage"),
     "audit": (OPERATING, "books.audit_command", "audit"),

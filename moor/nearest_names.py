@@ -27,9 +27,12 @@ def standard_names() -> list[str]:
 def near(name: str, known: Iterable[str]) -> str:
     """What an error says beside an unknown name: `; near it are VCPU, PCPU`. Empty if no known name is like it."""
     # That two names are custom does not make them alike.
-    by_own = {each.removeprefix(CUSTOM): each for each in sorted({*known} - {name})}
-    close = get_close_matches(name.upper().removeprefix(CUSTOM), by_own, n=NAMES_MAX)
-    return f"; near it are {', '.join(by_own[each] for each in close)}" if close else ""
+    by_own: dict[str, list[str]] = {}
+    for each in sorted({*known} - {name}):
+        by_own.setdefault(each.removeprefix(CUSTOM), []).append(each)
+    own = get_close_matches(name.upper().removeprefix(CUSTOM), by_own, n=NAMES_MAX)
+    close = [each for found in own for each in by_own[found]][:NAMES_MAX]
+    return f"; near it are {', '.join(close)}" if close else ""
 
 
 def hint_for(refused: BuildRejected) -> str:

@@ -14,6 +14,7 @@ from bus.messages.build import (
     NoValidHost,
 )
 from moor.asking import client
+from moor.instances.attached import AttachedOptions
 from moor.instances.following import Following, Timeout, followed, has_ended, run_order, taken
 from moor.instances.request_options import (
     DriveOptions,
@@ -54,15 +55,12 @@ def boot(
         str,
         typer.Option(
             metavar="ID|URL",
-            help="The image of the instance. The options from here to --port matter for bare-metal nodes only.",
+            help="The image of the instance. The options from here to --ssh-key matter for bare-metal nodes only.",
         ),
     ] = "",
     of_image: ImageOptions,
     drive: DriveOptions,
-    port: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
-    ] = None,
+    attached: AttachedOptions,
     where: HostOptions,
     neighbours: NeighbourOptions,
     count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
@@ -119,7 +117,7 @@ def boot(
         image_properties=pairs_of("--image-property", image_property),
         image=of_image.read(image),
         config_drive=drive.read(),
-        ports=tuple(port or ()),
+        **attached.fields,
         **where.fields,
         deadline_s=deadline,
         wait=wait_of(wait_for_room, priority),

@@ -8,10 +8,12 @@ import typer
 from msgspec import structs
 
 from bus.messages.administration import (
+    AlreadyThere,
     Done,
     GenerationMoved,
     HasChildren,
     IdTaken,
+    NameInUse,
     NameTaken,
     ProviderWritten,
     UnknownClass,
@@ -46,6 +48,7 @@ REASONS: dict[type, str] = {
     " command again",
     NameTaken: "{name!r} is already the name of provider {provider}",
     IdTaken: "provider {provider} already exists",
+    NameInUse: "{name} is in use, by provider {provider}",
     HasChildren: "it has a child, provider {child}",
     InventoryInUse: "consumers hold {used} {resource} of provider {provider}",
 }
@@ -70,7 +73,7 @@ async def write(asking: Client, order: Write) -> None:
     if isinstance(verdict, UnknownClass | UnknownTrait):
         what = "resource class" if isinstance(verdict, UnknownClass) else "trait"
         fail(f"not done: there is no {what} {await unknown_with_near(asking, verdict.names)}")
-    if not isinstance(verdict, ProviderWritten | Done):
+    if not isinstance(verdict, ProviderWritten | Done | AlreadyThere):
         why = REASONS.get(type(verdict))
         # No order of these commands gets a verdict outside the table; if one does, print it as it is on the bus.
         reason = why.format(**structs.asdict(verdict)) if why else msgspec.json.encode(verdict).decode()

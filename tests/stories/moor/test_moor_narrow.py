@@ -32,6 +32,8 @@ LISTS = {
     "aggregate list": (),
     "node list": (),
     "provider list": (),
+    "trait list": ("--all",),
+    "class list": ("--all",),
     "history": ("web",),
     "provider holders": ("{host}",),
     "provider inventory": ("{host}",),
