@@ -20,7 +20,7 @@ import typer
 from msgspec import structs
 
 from bus.broker import AccessRefused, Broker, Refusal
-from bus.codec import CODEC, encode
+from bus.codec import CODEC, Codec, FewTypesCodec, encode
 from bus.configuration.settings import BusSettings
 from bus.errors import Unavailable
 from bus.message import Envelope, Message
@@ -62,6 +62,9 @@ PAGE = 500
 UNTIL_LOOK_S = 0.1
 DRAIN_S_MAX = 5.0
 
+# A command gets few types of messages.
+FEW_TYPES = FewTypesCodec()
+
 States = dict[InstanceId, InstanceState]
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
@@ -73,7 +76,7 @@ def check_readable(message: Message) -> None:
 
 def readable(line: bytes) -> Message:
     """Decode a message as its receiver will. Raises BadParameter, which names the wrong field, if that is impossible."""
-    read = CODEC.decode(line)
+    read = FEW_TYPES.decode(line)
     if isinstance(read, Envelope):
         return read.message
     assert isinstance(read, Unreadable), "a line of this release has no newer version"
@@ -195,11 +198,11 @@ async def running(
 
 @asynccontextmanager
 async def station_on(
-    broker: Broker, role: str, settings: BusSettings | None = None
+    broker: Broker, role: str, settings: BusSettings | None = None, *, codec: Codec = CODEC
 ) -> AsyncIterator[tuple[Station, asyncio.Task[None]]]:
     """Connect to the bus to ask questions. Yields the connection (a `Station`), and the task that receives the answers."""
     async with AsyncExitStack() as stack:
-        station = Station(broker, process_name(role), settings=settings, asks=True)
+        station = Station(broker, process_name(role), settings=settings, asks=True, codec=codec)
         stack.push_async_callback(station.close)
         yield station, await stack.enter_async_context(running((station,)))
 
@@ -211,7 +214,7 @@ async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
     The first batch is empty: it says that the subscription is active.
     """
     link = Link(station.consuming.broker, station.settings)
-    feed = listen(link, (grant,), process=station.name, settings=station.settings, codec=CODEC)
+    feed = listen(link, (grant,), process=station.name, settings=station.settings, codec=station.codec)
     try:
         async with aclosing(feed):
             yield feed
@@ -310,7 +313,7 @@ async def client(
     broker = broker_of(_as_user(settings.bus_url, user_of("operator") if operates else LOCAL.user))
     await (await broker.connect()).close()
     bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
-    async with station_on(broker, "moor", bus) as (station, task):
+    async with station_on(broker, "moor", bus, codec=FEW_TYPES) as (station, task):
         yield Client(station, task)
 
 

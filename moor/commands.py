@@ -3,14 +3,15 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from moor.command_helps import HELPS
 from moor.forms import add_forms, forget_form
 from moor.options import WRONG, command_settings, defaults_of, fit_width, found, use_config
 from moor.settings import TOP
@@ -70,7 +71,17 @@ class Commands(TyperGroup):
         return [*COMMANDS]
 
     def get_command(self, _ctx: Any, name: str) -> Any:
-        return command_of(name) if name in COMMANDS else None
+        """What the list of commands needs: the name, the panel and the help."""
+        if name not in COMMANDS:
+            return None
+        if name not in HELPS:
+            return command_of(name)
+        return TyperCommand(name, help=HELPS[name], rich_help_panel=COMMANDS[name][0])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that runs."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command_of(name) if name in COMMANDS else command, rest
 
 
 def command_of(name: str) -> Any:
@@ -135,6 +146,9 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes it by position
     if wanted:
+        # It takes as long to load as the rest of a short command.
+        from importlib import metadata  # noqa: PLC0415
+
         typer.echo(f"moor {metadata.version('moorage')}")
         raise typer.Exit
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
@@ -26,7 +26,10 @@ from bus.logs import begin_to_log
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
 from moor import forms
-from moor.settings import COMPUTE, SCHEDULER, TOP, CloudSettings, Settings, Sources, sources
+from moor.settings import TOP, Settings, Sources, sources
+
+if TYPE_CHECKING:
+    from moor.worker_settings import CloudSettings
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -230,14 +233,17 @@ def tuned(section: Section[S], others: Mapping[str, Stated] | None = None, **fla
 
 
 def tuned_cloud(
-    base: CloudSettings | None = None,
+    base: "CloudSettings | None" = None,
     scheduler: Sequence[str] | None = None,
     pools: Sequence[str] | None = None,
-) -> CloudSettings:
+) -> "CloudSettings":
     """The settings of all workers in this process: flags, then variables, then the settings file, then `base`.
 
     `base` has the command's own defaults; `scheduler` and `pools` are its flags --scheduler and --pool.
     """
+    # The workers' settings are many modules, and most commands need none of them.
+    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings  # noqa: PLC0415
+
     flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: pool_flags(pools)}
     with wrong_value():
         return found().of_cloud(base or CloudSettings(), flags)
@@ -245,6 +251,8 @@ def tuned_cloud(
 
 def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
     """The scheduler settings given by `--scheduler KEY=VALUE`, checked."""
+    from moor.worker_settings import SCHEDULER  # noqa: PLC0415 - as above
+
     stated = {}
     for flag in flags or ():
         key, equals, value = flag.partition("=")
@@ -256,6 +264,8 @@ def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
 
 
 def pool_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
+    from moor.worker_settings import COMPUTE  # noqa: PLC0415 - as above
+
     return {"pools": COMPUTE.stated("pools", flags, "--pool")} if flags else {}
 
 

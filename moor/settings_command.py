@@ -9,9 +9,10 @@ from rich.text import Text
 
 from bus.configuration.sections import Section, is_secret, near, without_password
 from moor.options import AsJson, found, out, tuned
-from moor.settings import SECTIONS, TOP
+from moor.settings import TOP
 from moor.showing import print_json
 from moor.tables import GAP
+from moor.worker_settings import SECTIONS
 
 Row = Mapping[str, Any]
 

@@ -19,7 +19,8 @@ from moor.asking import batches_of
 from moor.bare_metal.daemon_rows import opened_rows
 from moor.naming import prefix_in
 from moor.options import tuned, wrong_value
-from moor.settings import IRONIC_DAEMONS, Settings
+from moor.settings import Settings
+from moor.worker_settings import IRONIC_DAEMONS
 
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"

@@ -21,7 +21,6 @@ Moorage stores no flavors: each request contains all that it needs. The file ser
 """
 
 import json
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -91,6 +90,8 @@ class _Written(NamedTuple):
 
 
 def _read(file: Path) -> Mapping[str, _Written]:
+    import tomllib  # noqa: PLC0415 - most commands read no flavors
+
     try:
         text = file.read_text()
         written = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
