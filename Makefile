@@ -1,6 +1,8 @@
 # The main targets are `make test` and `make demo`; `make help` lists all.
 
 PYTHON := .venv/bin/python
+# What runs is installed; and the developers' tools, too.
+RUNS := .venv/.runs
 INSTALLED := .venv/.installed
 
 # Without bytecode files, each of the hundreds of test processes would compile all modules anew.
@@ -12,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: $(INSTALLED) ## run the demo, with simulated hosts
+demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
 # Of the longest tests an eighth, another one at each commit (tests/parts.py).
@@ -64,7 +66,11 @@ clean: ## remove the environment and every cache
 	rm -rf .venv .venvs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml
-	@echo '== environment'
+$(RUNS): pyproject.toml
 	@sh .ci/venv.sh
 	@touch $@
+
+$(INSTALLED): pyproject.toml
+	@echo '== environment'
+	@sh .ci/venv.sh dev
+	@touch $(RUNS) $@

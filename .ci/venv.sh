@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv, with the project and its development tools in it. Installs Python's venv module first if that is
-# missing and we may; otherwise says the one line that does.
+# Makes .venv, with the project in it; `venv.sh dev` also installs the developers' tools. Installs Python's venv module first
+# if that is missing and we may; otherwise says the one line that does.
 set -eu
 
 NEEDS='import sys; sys.exit(sys.version_info < (3, 11))'
@@ -56,5 +56,34 @@ if [ -e .venv ] && ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     rm -rf .venv
 fi
 [ -e .venv ] || "$python" -m venv .venv
-# Most installed modules are never imported. Python compiles the others when they are first imported.
-.venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile -e '.[dev]'
+
+# Each package by its name as pip comes to it: in a terminal on one line, elsewhere as one line at the end.
+progress() {
+    count=0
+    while read -r word name _; do
+        case $word in
+        Collecting | Installing) [ "$word" = Collecting ] && count=$((count + 1)) || name='all of them' ;;
+        *) continue ;;
+        esac
+        if [ -t 1 ]; then
+            printf '\r\033[Kinstalling: %s packages (%s)' "$count" "${name%%[<>=!~;[(]*}"
+        fi
+    done
+    if [ -t 1 ]; then
+        printf '\r\033[K'
+    fi
+    echo "installed $count packages"
+}
+
+log=$(mktemp)
+{
+    # Most installed modules are never imported. Python compiles the others when they are first imported.
+    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --no-compile -e ".${1:+[$1]}" 2>&1 ||
+        touch "$log.failed"
+} | tee "$log" | progress
+if [ -e "$log.failed" ]; then
+    cat "$log" >&2
+    rm -f "$log" "$log.failed"
+    fail "could not install the project"
+fi
+rm -f "$log"

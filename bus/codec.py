@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Parcel
-from bus.datetime_bounds import YEAR_MAX, YEAR_MIN, finder_of, too_far
+from bus.datetime_bounds import YEAR_MAX, YEAR_MIN, Finder, finder_of, too_far
 from bus.message import Count, Envelope, Message, type_of
 from bus.messages import ALL
 from bus.unreadable import (
@@ -79,10 +79,20 @@ class Codec:
     ) -> None:
         self._kinds = {type_of(kind): kind for kind in messages}
         self._upgrades = dict(upgrades or {})
+
+    # Made for the first message: that takes as long as loading the rest of a short command.
+    @functools.cached_property
+    def _envelope(self) -> type[Envelope[Message]]:
         any_message: Any = functools.reduce(operator.or_, self._kinds.values())
-        self._envelope: type[Envelope[Message]] = Envelope[any_message]
-        self._decoder = msgspec.json.Decoder(self._envelope)
-        self._moments = {kind: finder for kind in self._kinds.values() if (finder := finder_of(kind))}
+        return Envelope[any_message]
+
+    @functools.cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Envelope[Message]]:
+        return msgspec.json.Decoder(self._envelope)
+
+    @functools.cached_property
+    def _moments(self) -> dict[type[Message], Finder]:
+        return {kind: finder for kind in self._kinds.values() if (finder := finder_of(kind))}
 
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
         """Decode one message, or say why it cannot be decoded. Does not raise, whatever the bytes are."""
@@ -159,6 +169,27 @@ class Codec:
 
 
 CODEC = Codec()
+
+
+class FewTypesCodec(Codec):
+    """Decodes the same as `CODEC`, for a program that gets few types of messages: it makes a decoder for each type that comes,
+    where that of all types would take longer than the program's work. It reads each message twice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_type: dict[str, Codec] = {}
+
+    def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
+        try:
+            name = _typed.decode(_wrapped.decode(line).message).type
+        except NOT_JSON:
+            return super().decode(line)
+        if name not in self._kinds:
+            return super().decode(line)
+        if name not in self._by_type:
+            self._by_type[name] = Codec((self._kinds[name],), self._upgrades)
+        return self._by_type[name].decode(line)
 
 
 # One message as one line.

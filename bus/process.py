@@ -13,8 +13,6 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
-import uvloop
-
 from bus.logs import begin_to_log
 
 T = TypeVar("T")
@@ -45,6 +43,9 @@ def run_process(work: Coroutine[Any, Any, T]) -> T:
     The garbage collector runs seldom: messages form no cycles, so it finds little.
     """
     gc.set_threshold(GARBAGE_MIN, 50, 100)
+    # Only workers use it, and a command also imports this module.
+    import uvloop  # noqa: PLC0415
+
     return uvloop.run(work)
 
 

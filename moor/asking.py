@@ -13,7 +13,16 @@ from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.workers.station import Station
 from moor.client.bus_client import FOUND_AT_ONCE_MAX, LOCAL, BusClient, connected, with_user
 from moor.client.following import LOOK_AGAIN_S, InstanceFollower, States
-from moor.client.questions import Asks, answer_of, batches_of, granted, items_of, pages_of, readable
+from moor.client.questions import (
+    FEW_TYPES,
+    Asks,
+    answer_of,
+    batches_of,
+    granted,
+    items_of,
+    pages_of,
+    readable,
+)
 from moor.client.running import Feed, during, feed_of, hearing, running, station_on
 from moor.options import broker_of, command_settings, run_with
 from moor.settings import Settings
@@ -124,7 +133,7 @@ async def client(
     If there is no broker now, raise at once. If the broker goes away later, wait for it.
     """
     broker = broker_of(with_user(settings.bus_url, operates=operates))
-    async with connected(broker, patience_s) as (station, task):
+    async with connected(broker, patience_s, FEW_TYPES) as (station, task):
         yield Client(station, task)
 
 

@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from moor.command_helps import HELPS
+from moor.forms import add_forms, forget_form
 from moor.options import WRONG, command_settings, defaults_of, fit_width, found, use_config
 from moor.settings import TOP
 
@@ -49,6 +51,8 @@ COMMANDS = {
     "aggregate": (OPERATING, "instances.hosts.aggregates_command", "app"),
     "node": (OPERATING, "bare_metal.node_command", "app"),
     "provider": (OPERATING, "placement.providers_command", "app"),
+    "trait": (OPERATING, "placement.names_command", "trait"),
+    "class": (OPERATING, "placement.names_command", "class_"),
     "candidates": (OPERATING, "placement.candidates_command", "candidates"),
     "quota": (OPERATING, "placement.quota_command", "app"),
     "usage": (OPERATING, "placement.usage_command", "usage"),
@@ -70,7 +74,17 @@ class Commands(TyperGroup):
         return [*COMMANDS]
 
     def get_command(self, _ctx: Any, name: str) -> Any:
-        return command_of(name) if name in COMMANDS else None
+        """What the list of commands needs: the name, the panel and the help."""
+        if name not in COMMANDS:
+            return None
+        if name not in HELPS:
+            return command_of(name)
+        return TyperCommand(name, help=HELPS[name], rich_help_panel=COMMANDS[name][0])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that runs."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command_of(name) if name in COMMANDS else command, rest
 
 
 def command_of(name: str) -> Any:
@@ -83,6 +97,7 @@ def command_of(name: str) -> Any:
     command: Any = typer.main.get_command(found)
     command.name = name
     command.rich_help_panel = panel
+    add_forms(command)
     _hide_values_of_switches(command)
     _name_wrong_values(command)
     return command
@@ -111,7 +126,12 @@ def _processed(process: Callable[[Any, Any], Any], name: str, context: Any, valu
         return process(context, value)
     except typer.BadParameter as wrong:
         values = value if isinstance(value, list | tuple) else (value,)
-        if value is not None and not any(repr(each) in wrong.message for each in values):
+        # A switch has no value of its own.
+        if (
+            value is not None
+            and not isinstance(value, bool)
+            and not any(repr(each) in wrong.message for each in values)
+        ):
             wrong.message = f"{', '.join(map(repr, values))}: {wrong.message}"
         if context.get_parameter_source(name).name == "DEFAULT_MAP":
             wrong.message += f" ({command_settings().file})"
@@ -129,6 +149,9 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes it by position
     if wanted:
+        # It takes as long to load as the rest of a short command.
+        from importlib import metadata  # noqa: PLC0415
+
         typer.echo(f"moor {metadata.version('moorage')}")
         raise typer.Exit
 
@@ -158,6 +181,7 @@ def moor(
     Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
     """
     fit_width()
+    forget_form()
     use_config(config)
     name = context.invoked_subcommand
     if name in COMMANDS and (written := found().written.get(TOP.name)):
@@ -172,7 +196,8 @@ def main() -> None:
     _check_text(sys.argv[1:])
     command: Any = typer.main.get_command(app)
     _hide_values_of_switches(command)
-    command()
+    # Also as `python -m moor`, so that the shell finds how to complete it.
+    command(prog_name="moor")
 
 
 def _check_text(words: Sequence[str]) -> None:

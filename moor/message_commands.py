@@ -3,17 +3,22 @@
 Options, limits and help come from the message, by `with_options`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from msgspec import inspect, structs
 
 from bus.message import Message
-from moor.asking import asked_for_all
+from moor.asking import Client, ask_bus, items_of
+from moor.completing import Completer
 from moor.option_structs import NO_ARGUMENTS, PAGING, Command, typed_fields, with_options
 from moor.options import AsJson, BusUrl, fail
 from moor.showing import print_all, print_one
 from moor.tables import Columns
+
+# Finds the id of what a text names, in a project if one is given (naming.py).
+Finder = Callable[[Client, str, str], Awaitable[UUID]]
 
 
 def command_that_sends(
@@ -27,6 +32,8 @@ def command_that_sends(
     nothing: str = "",
     arguments: Mapping[str, str] = NO_ARGUMENTS,
     fixed: Sequence[str] = (),
+    named: Finder | None = None,
+    completes: Completer | None = None,
     words: str | None = None,
     operates: bool = False,
 ) -> Command:
@@ -37,7 +44,7 @@ def command_that_sends(
     texts may name fields of the message, such as {id}.
 
     `arguments` has the fields that are arguments, with the names that the help gives them; fields in `fixed` are no options.
-    Without `words`, the help is the message's docstring. An operator's command `operates`.
+    With `named`, the only argument is a text, whose id `named` finds. The shell completes the first argument by `completes`. Without `words`, the help is the message's docstring. An operator's command `operates`.
     """
 
     def command(message: Message, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
@@ -49,7 +56,15 @@ def command_that_sends(
                 fail(missing.format_map(fields))
             return found
 
-        found = asked_for_all(bus, _with_long_pages(message), answer, items_on, operates=operates)
+        async def work(asking: Client) -> list[Any]:
+            question = _with_long_pages(message)
+            if named is not None:
+                (field,) = arguments
+                id_ = await named(asking, fields[field], fields.get("project", ""))
+                question = structs.replace(question, **{field: id_})
+            return await items_of(asking, question, answer, items_on)
+
+        found = ask_bus(bus, work, operates=operates)
         if is_about_one:
             print_one(found[0], show, as_json=as_json)
         else:
@@ -57,7 +72,7 @@ def command_that_sends(
 
     command.__annotations__["message"] = kind
     command.__doc__ = words
-    return with_options(command, arguments, (*fixed, *PAGING))
+    return with_options(command, arguments, (*fixed, *PAGING), [*arguments] if named else (), completes)
 
 
 def _with_long_pages(message: Message) -> Message:

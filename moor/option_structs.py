@@ -14,6 +14,7 @@ from msgspec import Struct, inspect, structs
 from rich.markup import escape
 
 from bus.message import Message
+from moor.completing import Completer
 from moor.options import Project, flag_of, read_uuid
 
 Command = Callable[..., None]
@@ -24,13 +25,17 @@ PAGING = ("after", "limit")
 
 
 def with_options(
-    command: Command, arguments: Mapping[str, str] = NO_ARGUMENTS, fixed: Sequence[str] = PAGING
+    command: Command,
+    arguments: Mapping[str, str] = NO_ARGUMENTS,
+    fixed: Sequence[str] = PAGING,
+    named: Sequence[str] = (),
+    completes: Completer | None = None,
 ) -> Command:
     """The command for typer. In place of each parameter whose type is a Struct, it has that Struct's fields as options.
 
     If that Struct is a message, the fields in `arguments` are arguments, in this order, with the names that it gives them. An
-    argument must be given, even if the message has a default. The fields in `fixed` keep their defaults. The message's
-    docstring is the help of a command that has none.
+    argument must be given, even if the message has a default. The fields in `fixed` keep their defaults; those in `named` get
+    a text, whose id the command looks up before it sends the message. The shell completes the first argument by `completes`. The message's docstring is the help of a command that has none.
     """
     parameters = signature(command).parameters.values()
     groups: dict[str, type[Struct]] = {
@@ -54,7 +59,7 @@ def with_options(
         if each.name not in groups:
             flat.append(each.replace(kind=Parameter.KEYWORD_ONLY))
         elif groups[each.name] in messages:
-            flat += _fields_of(groups[each.name], arguments, fixed)
+            flat += _fields_of(groups[each.name], arguments, fixed, named, completes)
         else:
             flat += map(_option, structs.fields(groups[each.name]))
     update_wrapper(with_fields, command)
@@ -68,10 +73,24 @@ def _option(field: structs.FieldInfo) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
 
 
-def _fields_of(kind: type[Struct], arguments: Mapping[str, str], fixed: Sequence[str]) -> list[Parameter]:
+def _fields_of(
+    kind: type[Struct],
+    arguments: Mapping[str, str],
+    fixed: Sequence[str],
+    named: Sequence[str],
+    completes: Completer | None,
+) -> list[Parameter]:
     fields = typed_fields(kind)
     options = [name for name in fields if name not in (*arguments, *fixed)]
-    return [_parameter(fields[name], arguments.get(name, "")) for name in (*arguments, *options)]
+    return [
+        _parameter(
+            fields[name],
+            arguments.get(name, ""),
+            is_named=name in named,
+            completes=completes if number == 0 and arguments else None,
+        )
+        for number, name in enumerate((*arguments, *options))
+    ]
 
 
 def typed_fields(kind: type[Struct]) -> dict[str, inspect.Field]:
@@ -80,13 +99,16 @@ def typed_fields(kind: type[Struct]) -> dict[str, inspect.Field]:
     return {field.name: field for field in known.fields}
 
 
-def _parameter(field: inspect.Field, argument: str) -> Parameter:
+def _parameter(
+    field: inspect.Field, argument: str, *, is_named: bool, completes: Completer | None
+) -> Parameter:
     """The parameter for this field: the argument of this name, or an option if that is empty."""
     default = Parameter.empty if argument or field.required else field.default
     if field.name == "project" and not argument:
         return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Project)
-    type_, details = _on_command_line(field.type)
+    type_, details = (str, {}) if is_named else _on_command_line(field.type)
     details["help"] = _help(field)
+    details["autocompletion"] = completes
     shown: Any
     if argument:
         shown = typer.Argument(**details | {"metavar": argument})

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
@@ -25,8 +25,12 @@ from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
+from moor import forms
 from moor.client.errors import NotSendable, Rejected
-from moor.settings import COMPUTE, SCHEDULER, TOP, CloudSettings, Settings, Sources, sources
+from moor.settings import TOP, Settings, Sources, sources
+
+if TYPE_CHECKING:
+    from moor.worker_settings import CloudSettings
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -121,11 +125,17 @@ PoolFlags = Annotated[
         r"[dim]\[MOOR_COMPUTE_POOLS, or pools in \[compute]][/dim]",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+# How to print what is shown; commands.py adds -o beside it.
+AsJson = forms.AsJson
+IsWide = forms.IsWide
 
 
 # The value of --config; set once, by the command line.
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
+
+
+# How the help calls what names an instance, a group and so on (naming.py).
+ID = "ID|NAME"
 
 
 def read_uuid(text: str) -> UUID:
@@ -224,14 +234,17 @@ def tuned(section: Section[S], others: Mapping[str, Stated] | None = None, **fla
 
 
 def tuned_cloud(
-    base: CloudSettings | None = None,
+    base: "CloudSettings | None" = None,
     scheduler: Sequence[str] | None = None,
     pools: Sequence[str] | None = None,
-) -> CloudSettings:
+) -> "CloudSettings":
     """The settings of all workers in this process: flags, then variables, then the settings file, then `base`.
 
     `base` has the command's own defaults; `scheduler` and `pools` are its flags --scheduler and --pool.
     """
+    # The workers' settings are many modules, and most commands need none of them.
+    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings  # noqa: PLC0415
+
     flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: pool_flags(pools)}
     with wrong_value():
         return found().of_cloud(base or CloudSettings(), flags)
@@ -239,6 +252,8 @@ def tuned_cloud(
 
 def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
     """The scheduler settings given by `--scheduler KEY=VALUE`, checked."""
+    from moor.worker_settings import SCHEDULER  # noqa: PLC0415 - as above
+
     stated = {}
     for flag in flags or ():
         key, equals, value = flag.partition("=")
@@ -250,6 +265,8 @@ def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
 
 
 def pool_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
+    from moor.worker_settings import COMPUTE  # noqa: PLC0415 - as above
+
     return {"pools": COMPUTE.stated("pools", flags, "--pool")} if flags else {}
 
 
@@ -296,7 +313,10 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
     except NotSendable as wrong:
         raise typer.BadParameter(str(wrong)) from None
     except Rejected as refused:
-        fail(str(refused))
+        # Only a refusal needs it.
+        from moor.nearest_names import hint_for  # noqa: PLC0415
+
+        fail(f"{refused}{hint_for(refused)}")
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:

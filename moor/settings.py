@@ -21,41 +21,18 @@ The file is the one named by `--config FILE` or `MOOR_CONFIG`, or else ./moorage
 $XDG_CONFIG_HOME/moorage/config.toml. Only the first file that exists is read.
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
 from bus.configuration.addresses import Addresses
-from bus.configuration.sections import BadSetting, Section, Stated, near, text_of
-from bus.configuration.settings import BUS, DATABASE, BusSettings, DatabaseSettings
-from cell_conductor.settings import CONDUCTOR, ConductorSettings
-from compute_sim.settings import COMPUTE, ComputeSettings
-from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
-from placement_worker.api.settings import PLACEMENT_API
-from placement_worker.settings import PLACEMENT, PlacementSettings
-from scheduler_worker.settings import SCHEDULER, SchedulerSettings
+from bus.configuration.sections import BadSetting, Section, Stated, near
 
-__all__ = [
-    "BUS",
-    "COMPUTE",
-    "CONDUCTOR",
-    "DATABASE",
-    "IRONIC_DAEMONS",
-    "PLACEMENT",
-    "PLACEMENT_API",
-    "SCHEDULER",
-    "SECTIONS",
-    "TOP",
-    "CloudSettings",
-    "Settings",
-    "Sources",
-    "environment_of",
-    "sources",
-]
+if TYPE_CHECKING:
+    from moor.worker_settings import CloudSettings
 
 S = TypeVar("S", bound=Struct)
 
@@ -234,11 +211,8 @@ TOP = Section(
     "every worker and command: the addresses, and the flags of single commands",
     others=("*",),
 )
-SECTIONS: Mapping[str, Section[Any]] = {
-    section.name: section
-    for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC_DAEMONS, BUS, DATABASE)
-}
-_BY_KIND = {section.kind: section for section in SECTIONS.values()}
+# The tables that a file may have: each is the section of a worker, or of what all workers have (worker_settings.py).
+TABLES = (*("scheduler", "conductor", "placement", "placement_api", "compute", "ironic", "bus", "db"),)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -294,18 +268,6 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.addresses.bus_url or f"unix://{self.socket}"
 
 
-class CloudSettings(Struct, frozen=True, kw_only=True):
-    """The settings of all workers in one process."""
-
-    placement: PlacementSettings = PlacementSettings()
-    scheduler: SchedulerSettings = SchedulerSettings()
-    conductor: ConductorSettings = ConductorSettings()
-    compute: ComputeSettings = ComputeSettings()
-    ironic: IronicSettings = IronicSettings()
-    bus: BusSettings = BusSettings()
-    database: DatabaseSettings = DatabaseSettings()
-
-
 class Sources(Struct, frozen=True):
     """Where settings are stated beside flags: in variables, and in a file, whose values are here by section."""
 
@@ -327,16 +289,12 @@ class Sources(Struct, frozen=True):
         return section.made_of({**self.stated(section), **(flags or {})}, base)
 
     def of_cloud(
-        self, base: CloudSettings, flags: Mapping[str, Mapping[str, Stated]] | None = None
-    ) -> CloudSettings:
+        self, base: "CloudSettings", flags: Mapping[str, Mapping[str, Stated]] | None = None
+    ) -> "CloudSettings":
         """The settings of all workers: variables, the settings file and the command's `flags` (by section) over `base`."""
-        sections = {name: (_BY_KIND[type(each)], each) for name, each in structs.asdict(base).items()}
-        return CloudSettings(
-            **{
-                name: self.of(section, each, (flags or {}).get(section.name))
-                for name, (section, each) in sections.items()
-            }
-        )
+        from moor.worker_settings import of_cloud  # noqa: PLC0415 - many modules, for commands that run workers
+
+        return of_cloud(self, base, flags)
 
     def of_command(self, flags: Mapping[str, str]) -> Settings:
         """The settings of one command. `flags` are its flags, by key; empty ones were not given."""
@@ -360,38 +318,32 @@ def sources(environment: Mapping[str, str], *, config: Path | None = None, here:
     file = Path(named) if named else next(usual, None)
     if file is None:
         return Sources(environment)
+    import tomllib  # noqa: PLC0415 - most commands read no file
+
     try:
         written = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise BadSetting("config", str(file), "the settings file", f"cannot be read: {problem}") from None
-    known = sorted((*TOP.settings, *SECTIONS))
+    known = sorted((*TOP.settings, *TABLES))
     for key, value in written.items():
         if key not in known:
             raise BadSetting(key, value, str(file), f"there is no such setting; {near(key, known)}")
-        if key in SECTIONS and not isinstance(value, dict):
+        if key in TABLES and not isinstance(value, dict):
             raise BadSetting(key, value, str(file), "must be a table")
-    top = {key: value for key, value in written.items() if key not in SECTIONS}
-    tables = {
-        key: SECTIONS[key].in_table(table, str(file)) for key, table in written.items() if key in SECTIONS
-    }
-    return Sources(environment, {**tables, TOP.name: TOP.in_table(top, str(file))}, file)
+    top = {key: value for key, value in written.items() if key not in TABLES}
+    tables = {key: table for key, table in written.items() if key in TABLES}
+    return Sources(
+        environment, {**_checked_tables(tables, file), TOP.name: TOP.in_table(top, str(file))}, file
+    )
 
 
-def environment_of(settings: CloudSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that give these settings to worker processes, which read no settings file and no flags.
+def _checked_tables(tables: Mapping[str, Any], file: Path) -> dict[str, dict[str, Stated]]:
+    if not tables:
+        return {}
+    # The workers' settings are many modules, and most commands need none of them.
+    from moor.worker_settings import SECTIONS  # noqa: PLC0415
 
-    A setting is left out if the processes have it anyway, from `environment` or as a default.
-    """
-    variables: dict[str, str] = {}
-    for each in structs.asdict(settings).values():
-        section = _BY_KIND[type(each)]
-        read = section.read(environment)
-        variables |= {
-            section.variable(field): text_of(getattr(each, field))
-            for field in section.settings
-            if getattr(each, field) != getattr(read, field)
-        }
-    return variables
+    return {key: SECTIONS[key].in_table(table, str(file)) for key, table in tables.items()}
 
 
 def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:

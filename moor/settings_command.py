@@ -9,9 +9,10 @@ from rich.text import Text
 
 from bus.configuration.sections import Section, is_secret, near, without_password
 from moor.options import AsJson, found, out, tuned
-from moor.settings import SECTIONS, TOP
+from moor.settings import TOP
 from moor.showing import print_json
 from moor.tables import GAP
+from moor.worker_settings import SECTIONS
 
 Row = Mapping[str, Any]
 
@@ -27,7 +28,7 @@ def settings(
         ),
     ] = "",
     *,
-    json: AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """List all settings, with their values, where each was set (a variable, a file or the default), and what it is for."""
     sections = (TOP, *SECTIONS.values())
@@ -40,7 +41,7 @@ def settings(
         listed = f"the sections are {', '.join(SECTIONS)}, and `moor settings` lists all"
         similar = near(name, sorted(known - {""}), listed)
         raise typer.BadParameter(f"NAME is {name!r}; there is no such section or setting; {similar}")
-    if json:
+    if as_json:
         print_json(rows)
         return
     for row in rows:

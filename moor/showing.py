@@ -16,7 +16,8 @@ from rich.text import Text
 
 from bus.messages.build import Flavor, InstanceDetails, InstanceId, InstanceState, NoValidHost, Size
 from bus.messages.hosts import NODE, HostState, Supported, names_clash
-from moor.options import fail, out, say
+from moor.forms import Form, form
+from moor.options import WIDTH_OF_NO_TERMINAL, fail, out, say
 from moor.tables import GAP, Columns, Rows, lines_of, print_table, styled
 
 T = TypeVar("T")
@@ -57,7 +58,25 @@ def plain(value: object) -> Any:
 
 
 def print_json(value: object) -> None:
-    out.print_json(json.dumps(plain(value)))
+    """Print a document for programs: JSON, or YAML if that is asked for."""
+    if form() is not Form.YAML:
+        out.print_json(json.dumps(plain(value)))
+        return
+    import yaml  # noqa: PLC0415 - only this form needs it
+
+    say(
+        yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True, width=WIDTH_OF_NO_TERMINAL).rstrip()
+    )
+
+
+def print_line(value: Struct) -> None:
+    """Print one document of a stream at once: a line of JSON, as it is on the bus, or a YAML document."""
+    if form() is not Form.YAML:
+        # `out` would wrap it at the terminal's width.
+        print(msgspec.json.encode(value).decode(), flush=True)
+        return
+    say("---")
+    print_json(msgspec.to_builtins(value))
 
 
 def print_all(
@@ -354,6 +373,8 @@ INSTANCES = Columns[InstanceState](
         "reason": _in_short,
     },
     prose=("reason",),
+    # A deleted instance is found by its whole id only.
+    ids={"id": lambda each: each.state != "deleted"},
 )
 
 
@@ -383,6 +404,7 @@ def wide(details: Mapping[InstanceId, InstanceDetails]) -> Columns[InstanceState
             "reason": _in_short,
         },
         prose=("reason",),
+        ids=INSTANCES.ids,
     )
 
 

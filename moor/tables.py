@@ -1,6 +1,9 @@
-"""Tables for narrow terminals and pipes: only prose is wrapped; ids, names and states are never wrapped or cut."""
+"""Tables for narrow terminals and pipes: only prose is wrapped; names and states are never wrapped or cut, and ids only to a
+beginning that is as good as the whole.
+"""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -9,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from moor.forms import Form, form
 from moor.options import out
 
 T = TypeVar("T")
@@ -16,51 +20,140 @@ T = TypeVar("T")
 # The minimum width of a prose column: in a narrower one, each line would have a single word.
 PROSE_WIDTH = 24
 GAP = 2
+# With -o wide each row is on one line, however long.
+WIDTH_OF_WIDE = 10_000
+# The time of a request and 12 bits of its instance: `01a20d47-58ad-5123`.
+SHORT_ID = 18
 
 
 class Columns(Struct, Generic[T], frozen=True):
     """How a table shows items of one type: for each heading, the function that makes the cell of an item.
 
     A cell is a text, printed as it is, or `styled`. The columns in `prose` may be wrapped; the cells of columns in `lists`
-    have several lines.
+    have several lines. Those in `ids` are ids: of an item for which the function holds, commands accept the beginning, too.
     """
 
     cells: Mapping[str, Callable[[T], str | Text]]
     prose: Sequence[str] = ()
     lists: Sequence[str] = ()
+    ids: Mapping[str, Callable[[T], bool]] = {}
+
+
+# Headings, each with its cells: the first is the heading's own.
+Headed = Sequence[tuple[str, Sequence[Text]]]
 
 
 class Rows(Struct, Generic[T], frozen=True):
-    """A table of these items, without rules and without empty columns. If the columns of prose and lists do not fit beside the
-    others, they are printed below each row.
+    """A table of these items, without rules and without empty columns.
+
+    If it is wider than the terminal, ids are shortened, as far as they stay unique. If that is not enough, the columns of prose and
+    lists are printed below each row, and at last those other columns that do not fit.
     """
 
     items: Sequence[T]
     columns: Columns[T]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self._headed(options.max_width)
+        if not columns:
+            return
+        prose = {name: _width(cells) for name, cells in columns if name in self.columns.prose}
+        whole = {name: _width(cells) for name, cells in columns if name not in prose}
+        room = self._room(columns, options.max_width)
+        if room >= sum(min(width, PROSE_WIDTH) for width in prose.values()):
+            yield _side_by_side(columns, whole | _shared_out(room, prose), prose)
+            return
+        beside = _that_fit(
+            {name: width for name, width in whole.items() if name not in self.columns.lists},
+            options.max_width,
+        )
+        below = [name for name in whole if name not in beside and name not in self.columns.lists]
+        for number, cells in enumerate(zip(*(cells for _, cells in columns), strict=True)):
+            row = dict(zip((name for name, _ in columns), cells, strict=True))
+            yield _line([_padded(row[name], width) for name, width in beside.items()])
+            if number:
+                values = [_labelled(name, row[name]) for name in below if row[name]]
+                yield from _packed(values, options.max_width)
+                lists = [line for name in self.columns.lists for line in row[name].split()]
+                yield from (_line((Text(), line)) for line in lists)
+                told = [_labelled(name, row[name]) for name in prose if row[name]]
+                yield from (Padding(each, (0, 0, 0, GAP), expand=False) for each in told)
+
+    def _headed(self, max_width: int) -> Headed:
+        """The columns that are not empty; with short ids if the table is too wide otherwise."""
         columns = [
             (heading, [Text(heading, "bold"), *texts])
             for heading, cell in self.columns.cells.items()
             if any(texts := [_text(cell(item)) for item in self.items])
         ]
-        if not columns:
-            return
-        prose = {name: _width(cells) for name, cells in columns if name in self.columns.prose}
-        whole = {name: _width(cells) for name, cells in columns if name not in prose}
-        room = options.max_width - sum(whole.values()) - GAP * (len(columns) - 1)
-        if room >= sum(min(width, PROSE_WIDTH) for width in prose.values()):
-            yield _side_by_side(columns, whole | _shared_out(room, prose), prose)
-            return
-        for number, cells in enumerate(zip(*(cells for _, cells in columns), strict=True)):
-            row = dict(zip((name for name, _ in columns), cells, strict=True))
-            yield _line(
-                [_padded(row[name], width) for name, width in whole.items() if name not in self.columns.lists]
-            )
-            if number:
-                lists = [line for name in self.columns.lists for line in row[name].split()]
-                yield from (_line((Text(), line)) for line in lists)
-                yield from (Padding(row[name], (0, 0, 0, GAP), expand=False) for name in prose if row[name])
+        if self._fits(columns, max_width):
+            return columns
+        return [(name, self._shortened(name, cells)) for name, cells in columns]
+
+    def _fits(self, columns: Headed, max_width: int) -> bool:
+        prose = [_width(cells) for name, cells in columns if name in self.columns.prose]
+        return self._room(columns, max_width) >= sum(min(width, PROSE_WIDTH) for width in prose)
+
+    def _room(self, columns: Headed, max_width: int) -> int:
+        """What the columns that are not prose leave of this width."""
+        whole = sum(_width(cells) for name, cells in columns if name not in self.columns.prose)
+        return max_width - whole - GAP * (len(columns) - 1)
+
+    def _shortened(self, name: str, cells: Sequence[Text]) -> Sequence[Text]:
+        may_be_short = self.columns.ids.get(name)
+        if may_be_short is None:
+            return cells
+        heading, *ids = cells
+        length = unique_length([each.plain for each in ids])
+        return [
+            heading,
+            *(
+                Text(id_.plain[:length]) if may_be_short(item) else id_
+                for item, id_ in zip(self.items, ids, strict=True)
+            ),
+        ]
+
+
+def unique_length(ids: Iterable[str]) -> int:
+    """So many characters at the beginning tell each of these ids from all others: SHORT_ID at least, and no dash at the end."""
+    known = sorted({*ids})
+    same = max((_same(*pair) for pair in pairwise(known)), default=0)
+    length = max(same + 1, SHORT_ID)
+    return length + any(each[length - 1 : length] == "-" for each in known)
+
+
+def _same(one: str, other: str) -> int:
+    """How many characters at the beginning of these texts are the same."""
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+
+
+def _labelled(name: str, value: Text) -> Text:
+    return Text.assemble((f"{name}: ", "dim"), value)
+
+
+def _packed(values: Sequence[Text], max_width: int) -> Iterator[Text]:
+    """These values side by side, on as many lines as this width needs."""
+    line: list[Text] = []
+    for value in values:
+        if line and sum(each.cell_len + GAP for each in (*line, value)) > max_width:
+            yield _line((Text(), *line))
+            line = []
+        line.append(value)
+    if line:
+        yield _line((Text(), *line))
+
+
+def _that_fit(widths: Mapping[str, int], max_width: int) -> dict[str, int]:
+    """The first of these columns, as many as this width has room for, and one at least."""
+    fitting: dict[str, int] = {}
+    for name, width in widths.items():
+        if fitting and sum(fitting.values()) + width + GAP * len(fitting) > max_width:
+            break
+        fitting[name] = width
+    return fitting
 
 
 def lines_of(
@@ -75,9 +168,7 @@ def lines_of(
     return table
 
 
-def _side_by_side(
-    columns: Sequence[tuple[str, Sequence[Text]]], widths: Mapping[str, int], prose: Collection[str]
-) -> Table:
+def _side_by_side(columns: Headed, widths: Mapping[str, int], prose: Collection[str]) -> Table:
     last, _ = columns[-1]
     table = Table.grid()
     # Each column but the last includes the gap to the next one.
@@ -104,7 +195,9 @@ def _padded(cell: Text, width: int) -> Text:
 
 
 def print_table(items: Iterable[T], columns: Columns[T]) -> None:
-    """Print the items as a table that is as narrow as the terminal, if long texts can be folded that far. Nothing is cut."""
+    """Print the items as a table that is as narrow as the terminal, if long texts can be folded that far. Nothing is lost."""
+    if form() is Form.WIDE:
+        out.width = WIDTH_OF_WIDE
     out.print(Rows(tuple(items), columns), crop=False)
 
 

@@ -65,7 +65,8 @@ class InstanceQuery(Struct, frozen=True):
 
     They come in the order of their ids, beginning after the id `after`. With `project` or `state`, only instances of
     that project or in that state are read. With `host`, only instances in one of the states `LIVING`, on the host of
-    this name: in the cell before it if there is one (`c1/h1`), otherwise in any cell.
+    this name: in the cell before it if there is one (`c1/h1`), otherwise in any cell. With `living`, deleted instances are
+    left out. The prefixes are the first digits of ids.
     """
 
     instances: tuple[InstanceId, ...] = ()
@@ -74,6 +75,10 @@ class InstanceQuery(Struct, frozen=True):
     state: str = ""
     project: str = ""
     host: str = ""
+    name: str = ""
+    id_prefix: str = ""
+    request_prefix: str = ""
+    living: bool = False
     limit: int = 100
 
 
@@ -99,12 +104,14 @@ class KnownGroup(Struct, frozen=True):
 
 class GroupQuery(Struct, frozen=True):
     """Which server groups to read: those with these ids, or all. They come in the order of their ids, beginning after
-    the id `after`. With `project`, only groups of that project are read.
+    the id `after`. With `project`, only groups of that project are read. The prefix is the first digits of ids.
     """
 
     ids: tuple[GroupId, ...] | None = None
     after: GroupId | None = None
     project: str = ""
+    name: str = ""
+    id_prefix: str = ""
     limit: int | None = None
 
 

@@ -42,6 +42,9 @@ instances = Table(
     Column("place", Integer),
     # NULL: none.
     Column("project", String(64)),
+    # For looking instances up; it is read from `given`. NULL: none, or a scheduler of an earlier release wrote the row. A
+    # request's name of 255 characters becomes longer by the number of its instance.
+    Column("name", Text),
     # Values that never change, and that no query names (store_sql/rows.py).
     Column("given", LargeBinary, nullable=False),
     Column("state", String(32), nullable=False),
@@ -70,6 +73,14 @@ instances = Table(
         "id",
         postgresql_where=text("project IS NOT NULL"),
         sqlite_where=text("project IS NOT NULL"),
+    ),
+    Index(
+        None,
+        "name",
+        "project",
+        "id",
+        postgresql_where=text("name IS NOT NULL"),
+        sqlite_where=text("name IS NOT NULL"),
     ),
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
@@ -165,6 +176,7 @@ groups = Table(
     Column("max_per_host", Integer, nullable=False),
     Column("deleted_at", Moment),
     Index(None, "project", "id"),
+    Index(None, "name"),
 )
 
 # The instances in the state `waiting`. In a table of their own, since no other instance has any of this.

@@ -21,7 +21,7 @@ from moor.asking import Feed, hearing, until_choosable
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.settings import CloudSettings
+from moor.worker_settings import CloudSettings
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("bus", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")

@@ -29,6 +29,8 @@ from bus.messages.placement import (
 )
 
 RequestId = NewType("RequestId", UUID)
+# How ids begin: hexadecimal digits without dashes.
+IdPrefix = Annotated[str, Meta(pattern=r"^([0-9a-f]{4,32})?\Z")]
 # The API level and the cells continue each other's sequences. No message may bring one near the end of 64 bits: without a
 # successor, a row could not be written any more. The limit for words of cells is lower than the one for orders to them,
 # since the API level counts on before it sends an order.
@@ -453,6 +455,13 @@ class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
     state: Label = ""
     # Only what is on the host of this name.
     host: Label = ""
+    # Only instances with exactly this name.
+    name: Label = ""
+    # Only instances whose own id begins like this, or the id of their request.
+    id_prefix: IdPrefix = ""
+    request_prefix: IdPrefix = ""
+    # Without deleted instances.
+    living: bool = False
 
 
 class CellHeard(Value, frozen=True):

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.message import ConsumerId, GroupId, Message, ProjectMessage
+from bus.messages.build import IdPrefix
 from bus.messages.placement import GroupPolicy, Label, Natural, Positive, Value
 
 
@@ -59,6 +60,13 @@ class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
     id: Annotated[GroupId | None, Meta(description="a group's id: only this group, with its members")] = None
     after: GroupId | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
+    name: Annotated[Label, Meta(description="only groups with exactly this name")] = ""
+    id_prefix: Annotated[
+        IdPrefix,
+        Meta(
+            description="only groups whose ids begin with these digits: 4 or more, hexadecimal, lower case, without dashes"
+        ),
+    ] = ""
 
 
 class PlacedMember(Value, frozen=True):

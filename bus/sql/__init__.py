@@ -22,7 +22,7 @@ from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
 from bus.sql.rows import ONCE, RowColumns, Values
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction, driver_of
-from bus.sql.statements import among, array_of, columns_of, insert
+from bus.sql.statements import among, array_of, begins_with, columns_of, insert
 from bus.sql.types import Id, Moment, moment_text
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Values",
     "among",
     "array_of",
+    "begins_with",
     "columns_of",
     "driver_of",
     "insert",

@@ -24,8 +24,9 @@ from moor.bare_metal.nodes import (
     SeveralNodesError,
     has_ironic,
     reading_nodes,
+    state_of,
 )
-from moor.bare_metal.nodes_showing import nodes_columns, print_node
+from moor.bare_metal.nodes_showing import NODES, print_node
 from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,
@@ -115,10 +116,10 @@ def list_nodes(
         for each in found.nodes
         if cell in ("", each.cell)
         and daemon in ("", each.daemon)
-        and state in ("", (each.ironic and each.ironic.provision_state) or "")
+        and state in ("", state_of(each))
         and not (unavailable and each.offered.amount)
     ]
-    print_all(nodes, nodes_columns(), "no nodes", as_json=as_json)
+    print_all(nodes, NODES, "no nodes", as_json=as_json)
     _print_away(found.away)
     for each in found.unreadable:
         tell(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}", "red")
@@ -379,7 +380,7 @@ def _order(
         return await _found(reader, ids), refused, in_time
 
     nodes, refused, in_time = run_with(reading_nodes(settings), work)
-    print_all(nodes, nodes_columns(), as_json=as_json)
+    print_all(nodes, NODES, as_json=as_json)
     if then and not refused:
         tell(then)
     for name, answer in refused.items():
@@ -430,7 +431,7 @@ def _is_under_way(node: NodeShown | None) -> bool:
 
 
 def _has_failed(node: NodeShown | None) -> bool:
-    state = (node and node.ironic and node.ironic.provision_state) or ""
+    state = state_of(node) if node else ""
     return state.endswith("failed") or state == "error"
 
 

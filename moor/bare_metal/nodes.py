@@ -17,8 +17,10 @@ from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.store import IronicStore
 from moor.asking import batches_of
 from moor.bare_metal.daemon_rows import opened_rows
+from moor.naming import prefix_in
 from moor.options import tuned, wrong_value
-from moor.settings import IRONIC_DAEMONS, Settings
+from moor.settings import Settings
+from moor.worker_settings import IRONIC_DAEMONS
 
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
@@ -93,7 +95,7 @@ class Nodes(Struct, frozen=True):
 
 
 class SeveralNodesError(ValueError):
-    """Several nodes have this name, so it does not say which node is meant."""
+    """Several nodes have this name, or ids that begin so: it does not say which node is meant."""
 
 
 class NodeReader:
@@ -132,10 +134,10 @@ class NodeReader:
         )
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
-        """Find nodes by uuid, by the uuid of the instance on them, or by Ironic's name. Each uuid is a question to Ironic, or two; names
-        are searched in the full list.
+        """Find nodes by uuid, by the uuid of the instance on them, by Ironic's name, or by the beginning of their uuid. Each uuid is
+        a question to Ironic, or two; names are searched in the full list.
 
-        If several nodes have the name, the one that Ironic still has is meant. Raise SeveralNodesError if Ironic still has
+        If a text may mean several nodes, the one that Ironic still has is meant. Raise SeveralNodesError if Ironic still has
         several of them, or none.
         """
         ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
@@ -155,6 +157,10 @@ class NodeReader:
             for each in everything.nodes:
                 of_names.setdefault(each.name, []).append(each)
             found |= {name: _meant(name, of_names[name]) for name in named & of_names.keys()}
+            for name in named - of_names.keys():
+                if prefix := prefix_in(name):
+                    there = [each for each in everything.nodes if each.id.hex.startswith(prefix)]
+                    found[name] = _meant(name, there) if there else None
         return found
 
     async def _node(self, id_: ProviderId, row: NodeRow | None) -> Node | None:
@@ -264,11 +270,16 @@ def _meant(name: str, nodes: Sequence[NodeShown]) -> NodeShown:
     there = [each for each in nodes if each.ironic is not None] or nodes
     if len(there) == 1:
         return there[0]
-    ids = ", ".join(sorted(str(each.id) for each in there)[:IDS_SHOWN_MAX])
+    first = sorted(there, key=lambda each: each.id)[:IDS_SHOWN_MAX]
+    lines = ", ".join(" ".join(filter(None, (str(each.id), each.name, state_of(each)))) for each in first)
     more = f" and {len(there) - IDS_SHOWN_MAX} more" if len(there) > IDS_SHOWN_MAX else ""
     raise SeveralNodesError(
-        f"{len(there)} nodes are named {name!r}: {ids}{more}; give the id of the one that is meant"
+        f"{name!r} may be any of {len(there)} nodes: {lines}{more}; give the id of the one that is meant"
     )
+
+
+def state_of(node: NodeShown) -> str:
+    return (node.ironic and node.ironic.provision_state) or ""
 
 
 def _deploy(deploy: NodeDeploy) -> DeployShown:

@@ -17,13 +17,6 @@ STATE_COLOURS = {
 }
 
 
-WIDE = 120
-
-
-def nodes_columns() -> Columns[NodeShown]:
-    return NODES if out.width >= WIDE else NODES_NARROW
-
-
 def print_node(node: NodeShown) -> None:
     out.print(grid_of(*_of_ironic(node), *_of_moorage(node)))
 
@@ -116,7 +109,5 @@ NODES = Columns[NodeShown](
         "offered": lambda each: styled(_in_short(each.offered)),
     },
     prose=("offered",),
-)
-NODES_NARROW = Columns[NodeShown](
-    {name: NODES.cells[name] for name in ("id", "state", "class", "offered")}, prose=("offered",)
+    ids={"id": lambda _: True},
 )

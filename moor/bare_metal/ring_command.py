@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated
-from uuid import UUID
 
 import typer
 from msgspec import Struct
@@ -23,7 +22,9 @@ from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
 from moor.bare_metal.daemon_rows import with_rows
-from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out, read_uuid
+from moor.bare_metal.nodes import NodeReader, SeveralNodesError
+from moor.naming import id_in
+from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
 from moor.showing import plain, print_all, print_json, print_one, time_in_words
 from moor.tables import Columns, print_table
 
@@ -115,7 +116,7 @@ _SCORES = Columns[tuple[str, int]]({"name": lambda each: each[0], "score": lambd
 
 @app.command()
 def show(
-    node: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="NODE", help="A node's id.")],
+    named: Annotated[str, typer.Argument(metavar="NODE", help="A node's id, or its name in Ironic.")],
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
@@ -124,11 +125,13 @@ def show(
     """Show which daemon owns a node and why, the node's cell, and, if it may not be claimed, why not."""
 
     async def find(store: SqlIronicStore) -> tuple[NodeRow | None, tuple[Member, ...]]:
-        return (await store.read([ProviderId(node)])).get(ProviderId(node)), await store.members()
+        node = await _id_of(store, named)
+        rows = await store.read([] if node is None else [node])
+        return next(iter(rows.values()), None), await store.members()
 
     row, members = with_rows(ironic_db, db, find)
     if row is None:
-        fail(f"no daemon knows node {node}: no notification named it, and Ironic did not list it")
+        fail(f"no daemon knows node {named}: no notification named it, and Ironic did not list it")
     owned = why(Owned(row.id, row.owner, row.epoch, row.holds_instance), members)
     offer = row.offer or Offer()
     if as_json:
@@ -142,7 +145,7 @@ def show(
         }
         print_json(plain(owned) | plain(of_row))
         return
-    out.print(f"node {node}: {owned.owner or 'no owner'}, epoch {owned.epoch}")
+    out.print(f"node {row.id}: {owned.owner or 'no owner'}, epoch {owned.epoch}")
     out.print(escape(owned.reason))
     out.print(f"cell: {row.cell or 'none yet'}")
     for note in (row.cell_note, *offer.reasons, row.report_note):
@@ -150,6 +153,17 @@ def show(
             out.print(f"  {escape(note)}")
     if owned.scores:
         print_table(owned.scores, _SCORES)
+
+
+async def _id_of(store: SqlIronicStore, named: str) -> ProviderId | None:
+    """The id of the node that is named. A whole id may be that of a node that Ironic no longer has."""
+    if (id_ := id_in(named)) is not None:
+        return ProviderId(id_)
+    try:
+        found = (await NodeReader(None, store).find([named]))[named]
+    except SeveralNodesError as problem:
+        fail(str(problem))
+    return None if found is None else ProviderId(found.id)
 
 
 @app.command()

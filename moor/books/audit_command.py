@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Annotated, NoReturn
 
-import msgspec
 import typer
 from msgspec import Struct, structs
 
@@ -27,7 +26,7 @@ from moor.books.auditing import (
 from moor.books.books_reader import BooksReader
 from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, option_of, run, say
 from moor.settings import TOP, Settings
-from moor.showing import check_known, check_one_cell
+from moor.showing import check_known, check_one_cell, print_line
 
 # Exit codes of this command; the others are in moor/options.py.
 FAULTS_FOUND = 4
@@ -84,7 +83,7 @@ class Printer:
 
     def _print(self, line: Line) -> None:
         if self._as_json:
-            _print_json(line)
+            print_line(line)
             return
         colour = _COLOURS.get(line.outcome, "dim")
         why = f"; {line.why}" if line.why else ""
@@ -93,7 +92,7 @@ class Printer:
     def _summarize(self, result: AuditResult, seconds: float) -> None:
         left = [each for each in result.findings if each.outcome == NOT_MENDED]
         if self._as_json:
-            _print_json(
+            print_line(
                 Summary(
                     compared=result.compared,
                     in_flight=result.in_flight,
@@ -187,10 +186,6 @@ async def clients(
                     client(there, operates=True, patience_s=patience_s)
                 )
         yield api, below
-
-
-def _print_json(line: Line | Summary) -> None:
-    say(msgspec.json.encode(line).decode())
 
 
 def _exit(result: AuditResult, *, heals: bool) -> NoReturn:

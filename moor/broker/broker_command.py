@@ -21,9 +21,10 @@ from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.options import AsJson, BusUrl, Cells, command_settings, option_of, out, tuned, with_connection
-from moor.settings import IRONIC_DAEMONS, TOP, Settings
+from moor.settings import TOP, Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
+from moor.worker_settings import IRONIC_DAEMONS
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."

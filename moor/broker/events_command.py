@@ -17,8 +17,8 @@ from bus.messages.hosts import HostChanged, HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
 from moor.asking import client
-from moor.options import BusUrl, Project, command_settings, fail, out, run, tell
-from moor.showing import COLOURS
+from moor.options import AsJson, BusUrl, Project, command_settings, fail, out, run, tell
+from moor.showing import COLOURS, print_line
 
 # Builds, instances and host states. Heartbeats and changes of placement's books are left out: there are too many.
 DEFAULT_PATTERNS = ("build.#", "instance.#", "host.state.*", "host.changed.*", "inventory.refused.*")
@@ -42,9 +42,12 @@ def events(
     count: Annotated[
         int, typer.Option(metavar="N", min=0, help="Stop after N events; 0: go on until Ctrl-C.")
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as on the bus.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the events that happen from now on."""
+    """Print the events that happen from now on.
+
+    With -o json one object a line, as on the bus; with -o yaml one document after the other.
+    """
     wanted = tuple(patterns or DEFAULT_PATTERNS)
     for pattern in wanted:
         if not PATTERN.fullmatch(pattern):
@@ -89,8 +92,7 @@ async def _refused_with_hint(work: Coroutine[Any, Any, None]) -> None:
 
 def _print(message: Message, *, as_json: bool) -> None:
     if as_json:
-        # One line per event, as it is on the bus: `out` would wrap it at the terminal's width.
-        print(msgspec.json.encode(message).decode(), flush=True)
+        print_line(message)
         return
     now = datetime.now().astimezone()
     out.print(f"[dim]{now:%H:%M:%S}[/dim] {_in_short(message)}", soft_wrap=True)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from bus.broker import AccessRefused, Broker, ConnectionLost
+from bus.codec import CODEC, Codec
 from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.build import (
@@ -98,14 +99,16 @@ class BusClient:
 
 
 @asynccontextmanager
-async def connected(broker: Broker, patience_s: float) -> AsyncIterator[tuple[Station, asyncio.Task[None]]]:
+async def connected(
+    broker: Broker, patience_s: float, codec: Codec = CODEC
+) -> AsyncIterator[tuple[Station, asyncio.Task[None]]]:
     """A station that waits at most `patience_s` for an answer, for a client.
 
     If there is no broker now, raise at once. If the broker goes away later, wait for it.
     """
     await (await broker.connect()).close()
     bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
-    async with station_on(broker, "moor", bus) as connection:
+    async with station_on(broker, "moor", bus, codec=codec) as connection:
         yield connection
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from msgspec import structs
 
 from bus.broker import PARCEL_BYTES_MAX
-from bus.codec import CODEC, encode
+from bus.codec import FewTypesCodec, encode
 from bus.message import Envelope, Message, type_of
 from bus.messages.build import BuildRejected
 from bus.unreadable import Unreadable
@@ -14,6 +14,9 @@ from moor.client.errors import NotSendable, Rejected
 
 # A parcel also has the envelope, which the publisher fills.
 LINE_BYTES_MAX = PARCEL_BYTES_MAX - 1024
+
+# A command gets few types of messages.
+FEW_TYPES = FewTypesCodec()
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -54,7 +57,7 @@ def as_received(message: M) -> M:
 
 def readable(line: bytes) -> Message:
     """Decode a message as its receiver will. Raises `NotSendable` if that is impossible."""
-    read = CODEC.decode(line)
+    read = FEW_TYPES.decode(line)
     if isinstance(read, Envelope):
         return read.message
     assert isinstance(read, Unreadable), "a line of this release has no newer version"

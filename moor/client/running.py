@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 from bus.broker import Broker
-from bus.codec import CODEC
+from bus.codec import CODEC, Codec
 from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.process import Part, run_until
@@ -61,11 +61,11 @@ async def running(
 
 @asynccontextmanager
 async def station_on(
-    broker: Broker, role: str, settings: BusSettings | None = None
+    broker: Broker, role: str, settings: BusSettings | None = None, *, codec: Codec = CODEC
 ) -> AsyncIterator[tuple[Station, asyncio.Task[None]]]:
     """Connect to the bus to ask questions. Yields the connection (a `Station`), and the task that receives the answers."""
     async with AsyncExitStack() as stack:
-        station = Station(broker, process_name(role), settings=settings, asks=True)
+        station = Station(broker, process_name(role), settings=settings, asks=True, codec=codec)
         stack.push_async_callback(station.close)
         yield station, await stack.enter_async_context(running((station,)))
 
@@ -77,7 +77,7 @@ async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
     The first batch is empty: it says that the subscription is active.
     """
     link = Link(station.consuming.broker, station.settings)
-    feed = listen(link, (grant,), process=station.name, settings=station.settings, codec=CODEC)
+    feed = listen(link, (grant,), process=station.name, settings=station.settings, codec=station.codec)
     try:
         async with aclosing(feed):
             yield feed

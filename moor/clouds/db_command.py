@@ -12,7 +12,7 @@ from moor.options import (
     run,
     tuned,
 )
-from moor.settings import DATABASE
+from moor.worker_settings import DATABASE
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The database's tables.")
 

@@ -43,7 +43,8 @@ from moor.options import (
     wrong_value,
 )
 from moor.placement.placement_api_options import ApiFlags, serving_of
-from moor.settings import (
+from moor.settings import TOP
+from moor.worker_settings import (
     BUS,
     COMPUTE,
     CONDUCTOR,
@@ -52,7 +53,6 @@ from moor.settings import (
     PLACEMENT,
     PLACEMENT_API,
     SCHEDULER,
-    TOP,
 )
 from placement_worker import __main__ as placement_process
 from placement_worker.api.http.server import BadListenError

@@ -72,7 +72,8 @@ from moor.options import (
     wrong_value,
 )
 from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
-from moor.settings import PLACEMENT_API, TOP, CloudSettings, Settings
+from moor.settings import TOP, Settings
+from moor.worker_settings import PLACEMENT_API, CloudSettings
 from placement_worker.api.http.server import BadListenError
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore

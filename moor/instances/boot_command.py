@@ -3,21 +3,19 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated
-from uuid import UUID
 
 import typer
+from msgspec import structs
 
-from bus.message import AggregateId, GroupId
 from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
-    InstanceId,
     InstanceState,
-    JoinedGroup,
     NoValidHost,
 )
 from moor.asking import client
 from moor.client.ends import has_ended
+from moor.instances.attached import AttachedOptions
 from moor.instances.following import Following, Timeout, followed, run_order, taken
 from moor.instances.request_options import (
     DriveOptions,
@@ -25,15 +23,18 @@ from moor.instances.request_options import (
     FlavorOptions,
     HostOptions,
     ImageOptions,
+    NeighbourOptions,
     OrderId,
+    check_size,
     id_of_order,
 )
 from moor.instances.requests import (
     pairs_of,
     wait_of,
 )
+from moor.nearest_names import hints_for
 from moor.option_structs import with_options
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, read_uuid
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, tell
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host, print_passed_over
 from moor.tables import print_table
 
@@ -55,49 +56,14 @@ def boot(
         str,
         typer.Option(
             metavar="ID|URL",
-            help="The image of the instance. The options from here to --port matter for bare-metal nodes only.",
+            help="The image of the instance. The options from here to --ssh-key matter for bare-metal nodes only.",
         ),
     ] = "",
     of_image: ImageOptions,
     drive: DriveOptions,
-    port: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
-    ] = None,
+    attached: AttachedOptions,
     where: HostOptions,
-    group: Annotated[
-        UUID | None,
-        typer.Option(
-            parser=read_uuid,
-            metavar="ID",
-            show_default=False,
-            help="The server group to join (`moor group`).",
-        ),
-    ] = None,
-    different_host: Annotated[
-        list[UUID] | None,
-        typer.Option(
-            parser=read_uuid, metavar="ID", help="Not on the host of this instance; may be repeated."
-        ),
-    ] = None,
-    same_host: Annotated[
-        list[UUID] | None,
-        typer.Option(
-            parser=read_uuid,
-            metavar="ID",
-            help="Only on the host of this instance, or of another such; may be repeated.",
-        ),
-    ] = None,
-    aggregate: Annotated[
-        list[UUID] | None,
-        typer.Option(
-            parser=read_uuid, metavar="ID", help="Only on hosts in this aggregate; repeated, in each of them."
-        ),
-    ] = None,
-    ignore_aggregate: Annotated[
-        list[UUID] | None,
-        typer.Option(parser=read_uuid, metavar="ID", help="Not on hosts in this aggregate; may be repeated."),
-    ] = None,
+    neighbours: NeighbourOptions,
     count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
     all_or_nothing: Annotated[
         bool,
@@ -139,9 +105,11 @@ def boot(
 ) -> None:
     """Build an instance, or several equal ones, and follow them until they run."""
     following = Following(bus, wait, timeout, as_json)
+    size = flavor.read(following.settings)
+    check_size(size)
     request = BuildInstance(
         request_id=id_of_order(request_id),
-        flavor=flavor.read(following.settings),
+        flavor=size,
         alternatives=alternatives.read(flavor, following.settings),
         count=count,
         all_or_nothing=all_or_nothing,
@@ -150,13 +118,8 @@ def boot(
         image_properties=pairs_of("--image-property", image_property),
         image=of_image.read(image),
         config_drive=drive.read(),
-        ports=tuple(port or ()),
+        **attached.fields,
         **where.fields,
-        group=None if group is None else JoinedGroup(id=GroupId(group)),
-        different_host=tuple(map(InstanceId, different_host or ())),
-        same_host=tuple(map(InstanceId, same_host or ())),
-        member_of=tuple((AggregateId(each),) for each in aggregate or ()),
-        forbidden_aggregates=tuple(AggregateId(each) for each in ignore_aggregate or ()),
         deadline_s=deadline,
         wait=wait_of(wait_for_room, priority),
     )
@@ -164,24 +127,31 @@ def boot(
         f"`moor show {request.request_id}` shows its state, `moor delete {request.request_id}` deletes it"
     )
     run_order(
-        _boot(following, request, how_to_follow),
+        _boot(following, request, neighbours, how_to_follow),
         request.request_id,
         f"the request stays, and will be built: {how_to_follow}",
     )
 
 
-async def _boot(following: Following, request: BuildInstance, how_to_follow: str) -> None:
+async def _boot(
+    following: Following, request: BuildInstance, neighbours: NeighbourOptions, how_to_follow: str
+) -> None:
     by_s = asyncio.get_running_loop().time() + following.timeout
     async with client(following.settings, patience_s=following.timeout) as asking:
+        request = structs.replace(request, **await neighbours.find(asking, request.project))
         ids = (await taken(asking, request, BuildAccepted, following, how_to_follow)).instances
         known = await asking.instances(ids, request.project)
         states, in_time = await followed(
             asking, ids, known, has_ended, following, by_s=by_s, project=request.project
         )
+        refused = any(each.no_valid_host is not None for each in states)
+        hints = await hints_for(asking, request) if refused else []
     if following.as_json:
         print_json({"request_id": str(request.request_id), "instances": plain(states)})
     else:
         _print(states)
+    for hint in hints:
+        tell(hint, "yellow")
     if not in_time:
         unfinished = sum(not has_ended(each) for each in states)
         fail(

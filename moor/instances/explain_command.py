@@ -1,22 +1,25 @@
 """`moor explain`: how the hosts of a request were chosen, or why there was none."""
 
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from moor.asking import Client, ask_bus, pages_of
+from moor.completing import complete_instances
 from moor.instances.plan_showing import print_explanation, print_plan
-from moor.options import AsJson, BusUrl, Project, fail, out, read_uuid
+from moor.naming import fail_unknown, id_in, instance_or_request_id
+from moor.options import ID, AsJson, BusUrl, Project, out
 from moor.showing import print_json
 
 PAGE = 100
 
 
 def explain(
-    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="A request, or an instance.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="A request, or an instance.", autocompletion=complete_instances)
+    ],
     bus: BusUrl = "",
     *,
     now: Annotated[bool, typer.Option("--now", help="Also plan the same needs as of now.")] = False,
@@ -30,10 +33,10 @@ def explain(
 
     After a move it is the choice for that move; --boot shows the first one.
     """
-    pages = ask_bus(bus, lambda asking: _pages(asking, id_, project, plan_now=now), operates=False)
+    pages = ask_bus(bus, lambda asking: _pages(asking, named, project, plan_now=now), operates=False)
     explanations = [each for page in pages for each in page.explanations]
     if not explanations:
-        fail(f"there is no instance and no request {id_}; `moor list` shows all instances")
+        fail_unknown("instance and no request", (named,), "`moor list` shows all instances")
     plan = pages[0].plan
     if as_json:
         print_json({"explanations": explanations, **({"plan": plan} if now else {})})
@@ -47,8 +50,9 @@ def explain(
         out.print("\nnow: not known, since the request came before schedulers kept its needs")
 
 
-async def _pages(asking: Client, id_: UUID, project: str, *, plan_now: bool) -> list[ExplanationsFound]:
-    """Ask about the instance with this id; if there is none, about the request. Return the pages of the answer."""
+async def _pages(asking: Client, named: str, project: str, *, plan_now: bool) -> list[ExplanationsFound]:
+    """Ask about the instance that is named; if there is none, about the request. Return the pages of the answer."""
+    id_ = id_in(named) or await instance_or_request_id(asking, named, project)
     about = AskExplanation(instance=InstanceId(id_), project=project, plan_now=plan_now, limit=PAGE)
     pages = [page async for page in pages_of(asking, about, ExplanationsFound)]
     if pages[0].explanations:

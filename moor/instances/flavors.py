@@ -21,7 +21,6 @@ Moorage stores no flavors: each request contains all that it needs. The file ser
 """
 
 import json
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -67,6 +66,11 @@ def flavor_named(name: str, file: Path | None, settings: Settings, flag: str = "
     return flavors[name]
 
 
+def flavor_names(file: Path | None, settings: Settings) -> list[str]:
+    """The names of the flavors in the file that is named, or else in that of a `moor up --nodes` on this machine."""
+    return [*(known_flavors(file, settings) or ())]
+
+
 def alternatives_of(name: str, file: Path | None, settings: Settings) -> tuple[Flavor, ...]:
     """The alternatives that the file names for this flavor of it."""
     with wrong_value("--flavors: "):
@@ -86,6 +90,8 @@ class _Written(NamedTuple):
 
 
 def _read(file: Path) -> Mapping[str, _Written]:
+    import tomllib  # noqa: PLC0415 - most commands read no flavors
+
     try:
         text = file.read_text()
         written = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)

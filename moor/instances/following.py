@@ -1,7 +1,8 @@
 """The steps that commands about instances share: a scheduler takes the order, and the command follows the instances."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
@@ -20,6 +21,7 @@ from bus.messages.build import (
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
 from moor.asking import Client, InstanceFollower, client, granted
+from moor.naming import instance_ids
 from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, fail, out, run, tell
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_all, print_json, print_one, progress_of
@@ -130,21 +132,42 @@ async def followed(
     return [follower.states[id_] for id_ in ids if id_ in follower.states], in_time
 
 
+# Makes the order for the instances that are named. It may look up what else it needs.
+OrderFor = Callable[[Client, Sequence[InstanceId]], Awaitable[Order]]
+
+
 def follow_order(
-    following: Following, order: Order, end: End[Order], *, together: Sequence[InstanceId] = ()
+    following: Following,
+    named: Sequence[str],
+    order_for: OrderFor[Order],
+    end: End[Order],
+    *,
+    request: RequestId | None,
+    project: str,
 ) -> None:
-    """Send the order, and follow its instance, and those that move together with it."""
-    others = f", and so for {len(together)} others" if together else ""
-    how_to_follow = f"`moor show {order.instance}` shows its state{others}"
+    """Send the order for the instances that are named, and follow these, and those that move together with them.
+
+    `request` is printed first: None of an order that belongs to an earlier request.
+    """
+    others = f", and so for {len(named) - 1} others" if named[1:] else ""
+    how_to_follow = f"`moor show {shlex.quote(named[0])}` shows its state{others}"
     stays = f"the order stays, and will be done: {how_to_follow}"
-    # The end of a move is an order of the move's own request.
-    request = None if isinstance(order, EndMove) else order.request_id
-    run_order(_followed_order(following, order, end, how_to_follow), request, stays)
+    work = _followed_order(following, named, order_for, end, how_to_follow, project=project)
+    run_order(work, request, stays)
 
 
-async def _followed_order(following: Following, order: Order, end: End[Order], how_to_follow: str) -> None:
+async def _followed_order(
+    following: Following,
+    named: Sequence[str],
+    order_for: OrderFor[Order],
+    end: End[Order],
+    how_to_follow: str,
+    *,
+    project: str,
+) -> None:
     by_s = asyncio.get_running_loop().time() + following.timeout
     async with client(following.settings, patience_s=following.timeout) as asking:
+        order = await order_for(asking, await instance_ids(asking, named, project))
         answer = await taken(asking, order, InstancesFound, following, how_to_follow)
         states, in_time = await followed(
             asking,

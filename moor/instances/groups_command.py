@@ -6,8 +6,10 @@ import typer
 from rich.markup import escape
 
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
+from moor.completing import complete_groups
 from moor.message_commands import command_that_sends
-from moor.options import out
+from moor.naming import group_id
+from moor.options import ID, out
 from moor.showing import grid_of
 from moor.tables import Columns
 
@@ -44,7 +46,8 @@ GROUPS = Columns[GroupState](
         "project": lambda each: each.project,
         "policy": _policy,
         "members": lambda each: str(each.size),
-    }
+    },
+    ids={"id": lambda _: True},
 )
 
 _about_groups = partial(
@@ -57,7 +60,7 @@ app.command("create")(
     _about_groups(
         CreateGroup,
         arguments={"name": "NAME"},
-        words="Create a group. `moor boot --group ID` builds members of it.",
+        words="Create a group. `moor boot --group NAME` builds members of it.",
         is_about_one=True,
         show=_print,
     )
@@ -65,7 +68,7 @@ app.command("create")(
 app.command("list")(
     _about_groups(
         AskGroups,
-        fixed=("id",),
+        fixed=("id", "id_prefix"),
         words="List all groups, with the number of their members.",
         show=GROUPS,
         nothing="no server groups",
@@ -74,7 +77,10 @@ app.command("list")(
 app.command("show")(
     _about_groups(
         AskGroups,
-        arguments={"id": "ID"},
+        arguments={"id": ID},
+        named=group_id,
+        completes=complete_groups,
+        fixed=("name", "id_prefix"),
         words="Show one group with its members and their hosts.",
         is_about_one=True,
         show=_print,
@@ -83,7 +89,9 @@ app.command("show")(
 app.command("delete")(
     _about_groups(
         DeleteGroup,
-        arguments={"id": "ID"},
+        arguments={"id": ID},
+        named=group_id,
+        completes=complete_groups,
         is_about_one=True,
         show=lambda group: out.print(f"deleted group {group.id}"),
     )

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated
-from uuid import UUID
 
 import typer
+from msgspec import structs
 
 from bus.messages.build import (
     AskInstances,
@@ -15,18 +15,21 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.hosts import cell_and_name
-from moor.asking import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, client, hosts_of
-from moor.client.finding import found_by_ids
+from moor.asking import FOUND_AT_ONCE_MAX, Client, answers_of, ask_bus, client, hosts_of
+from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
 from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, fail, read_uuid, run, tell
+from moor.naming import instances_or_requests
+from moor.options import ID, NOT_IN_TIME, AsJson, BusUrl, IsWide, Project, fail, run, tell
 from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json, wide
 
-Ids = Annotated[
-    list[UUID],
+Names = Annotated[
+    list[str],
     typer.Argument(
-        parser=read_uuid, metavar="ID...", help="Ids of instances, or of a request for all of its instances."
+        metavar=f"{ID}...",
+        help="Instances; or ids of requests, for all of their instances.",
+        autocompletion=complete_instances,
     ),
 ]
 
@@ -43,7 +46,9 @@ LiveWithin = Annotated[
 
 
 def show(
-    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance, or a request.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="An instance, or a request.", autocompletion=complete_instances)
+    ],
     bus: BusUrl = "",
     *,
     project: Project = "",
@@ -54,7 +59,7 @@ def show(
     """Show an instance, or all instances of a request."""
 
     async def work(asking: Client) -> tuple[list[InstanceState], Client, LiveView | None]:
-        states = [*(await _known(asking, [id_], project)).values()]
+        states = [*(await instances_or_requests(asking, [named], project)).values()]
         view = await live_view_of(asking, states, project, live_within) if live else None
         return states, asking, view
 
@@ -74,22 +79,30 @@ def list_instances(
     state: Annotated[
         str,
         typer.Option(
-            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting or deleted."
+            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting or deleted.",
+            autocompletion=complete_states,
         ),
     ] = "",
-    cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
-    host: Annotated[str, typer.Option(help="Only instances on this host.")] = "",
+    cell: Annotated[
+        str, typer.Option(help="Only instances of this cell.", autocompletion=complete_cells)
+    ] = "",
+    host: Annotated[
+        str, typer.Option(help="Only instances on this host.", autocompletion=complete_hosts)
+    ] = "",
     project: Project = "",
-    name: Annotated[str, typer.Option(help="Only instances with this name.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Only instances with this name.", autocompletion=complete_instances)
+    ] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
-    is_wide: Annotated[
-        bool, typer.Option("--wide", help="Also show the size, the flavor and the times of each instance.")
-    ] = False,
+    is_wide: IsWide = False,
     live: Live = False,
     live_within: LiveWithin = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """List the instances, deleted ones too, ordered by id: each as its cell told it last."""
+    """List the instances, deleted ones too, ordered by id: each as its cell told it last.
+
+    With -o wide also the size, the flavor and the times of each.
+    """
     if state and state not in COLOURS:
         raise typer.BadParameter(f"--state is {state!r}; the states are {', '.join(COLOURS)}")
     of_host, host = cell_and_name(host)
@@ -125,11 +138,11 @@ async def _listed(asking: Client, wanted: Mapping[str, str], limit: int, *, whol
     read.
 
     With `whole`, instances in every state are read up to the last listed one. Otherwise only those in the wanted state
-    are read.
+    and with the wanted name are read.
     """
-    question = AskInstances(
-        state="" if whole else wanted["state"], project=wanted["project"], limit=FOUND_AT_ONCE_MAX
-    )
+    question = AskInstances(project=wanted["project"], limit=FOUND_AT_ONCE_MAX)
+    if not whole:
+        question = structs.replace(question, state=wanted["state"], name=wanted["name"])
     found: list[InstanceState] = []
     seen: list[InstanceId] = []
     async for page in asking.pages_of_instances(question):
@@ -141,7 +154,7 @@ async def _listed(asking: Client, wanted: Mapping[str, str], limit: int, *, whol
 
 
 def delete(
-    ids: Ids,
+    named: Names,
     bus: BusUrl = "",
     *,
     project: Project = "",
@@ -150,13 +163,13 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete instances in any state. A deleted one stays deleted."""
-    run(_delete(Following(bus, wait, timeout, as_json), [*dict.fromkeys(ids)], project))
+    run(_delete(Following(bus, wait, timeout, as_json), named, project))
 
 
-async def _delete(following: Following, wanted: Sequence[UUID], project: str) -> None:
+async def _delete(following: Following, named: Sequence[str], project: str) -> None:
     by_s = asyncio.get_running_loop().time() + following.timeout
     async with client(following.settings, patience_s=following.timeout) as asking:
-        known = await _known(asking, wanted, project)
+        known = await instances_or_requests(asking, named, project)
         deletes = [DeleteInstance(instance=id_, project=project) for id_ in known]
         answers = await answers_of(asking, deletes, InstancesFound)
         states, in_time = await followed(
@@ -174,13 +187,3 @@ async def _delete(following: Following, wanted: Sequence[UUID], project: str) ->
             f"not all instances are deleted within {following.timeout:.0f} s; the delete goes on: `moor show` shows its state",
             NOT_IN_TIME,
         )
-
-
-async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
-    """The instances with these ids; for an id of a request, all its instances. Fail if an id is neither."""
-    known, unknown = await found_by_ids(asking, ids, project)
-    if unknown:
-        fail(
-            f"there is no instance and no request {', '.join(map(str, unknown))}, so nothing was done; `moor list` shows all instances"
-        )
-    return known

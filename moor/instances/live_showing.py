@@ -87,6 +87,7 @@ def _columns(view: LiveView) -> Columns[Compared]:
             "in the cell": lambda each: styled(_in_cell(each, has_answered=each.told.cell not in silent)),
         },
         prose=("in the cell",),
+        ids={"id": lambda each: each.told.state != "deleted"},
     )
 
 

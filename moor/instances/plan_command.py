@@ -11,11 +11,12 @@ from bus.message import Envelope
 from bus.messages.build import BuildInstance
 from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
 from bus.unreadable import Unreadable
-from moor.asking import asked, asked_for_all
+from moor.asking import Client, answer_of, ask_bus, asked, asked_for_all
 from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
-from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions
+from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions, check_size
+from moor.nearest_names import hints_for
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, Project, check_alone, command_settings, flag_of, wrong_value
+from moor.options import AsJson, BusUrl, Project, check_alone, command_settings, flag_of, tell, wrong_value
 from moor.showing import print_all, print_one
 
 VERDICTS_PAGE = 200
@@ -80,9 +81,12 @@ def plan(
     known = _request_in(request) if request else BuildInstance()
     changed = {**where.fields, "project": project}
     settings = command_settings(bus=bus)
+    size = flavor.read(settings, known.flavor)
+    if request is None:
+        check_size(size)
     build = structs.replace(
         known,
-        flavor=flavor.read(settings, known.flavor),
+        flavor=size,
         alternatives=alternatives.read(flavor, settings, known.alternatives),
         **{field: given for field, given in changed.items() if given},
     )
@@ -91,8 +95,15 @@ def plan(
         verdicts = asked_for_all(bus, reasons, ReasonsFound, lambda page: page.hosts, operates=False)
         print_all(verdicts, VERDICTS, "no hosts", as_json=as_json)
         return
-    planned = asked(bus, AskPlan(request=build, project=project), PlanFound, operates=False)
+
+    async def work(asking: Client) -> tuple[PlanFound, list[str]]:
+        planned = await answer_of(asking, AskPlan(request=build, project=project), PlanFound)
+        return planned, [] if planned.fit else await hints_for(asking, build)
+
+    planned, hints = ask_bus(bus, work, operates=False)
     print_one(planned, print_plan, as_json=as_json)
+    for hint in hints:
+        tell(hint, "yellow")
 
 
 def _request_in(file: Path) -> BuildInstance:

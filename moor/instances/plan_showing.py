@@ -35,6 +35,7 @@ DRAINED = Columns[DrainedInstance](
         "reason": lambda each: each.reason,
     },
     prose=("reason",),
+    ids={"id": lambda _: True},
 )
 VERDICTS = Columns[HostVerdict](
     {

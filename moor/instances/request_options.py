@@ -8,17 +8,31 @@ from uuid import UUID
 import typer
 from msgspec import Struct, structs
 
-from bus.messages.build import Flavor, FlavorChange, Image, RequestId
+from bus.messages.build import Flavor, FlavorChange, Image, JoinedGroup, RequestId
+from moor.asking import Client
+from moor.completing import (
+    complete_aggregates,
+    complete_flavors,
+    complete_groups,
+    complete_hosts,
+    complete_instances,
+)
 from moor.instances.flavors import FlavorsFile, alternatives_of, flavor_named
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import drive_of, pairs_of
-from moor.options import flag_of, read_uuid
+from moor.naming import aggregate_ids, group_id, instance_ids
+from moor.options import ID, flag_of, read_uuid
 from moor.settings import Settings
 
 
 class FlavorOptions(Struct, frozen=True):
     flavor: Annotated[
-        str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A flavor of the file; other options override its values.",
+            autocompletion=complete_flavors,
+        ),
     ] = ""
     flavors: FlavorsFile = None
     vcpus: Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")] = None
@@ -83,6 +97,18 @@ class FlavorOptions(Struct, frozen=True):
         }
 
 
+def check_size(flavor: Flavor) -> None:
+    """Refuse a flavor that asks for nothing, before it is sent."""
+    sizes = (flavor.vcpus, flavor.ram_mb, flavor.root_gb, flavor.ephemeral_gb, flavor.swap_mb)
+    if not any(sizes) and not any(key.startswith("resources") for key in flavor.extra_specs):
+        named = (
+            f"--flavor is {flavor.name!r}, which asks for no resources" if flavor.name else "no size is named"
+        )
+        raise typer.BadParameter(
+            f"{named}: give --flavor NAME, or --vcpus, --ram, --disk or --resources CLASS=N"
+        )
+
+
 class ElseOptions(Struct, frozen=True):
     else_: Annotated[
         list[str] | None,
@@ -91,6 +117,7 @@ class ElseOptions(Struct, frozen=True):
             metavar="NAME",
             help="A flavor of the file that will do if no host has room for the ones before it; may be repeated. "
             "Default: the `alternatives` of --flavor in the file.",
+            autocompletion=complete_flavors,
         ),
     ] = None
 
@@ -105,8 +132,14 @@ class ElseOptions(Struct, frozen=True):
 
 class HostOptions(Struct, frozen=True):
     az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = ""
-    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None
-    ignore_host: Annotated[list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")] = None
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Only on these hosts; may be repeated.", autocompletion=complete_hosts),
+    ] = None
+    ignore_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Not on these hosts; may be repeated.", autocompletion=complete_hosts),
+    ] = None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -115,6 +148,62 @@ class HostOptions(Struct, frozen=True):
             "availability_zone": self.az,
             "hosts": tuple(self.host or ()),
             "ignore_hosts": tuple(self.ignore_host or ()),
+        }
+
+
+class NeighbourOptions(Struct, frozen=True):
+    group: Annotated[
+        str,
+        typer.Option(
+            metavar=ID,
+            show_default=False,
+            help="The server group to join (`moor group`).",
+            autocompletion=complete_groups,
+        ),
+    ] = ""
+    different_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Not on the host of this instance; may be repeated.",
+            autocompletion=complete_instances,
+        ),
+    ] = None
+    same_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Only on the host of this instance, or of another such; may be repeated.",
+            autocompletion=complete_instances,
+        ),
+    ] = None
+    aggregate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Only on hosts in this aggregate; repeated, in each of them.",
+            autocompletion=complete_aggregates,
+        ),
+    ] = None
+    ignore_aggregate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Not on hosts in this aggregate; may be repeated.",
+            autocompletion=complete_aggregates,
+        ),
+    ] = None
+
+    async def find(self, asking: Client, project: str) -> dict[str, Any]:
+        """The fields that these options set in a build request, with the ids of what they name."""
+        apart, together = self.different_host or (), self.same_host or ()
+        inside, outside = self.aggregate or (), self.ignore_aggregate or ()
+        return {
+            "group": JoinedGroup(id=await group_id(asking, self.group, project)) if self.group else None,
+            "different_host": tuple(await instance_ids(asking, apart, project)),
+            "same_host": tuple(await instance_ids(asking, together, project)),
+            "member_of": tuple((each,) for each in await aggregate_ids(asking, inside)),
+            "forbidden_aggregates": tuple(await aggregate_ids(asking, outside)),
         }
 
 

@@ -12,7 +12,7 @@ from moor.laboratory.demo.metal.running import MetalDemoPlan
 from moor.laboratory.demo.running import DemoPlan
 from moor.laboratory.temporary_cloud import temporary_cloud
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
-from moor.settings import CloudSettings
+from moor.worker_settings import CloudSettings
 
 # With fewer boots there may be no conflict to show.
 BOOTS_MIN = 300

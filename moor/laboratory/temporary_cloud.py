@@ -24,7 +24,7 @@ from moor.asking import during, running, station_on
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, Daemon
 from moor.clouds.cloud import cloud
 from moor.clouds.cloud_processes import Servers, WorkerProcess, cloud_in_processes
-from moor.settings import CloudSettings, environment_of
+from moor.worker_settings import CloudSettings, environment_of
 
 T = TypeVar("T")
 

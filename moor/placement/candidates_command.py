@@ -19,6 +19,7 @@ from bus.messages.candidates import (
 from bus.messages.placement import NotAllowed
 from moor.asking import Client, answer_of, ask_bus, providers_of, readable
 from moor.client.errors import NotSendable
+from moor.nearest_names import unknown_with_near
 from moor.options import AsJson, BusUrl, fail
 from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all
@@ -142,5 +143,5 @@ async def _page(asking: Client, question: AskCandidates | AskMoreCandidates) -> 
             "groups, or for fewer candidates by --limit"
         )
     if not isinstance(verdict, Candidates):
-        fail(f"unknown resource class or trait: {', '.join(verdict.names)}", 2)
+        fail(f"unknown resource class or trait: {await unknown_with_near(asking, verdict.names)}", 2)
     return verdict

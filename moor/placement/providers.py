@@ -8,10 +8,12 @@ import typer
 from msgspec import structs
 
 from bus.messages.administration import (
+    AlreadyThere,
     Done,
     GenerationMoved,
     HasChildren,
     IdTaken,
+    NameInUse,
     NameTaken,
     ProviderWritten,
     UnknownClass,
@@ -22,19 +24,31 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
 from moor.asking import Client, answer_of
+from moor.completing import complete_providers
+from moor.naming import NamedKind, one_of
+from moor.nearest_names import unknown_with_near
 from moor.options import fail, wrong_value
 
-ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
+ProviderName = Annotated[
+    str,
+    typer.Argument(metavar="PROVIDER", help="A provider's name or id.", autocompletion=complete_providers),
+]
+PROVIDERS = NamedKind[ProviderState](
+    "provider",
+    "`moor provider list` shows all providers",
+    lambda each: each.id,
+    lambda each: each.name,
+    lambda each: each.cell,
+)
 # The reason for each refusing verdict, filled from its fields.
 REASONS: dict[type, str] = {
     NotAllowed: "{field}: {reason}",
     UnknownProvider: "{field} names provider {provider}, which does not exist",
-    UnknownClass: "there is no resource class {names[0]}",
-    UnknownTrait: "there is no trait {names[0]}",
     GenerationMoved: "provider {provider} was written meanwhile (generation {seen} was read, it is {current} now): run the"
     " command again",
     NameTaken: "{name!r} is already the name of provider {provider}",
     IdTaken: "provider {provider} already exists",
+    NameInUse: "{name} is in use, by provider {provider}",
     HasChildren: "it has a child, provider {child}",
     InventoryInUse: "consumers hold {used} {resource} of provider {provider}",
 }
@@ -49,17 +63,17 @@ FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
 
 
 def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
-    """The provider with this name or id. If there is none, end the command."""
-    found = next((each for each in providers if name in (each.name, str(each.id))), None)
-    if found is None:
-        fail(f"there is no provider {name!r}, so nothing was done; `moor provider list` shows all providers")
-    return found
+    """The provider with this id or name, or whose id begins like this. If there is none, end the command."""
+    return one_of(PROVIDERS, name, providers)
 
 
 async def write(asking: Client, order: Write) -> None:
     """Send the order. If placement refuses it, end the command with the reason."""
     verdict = (await answer_of(asking, order, WriteAnswered)).verdict
-    if not isinstance(verdict, ProviderWritten | Done):
+    if isinstance(verdict, UnknownClass | UnknownTrait):
+        what = "resource class" if isinstance(verdict, UnknownClass) else "trait"
+        fail(f"not done: there is no {what} {await unknown_with_near(asking, verdict.names)}")
+    if not isinstance(verdict, ProviderWritten | Done | AlreadyThere):
         why = REASONS.get(type(verdict))
         # No order of these commands gets a verdict outside the table; if one does, print it as it is on the bus.
         reason = why.format(**structs.asdict(verdict)) if why else msgspec.json.encode(verdict).decode()

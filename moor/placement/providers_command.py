@@ -3,14 +3,16 @@
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
+from bus.message import AggregateId
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
 from moor.asking import Client, ask_bus, items_of, providers_of
-from moor.options import AsJson, BusUrl, out, read_uuid, say
+from moor.completing import complete_aggregates, complete_cells
+from moor.naming import aggregate_ids
+from moor.options import ID, AsJson, BusUrl, out, say
 from moor.placement.providers import ProviderName, found_in
 from moor.placement.providers_orders import app as orders
 from moor.placement.providers_showing import (
@@ -36,18 +38,26 @@ def list_providers(
     name: Annotated[
         str, typer.Option(metavar="PATTERN", help="Only names that match, such as `compute-*`.")
     ] = "*",
-    cell: Annotated[str, typer.Option(help="Only providers of this cell.")] = "",
+    cell: Annotated[
+        str, typer.Option(help="Only providers of this cell.", autocompletion=complete_cells)
+    ] = "",
     trait: Annotated[
         list[str] | None, typer.Option(help="Only providers with this trait; may be repeated.")
     ] = None,
     aggregate: Annotated[
-        UUID | None, typer.Option(parser=read_uuid, help="Only members of this aggregate.")
-    ] = None,
+        str,
+        typer.Option(metavar=ID, help="Only members of this aggregate.", autocompletion=complete_aggregates),
+    ] = "",
     roots: Annotated[bool, typer.Option("--roots", help="Only the roots of trees.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List all providers, each below the root of its tree."""
-    everything = ask_bus(bus, providers_of)
+
+    async def work(asking: Client) -> tuple[list[ProviderState], list[AggregateId]]:
+        wanted = await aggregate_ids(asking, [aggregate]) if aggregate else []
+        return await providers_of(asking), wanted
+
+    everything, wanted = ask_bus(bus, work)
     check_known("--cell", cell, (each.cell for each in everything))
     for one in trait or ():
         check_known("--trait", one, (name for each in everything for name in each.traits))
@@ -58,7 +68,7 @@ def list_providers(
         if fnmatchcase(each.name, name)
         and cell in ("", each.cell)
         and set(trait or ()) <= {*each.traits}
-        and (aggregate is None or aggregate in each.aggregates)
+        and set(wanted) <= {*each.aggregates}
         and not (roots and each.parent is not None)
     ]
     found.sort(key=lambda each: (names[each.root], each.parent is not None, each.name))

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import typer
 
-from bus.message import AggregateId, ProviderId
+from bus.message import ProviderId
 from bus.messages.administration import (
     CreateProvider,
     DeleteProvider,
@@ -18,7 +18,8 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import ProviderState
 from moor.asking import Client, ask_bus, providers_of
-from moor.options import AsJson, BusUrl, out, read_uuid
+from moor.naming import aggregate_ids
+from moor.options import ID, AsJson, BusUrl, out, read_uuid
 from moor.placement.providers import ProviderName, amount_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
@@ -153,10 +154,9 @@ def set_traits(
 def set_aggregates(
     which: ProviderName,
     aggregates: Annotated[
-        list[UUID] | None,
+        list[str] | None,
         typer.Argument(
-            parser=read_uuid,
-            metavar="ID...",
+            metavar=f"{ID}...",
             help="All aggregates of the provider; aggregates not named are removed.",
         ),
     ] = None,
@@ -165,8 +165,8 @@ def set_aggregates(
     as_json: AsJson = False,
 ) -> None:
     """Replace a provider's aggregates."""
-    wanted = tuple(map(AggregateId, aggregates or ()))
-    _set(bus, which, lambda of: SetAggregates(**of, aggregates=wanted), as_json=as_json)
+    wanted = ask_bus(bus, lambda asking: aggregate_ids(asking, aggregates or ()))
+    _set(bus, which, lambda of: SetAggregates(**of, aggregates=tuple(wanted)), as_json=as_json)
 
 
 def _set(bus: str, which: str, order: Callable[[dict[str, Any]], Write], *, as_json: bool) -> None:

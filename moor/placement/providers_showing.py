@@ -194,7 +194,8 @@ PROVIDERS = Columns[ProviderState](
         "id": lambda each: str(each.id),
         "cell": lambda each: each.cell,
         "fullest": _fullest,
-    }
+    },
+    ids={"id": lambda _: True},
 )
 # Of each class and what there is of it.
 INVENTORIES = Columns[tuple[str, InventoryState]](

@@ -34,6 +34,10 @@ async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskIn
             state=question.state,
             host=question.host,
             project=question.project,
+            name=question.name,
+            id_prefix=question.id_prefix,
+            request_prefix=question.request_prefix,
+            living=question.living,
             # One more than asked tells whether there is another page.
             limit=question.limit + 1,
         )

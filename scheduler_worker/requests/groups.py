@@ -67,6 +67,8 @@ async def _found(store: SchedulerStore, picture: Picture, question: AskGroups) -
         ids=None if question.id is None else (question.id,),
         after=question.after,
         project=question.project,
+        name=question.name,
+        id_prefix=question.id_prefix,
         # One more than asked tells whether there is another page.
         limit=question.limit + 1,
     )

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row
 
 from bus.message import GroupId
 from bus.messages.placement import ServerGroup
-from bus.sql import among
+from bus.sql import among, begins_with
 from scheduler_worker.store import GroupQuery, KnownGroup
 from scheduler_worker.tables import groups as table
 
@@ -51,6 +51,10 @@ def find_groups(connection: Connection, query: GroupQuery) -> Sequence[KnownGrou
         found = found.where(table.c.id > query.after)
     if query.project:
         found = found.where(table.c.project == query.project)
+    if query.name:
+        found = found.where(table.c.name == query.name)
+    if query.id_prefix:
+        found = found.where(begins_with(table.c.id, query.id_prefix))
     return [_group(row) for row in connection.execute(found)]
 
 

@@ -1,6 +1,6 @@
 """Statements on instances and notes that are not hot, and pruning: written once for both databases."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import cell_and_name
-from bus.sql import among
+from bus.sql import among, begins_with
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.rows import LIVING, InstanceRow
 from scheduler_worker.store import InstanceQuery, OutboxNote
@@ -24,22 +24,36 @@ NOTES_PAGE = 50
 
 
 def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
-    rows = sa.select(*_COLUMNS).where(table.c.request_id.is_not(None))
-    if query.instances:
-        rows = rows.where(among(connection, table.c.id, query.instances))
-    if query.request_id is not None:
-        rows = rows.where(table.c.request_id == query.request_id)
-    if query.after is not None:
-        rows = rows.where(table.c.id > query.after)
-    if query.state:
-        rows = rows.where(table.c.state == query.state)
-    if query.project:
-        rows = rows.where(table.c.project == query.project)
-    if query.host:
-        cell, name = cell_and_name(query.host)
-        rows = rows.where(table.c.host == name, table.c.state.in_(LIVING))
-        rows = rows.where(table.c.cell == cell) if cell else rows
+    rows = sa.select(*_COLUMNS).where(table.c.request_id.is_not(None), *_conditions(connection, query))
     return _read(connection, rows.order_by(table.c.id).limit(query.limit))
+
+
+def _conditions(connection: Connection, query: InstanceQuery) -> Iterator[sa.ColumnElement[bool]]:
+    if query.instances:
+        yield among(connection, table.c.id, query.instances)
+    for column, value in (
+        (table.c.request_id, query.request_id),
+        (table.c.state, query.state),
+        (table.c.project, query.project),
+        (table.c.name, query.name),
+    ):
+        if value:
+            yield column == value
+    for column, prefix in ((table.c.id, query.id_prefix), (table.c.request_id, query.request_prefix)):
+        if prefix:
+            yield begins_with(column, prefix)
+    if query.after is not None:
+        yield table.c.id > query.after
+    if query.living:
+        yield table.c.ended_at.is_(None)
+    if query.host:
+        yield _is_on(query.host)
+
+
+def _is_on(host: str) -> sa.ColumnElement[bool]:
+    cell, name = cell_and_name(host)
+    there = sa.and_(table.c.host == name, table.c.state.in_(LIVING))
+    return sa.and_(there, table.c.cell == cell) if cell else there
 
 
 def find_overdue(connection: Connection, now: datetime, limit: int) -> list[InstanceId]:

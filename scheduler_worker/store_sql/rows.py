@@ -40,7 +40,10 @@ READ = (*_LOCKED, "place_order")
 LOCK = RowColumns(instances, *_LOCKED).lock()
 LOCK_WITH_ORDERS = RowColumns(instances, *READ).lock()
 ADD = RowColumns(
-    instances, "id", "request_id", "place", "project", "given", *_CHANGING, free_texts=("project",)
+    instances,
+    *("id", "request_id", "place", "project", "name", "given"),
+    *_CHANGING,
+    free_texts=("project", "name"),
 ).insert("ON CONFLICT DO NOTHING")
 _CHANGED = RowColumns(instances, "id", *_CHANGING)
 WRITE = _CHANGED.update()
@@ -103,6 +106,7 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
         None if told.request_id.int == NO_REQUEST.int else told.request_id,
         place,
         told.project or None,
+        told.name or None,
         _encode(_Given(digest, told.name, row.issued_at, row.ends_by, row.spec, row.by)),
         *_changing_values(row),
     )

@@ -2,21 +2,26 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.build import (
+    BuildInstance,
     Flavor,
     Image,
+    InstanceId,
     InstanceState,
     RebuildInstance,
+    RequestId,
 )
 from bus.messages.moves import MoveInstance
 from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted, deleted_unseen, heard
 from scheduler_worker.core.instances.moves import moved
-from scheduler_worker.core.instances.placing import failed
+from scheduler_worker.core.instances.placing import accepted, failed
 from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, HostDecision, InstanceRow
 from scheduler_worker.store import (
@@ -106,6 +111,47 @@ async def test_instances_are_found_by_id_by_request_by_state_and_in_pages(store:
     assert await found(InstanceQuery(request_id=request_id(1))) == [11, 15]
     assert await found(InstanceQuery(request_id=request_id(9))) == []
     assert await found(InstanceQuery(state=DELETED)) == [12]
+
+
+async def test_instances_are_found_by_name_and_by_the_beginning_of_an_id(store: SchedulerStore) -> None:
+    web, other = UUID("3f2a0000-0000-5000-8000-000000000001"), UUID("3f2affff-0000-5000-8000-000000000002")
+    first, second = UUID("aaaa1111-0000-7000-8000-000000000003"), UUID("aaaa2222-0000-7000-8000-000000000004")
+
+    def asked(request: UUID, id_: UUID, name: str, project: str) -> NewRequest:
+        build = BuildInstance(request_id=RequestId(request), name=name, project=project)
+        return NewRequest(RequestId(request), b"", accepted(build, [InstanceId(id_)], NOON, LATER))
+
+    await accept(store, asked(first, web, "web", "shop"), asked(second, other, "web", ""))
+
+    async def found(**query: Any) -> list[UUID]:
+        return [row.id for row in await store.instances(InstanceQuery(**query))]
+
+    assert await found(name="web") == [web, other]
+    assert await found(name="web", project="shop") == [web]
+    assert await found(name="we") == []
+    assert await found(name="WEB") == []
+    assert await found(id_prefix="3f2a") == [web, other]
+    assert await found(id_prefix="3f2af") == [other]
+    assert await found(id_prefix="3f2a", project="shop") == [web]
+    assert await found(id_prefix=web.hex) == [web]
+    assert await found(id_prefix="3f2b") == []
+    assert await found(request_prefix="aaaa1") == [web]
+    assert await found(request_prefix="aaaa", id_prefix="3f2a0") == [web]
+
+    async with store.transaction() as transaction:
+        rows = await transaction.lock([InstanceId(web)])
+        await transaction.save([over for row in rows.values() if (over := deleted(row, LATER)) is not None])
+
+    assert await found(name="web") == [web, other]
+    assert await found(name="web", living=True) == [other]
+
+
+async def test_a_name_may_be_as_long_as_a_request_and_a_number_make_it(store: SchedulerStore) -> None:
+    build = BuildInstance(request_id=request_id(1), name="w" * 255, count=2)
+    rows = accepted(build, [instance(1), instance(2)], NOON, LATER)
+    await accept(store, NewRequest(request_id(1), b"", rows))
+
+    assert [row.id for row in await store.instances(InstanceQuery(name="w" * 255 + "-2"))] == [instance(2)]
 
 
 async def test_instances_are_found_by_the_host_that_they_live_on(store: SchedulerStore) -> None:

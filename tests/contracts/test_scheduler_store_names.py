@@ -272,6 +272,9 @@ async def test_groups_are_found_by_id_by_project_and_in_pages(store: SchedulerSt
         groups[3],
     ]
     assert list(await store.groups(GroupQuery(after=ids[0], project="shop", limit=1))) == [groups[2]]
+    assert list(await store.groups(GroupQuery(name=groups[1].name, id_prefix=ids[1].hex[:31]))) == [groups[1]]
+    assert list(await store.groups(GroupQuery(name="nobody"))) == []
+    assert list(await store.groups(GroupQuery(id_prefix="ffff"))) == []
 
 
 async def test_a_deleted_group_is_found_no_more_and_its_id_stays_taken_until_it_is_pruned(

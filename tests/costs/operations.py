@@ -16,7 +16,7 @@ from bus.messages.placement import ClaimResources, ReportInventory
 from moor.asking import hearing, until_choosable
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.settings import CloudSettings
+from moor.worker_settings import CloudSettings
 from placement_worker.api.grammar.queries import candidates_query
 from placement_worker.core.candidates.search import find_candidates
 from scheduler_worker.core.choosing.choosing import choose

@@ -327,6 +327,10 @@ class MemorySchedulerStore:
                     )
                 )
                 and query.project in ("", row.told.project)
+                and query.name in ("", row.told.name)
+                and instance.hex.startswith(query.id_prefix)
+                and row.told.request_id.hex.startswith(query.request_prefix)
+                and not (query.living and row.told.state == DELETED)
             ]
             return found[: query.limit]
 
@@ -446,6 +450,8 @@ class MemorySchedulerStore:
                 and (query.ids is None or id_ in query.ids)
                 and (query.after is None or id_.int > query.after.int)
                 and query.project in ("", known.project)
+                and query.name in ("", known.name)
+                and id_.hex.startswith(query.id_prefix)
             ]
             return sorted(found, key=lambda each: each.definition.id.int)[: query.limit]
 

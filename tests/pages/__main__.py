@@ -1,10 +1,17 @@
-"""Writes the generated pages into docs/: `python -m tests.pages`."""
+"""Writes the generated pages into docs/, and moor/command_helps.py: `python -m tests.pages`."""
 
 import json
 from pathlib import Path
 
 from placement_worker.api.openapi_document import openapi
-from tests.pages import authority_table, bus_reference, client_page, moves_page, settings_page
+from tests.pages import (
+    authority_table,
+    bus_reference,
+    client_page,
+    command_helps,
+    moves_page,
+    settings_page,
+)
 from tests.pages.placement_openapi import every_route
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -16,6 +23,7 @@ def main() -> None:
     _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
     _replace("client", client_page.BEGIN, client_page.END, client_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
+    command_helps.FILE.write_text(command_helps.page())
     for name, document in (
         ("asyncapi", bus_reference.asyncapi()),
         ("placement-openapi", openapi(every_route())),

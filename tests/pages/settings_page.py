@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bus.configuration.sections import Section, text_of
-from moor.settings import SECTIONS, TOP
+from moor.settings import TOP
+from moor.worker_settings import SECTIONS
 
 INTRODUCTION = """# Settings
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bus.configuration.sections import Section
-from moor.settings import SECTIONS, TOP
+from moor.settings import TOP
+from moor.worker_settings import SECTIONS
 from tests.pages.settings_page import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

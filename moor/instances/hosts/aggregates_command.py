@@ -1,6 +1,6 @@
 """`moor aggregate`: groups of hosts and bare-metal nodes with metadata, such as their zone, their tenants and their limits."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Annotated
 from uuid import UUID, uuid5
 
@@ -18,10 +18,12 @@ from bus.messages.aggregates import (
     DeleteAggregate,
     SetAggregate,
 )
-from moor.asking import asked, asked_for_all
+from moor.asking import Client, ask_bus, asked, items_of
+from moor.completing import complete_aggregates, complete_hosts
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
-from moor.options import AsJson, BusUrl, fail, out, read_uuid
+from moor.naming import aggregate_ids, fail_unknown
+from moor.options import AsJson, BusUrl, out, read_uuid
 from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
@@ -35,7 +37,12 @@ app = typer.Typer(
 NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
 PAGE = 500
 
-Name = Annotated[str, typer.Argument(metavar="AGGREGATE", help="The aggregate's name or id.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="AGGREGATE", help="The aggregate's name or id.", autocompletion=complete_aggregates
+    ),
+]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="A name that no other aggregate has.")]
 Pairs = Annotated[
     list[str] | None,
@@ -47,7 +54,9 @@ Pairs = Annotated[
 Hosts = Annotated[
     list[str],
     typer.Argument(
-        metavar="HOST...", help="Names of hosts or bare-metal nodes, from `moor host list`, or their ids."
+        metavar="HOST...",
+        help="Names of hosts or bare-metal nodes, from `moor host list`, or their ids.",
+        autocompletion=complete_hosts,
     ),
 ]
 
@@ -103,6 +112,7 @@ AGGREGATES = Columns[AggregateState](
         "metadata": lambda each: ", ".join(f"{key}={value}" for key, value in each.metadata.items()),
     },
     prose=("metadata",),
+    ids={"id": lambda _: True},
 )
 app.command("list")(
     command_that_sends(
@@ -144,12 +154,20 @@ def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:
 def _one(bus: str, name: str) -> AggregateState:
     if not name:
         raise typer.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
-    question = AskAggregates(name=name, limit=PAGE)
-    pages = asked_for_all(bus, question, AggregatesFound, lambda page: page.aggregates, operates=False)
+
+    async def work(asking: Client) -> list[AggregateState]:
+        def pages_of(name: str) -> Awaitable[list[AggregateState]]:
+            question = AskAggregates(name=name, limit=PAGE)
+            return items_of(asking, question, AggregatesFound, lambda page: page.aggregates)
+
+        if not (pages := await pages_of(name)):
+            (id_,) = await aggregate_ids(asking, [name])
+            pages = await pages_of(str(id_))
+        return pages
+
+    pages = ask_bus(bus, work, operates=False)
     if not pages:
-        fail(
-            f"there is no aggregate {name!r}, so nothing was done; `moor aggregate list` shows all aggregates"
-        )
+        fail_unknown("aggregate", (repr(name),), "`moor aggregate list` shows all aggregates")
     hosts = tuple(host for page in pages for host in page.hosts)
     return structs.replace(pages[0], hosts_count=len(hosts), hosts=hosts)
 

@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from bus.messages.cells import AskCells, CellsFound, CellState
 from moor.asking import asked
+from moor.completing import complete_cells
 from moor.message_commands import command_that_sends
 from moor.options import AsJson, BusUrl, out
 from moor.showing import cell_life, grid_of, print_all, time_in_words
@@ -65,6 +66,7 @@ app.command("show")(
     command_that_sends(
         AskCells,
         arguments={"name": "NAME"},
+        completes=complete_cells,
         words="Show one cell, with its conductors.",
         answer=CellsFound,
         items=lambda found: found.cells,

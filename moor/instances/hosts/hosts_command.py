@@ -8,6 +8,7 @@ import typer
 from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
 from moor.asking import PAGE, ask_bus, asked_for_all, hosts_of
+from moor.completing import complete_cells, complete_hosts
 from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.message_commands import command_that_sends
@@ -20,7 +21,9 @@ app.command()(drain)
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="A host's name, from `moor host list`; CELL/NAME if several cells have it."
+        metavar="NAME",
+        help="A host's name, from `moor host list`; CELL/NAME if several cells have it.",
+        autocompletion=complete_hosts,
     ),
 ]
 
@@ -29,7 +32,7 @@ Name = Annotated[
 def list_hosts(
     bus: BusUrl = "",
     *,
-    cell: Annotated[str, typer.Option(help="Only hosts of this cell.")] = "",
+    cell: Annotated[str, typer.Option(help="Only hosts of this cell.", autocompletion=complete_cells)] = "",
     down: Annotated[
         bool, typer.Option("--down", help="Only hosts that are down: set so, or without heartbeats.")
     ] = False,
@@ -85,6 +88,7 @@ app.command("set")(
     command_that_sends(
         SetHost,
         arguments={"host": "NAME", "mode": "MODE"},
+        completes=complete_hosts,
         answer=HostSet,
         items=lambda done: (done.host,),
         is_about_one=True,

@@ -77,4 +77,5 @@ STAYED = Columns[Stayed](
         "why it stays": lambda each: each.reason,
     },
     prose=("why it stays",),
+    ids={"id": lambda _: True},
 )

@@ -9,6 +9,7 @@ import typer
 from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
 from moor.asking import Client, answer_of, ask_bus, hosts_of
 from moor.client.emptying import Emptied, instances_on
+from moor.completing import complete_hosts
 from moor.instances.moves.emptying import AtOnce, EmptyingTimeout, empty, show_emptied
 from moor.instances.moves.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of
@@ -19,7 +20,9 @@ FENCE_S = 300.0
 
 
 def drain(
-    host: Annotated[str, typer.Argument(metavar="HOST", help="The host's name.")],
+    host: Annotated[
+        str, typer.Argument(metavar="HOST", help="The host's name.", autocompletion=complete_hosts)
+    ],
     bus: BusUrl = "",
     *,
     to: To = None,
@@ -54,7 +57,9 @@ def drain(
 
 
 def evacuate(
-    host: Annotated[str, typer.Argument(metavar="HOST", help="A host that is down.")],
+    host: Annotated[
+        str, typer.Argument(metavar="HOST", help="A host that is down.", autocompletion=complete_hosts)
+    ],
     bus: BusUrl = "",
     *,
     to: To = None,

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from moor.asking import Client, ask_bus, hosts_of, pages_of
+from moor.completing import complete_hosts, complete_instances
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.message_commands import command_that_sends
+from moor.naming import instance_id
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, Project, read_uuid
+from moor.options import ID, AsJson, BusUrl, Project
 from moor.showing import check_known, print_all, size_in_words, time_in_words
 from moor.tables import Columns
 
@@ -62,11 +63,15 @@ MOVES = Columns[Change](
         "how it ended": how_it_ended,
     },
     prose=("how it ended",),
+    # Of a move that is over, the instance may be deleted.
+    ids={"instance": lambda each: not each.outcome},
 )
 _about_an_instance = partial(
     command_that_sends,
     AskHistory,
-    arguments={"instance": "ID"},
+    arguments={"instance": ID},
+    named=instance_id,
+    completes=complete_instances,
     answer=HistoryFound,
     missing="there is no instance {instance}; `moor list` shows all instances",
     show=HISTORY,
@@ -81,7 +86,9 @@ history = _about_an_instance(
 def list_moves(
     bus: BusUrl = "",
     *,
-    host: Annotated[str, typer.Option(help="Only moves from this host, or to it.")] = "",
+    host: Annotated[
+        str, typer.Option(help="Only moves from this host, or to it.", autocompletion=complete_hosts)
+    ] = "",
     ended: Annotated[bool, typer.Option("--all", help="Also moves that are over.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
     as_json: AsJson = False,
@@ -114,10 +121,12 @@ app.command("show")(
 @app.command("abort")
 @with_options
 def abort(
-    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance that moves.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="An instance that moves.", autocompletion=complete_instances)
+    ],
     *,
     project: Project = "",
     following: Following,
 ) -> None:
     """Abort the move of an instance that has not arrived: it stays on its host, or comes back there."""
-    end(following, id_, "abort", project)
+    end(following, named, "abort", project)

@@ -1,5 +1,6 @@
 """`moor migrate`, `live-migrate`, `resize`, `confirm`, `revert`, `shelve` and `unshelve`: an instance moves to another host, and the command follows it."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -13,21 +14,29 @@ from bus.messages.build import (
     MoveKind,
 )
 from bus.messages.moves import EndMove, MoveInstance
-from moor.asking import client
+from moor.asking import Client
 from moor.client.ends import rests, why_not_moved
+from moor.completing import complete_hosts, complete_instances
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
 from moor.instances.requests import move_wait_of
 from moor.option_structs import with_options
-from moor.options import Project, fail, read_uuid, run_with
+from moor.options import ID, Project, fail
 
-InstanceArgument = Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An active instance.")]
+InstanceArgument = Annotated[
+    str, typer.Argument(metavar=ID, help="An active instance.", autocompletion=complete_instances)
+]
 MovedArgument = Annotated[
-    UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance that has moved.")
+    str, typer.Argument(metavar=ID, help="An instance that has moved.", autocompletion=complete_instances)
 ]
 To = Annotated[
     list[str] | None,
-    typer.Option("--to", metavar="HOST", help="Only to this host of its cell; may be repeated."),
+    typer.Option(
+        "--to",
+        metavar="HOST",
+        help="Only to this host of its cell; may be repeated.",
+        autocompletion=complete_hosts,
+    ),
 ]
 ConfirmAfter = Annotated[
     int | None,
@@ -90,9 +99,13 @@ class MoveOptions(Struct, frozen=True):
 
 @with_options
 def migrate(
-    ids: Annotated[
-        list[UUID],
-        typer.Argument(parser=read_uuid, metavar="ID", help="Active instances. Several move to one host."),
+    named: Annotated[
+        list[str],
+        typer.Argument(
+            metavar=f"{ID}...",
+            help="Active instances. Several move to one host.",
+            autocompletion=complete_instances,
+        ),
     ],
     *,
     move: MoveOptions,
@@ -105,15 +118,12 @@ def migrate(
 
     Several move to one host at the same time, all or none, and need no confirmation. So do members of an affinity group.
     """
-    id_, *others = dict.fromkeys(ids)
-    together = tuple(InstanceId(each) for each in others)
-    fields = {**move.fields, "confirm_s": confirm_after, "together": together, "with_group": group}
-    _move(following, id_, "migrate", request_id, **fields)
+    _move(following, named, "migrate", request_id, **move.fields, confirm_s=confirm_after, with_group=group)
 
 
 @with_options
 def live_migrate(
-    id_: InstanceArgument,
+    named: InstanceArgument,
     *,
     move: MoveOptions,
     group: WithGroup = False,
@@ -121,12 +131,12 @@ def live_migrate(
     following: Following,
 ) -> None:
     """Move an instance to another host while it runs."""
-    _move(following, id_, "live-migrate", request_id, **move.fields, with_group=group)
+    _move(following, [named], "live-migrate", request_id, **move.fields, with_group=group)
 
 
 @with_options
 def shelve(
-    id_: InstanceArgument,
+    named: InstanceArgument,
     *,
     offload: Annotated[
         bool, typer.Option("--offload", help="Save it as an image, and free its host; also if it is shelved.")
@@ -136,24 +146,26 @@ def shelve(
     following: Following,
 ) -> None:
     """Stop an instance; it keeps its host and its share until it is unshelved, unless it is offloaded."""
-    _move(following, id_, "offload" if offload else "shelve", request_id, project=project)
+    _move(following, [named], "offload" if offload else "shelve", request_id, project=project)
 
 
 @with_options
 def unshelve(
-    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="A shelved instance.")],
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="A shelved instance.", autocompletion=complete_instances)
+    ],
     *,
     move: MoveOptions,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
     """Run a shelved instance again: on its host; or on any suitable one, if it was offloaded."""
-    _move(following, id_, "unshelve", request_id, **move.fields)
+    _move(following, [named], "unshelve", request_id, **move.fields)
 
 
 @with_options
 def resize(
-    id_: InstanceArgument,
+    named: InstanceArgument,
     *,
     flavor: FlavorOptions,
     unset: Annotated[
@@ -185,7 +197,7 @@ def resize(
             )
     _move(
         following,
-        id_,
+        [named],
         "resize",
         request_id,
         **size,
@@ -195,33 +207,55 @@ def resize(
 
 
 @with_options
-def confirm(id_: MovedArgument, *, project: Project = "", following: Following) -> None:
+def confirm(named: MovedArgument, *, project: Project = "", following: Following) -> None:
     """Confirm a move that has arrived: its first host is freed."""
-    end(following, id_, "confirm", project)
+    end(following, named, "confirm", project)
 
 
 @with_options
-def revert(id_: MovedArgument, *, project: Project = "", following: Following) -> None:
+def revert(named: MovedArgument, *, project: Project = "", following: Following) -> None:
     """Revert a move that has arrived: the instance runs on its first host again, with the size that it had."""
-    end(following, id_, "revert", project)
+    end(following, named, "revert", project)
 
 
-def _move(following: Following, id_: UUID, kind: MoveKind, request_id: UUID | None, **fields: Any) -> None:
-    order = MoveInstance(request_id=id_of_order(request_id), instance=InstanceId(id_), kind=kind, **fields)
-    follow_order(following, order, _ARRIVAL, together=order.together)
+def _move(
+    following: Following,
+    named: Sequence[str],
+    kind: MoveKind,
+    request_id: UUID | None,
+    *,
+    project: str,
+    **fields: Any,
+) -> None:
+    request = id_of_order(request_id)
+
+    async def order(_: Client, instances: Sequence[InstanceId]) -> MoveInstance:
+        first, *others = instances
+        return MoveInstance(
+            request_id=request,
+            instance=first,
+            kind=kind,
+            project=project,
+            together=tuple(others),
+            **fields,
+        )
+
+    follow_order(following, named, order, _ARRIVAL, request=request, project=project)
 
 
-def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:
+def end(following: Following, named: str, how: MoveEnd, project: str) -> None:
     """End the last move of the instance, and follow it."""
-    instance = InstanceId(id_)
-    asking = client(following.settings, patience_s=following.timeout)
-    found = run_with(asking, lambda asking: asking.instances([instance], project))
-    if not found:
-        fail(f"there is no instance {id_}; `moor list` shows all instances")
-    if found[0].move is None:
-        fail(f"instance {id_} has never moved: there is nothing to end")
-    order = EndMove(request_id=found[0].move.request_id, instance=instance, how=how, project=project)
-    follow_order(following, order, _ARRIVAL)
+
+    async def order(asking: Client, instances: Sequence[InstanceId]) -> EndMove:
+        found = await asking.instances(instances, project)
+        if not found:
+            fail(f"there is no instance {named}; `moor list` shows all instances")
+        state = found[0]
+        if state.move is None:
+            fail(f"instance {named} has never moved: there is nothing to end")
+        return EndMove(request_id=state.move.request_id, instance=state.id, how=how, project=project)
+
+    follow_order(following, [named], order, _ARRIVAL, request=None, project=project)
 
 
 _ARRIVAL = End[MoveInstance | EndMove](

@@ -1,24 +1,28 @@
 """`moor rebuild`: builds an instance anew from another image; it keeps its host, or its bare-metal node."""
 
+from collections.abc import Sequence
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from bus.messages.build import InstanceId, RebuildInstance
+from moor.asking import Client
 from moor.client.ends import has_ended, why_not_rebuilt
+from moor.completing import complete_instances
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
 from moor.option_structs import with_options
-from moor.options import Project, read_uuid
+from moor.options import ID, Project
 
 
 @with_options
 def rebuild(
-    id_: Annotated[
-        UUID,
+    named: Annotated[
+        str,
         typer.Argument(
-            parser=read_uuid, metavar="ID", help="An instance that is active, or in error on its host."
+            metavar=ID,
+            help="An instance that is active, or in error on its host.",
+            autocompletion=complete_instances,
         ),
     ],
     *,
@@ -40,12 +44,13 @@ def rebuild(
     wanted = of_image.read(image)
     if wanted is None:
         raise typer.BadParameter("--image is empty: name the image to build it from")
-    order = RebuildInstance(
-        request_id=id_of_order(request_id),
-        instance=InstanceId(id_),
-        image=wanted,
-        project=project,
-        deadline_s=deadline,
-    )
+    request = id_of_order(request_id)
 
-    follow_order(following, order, End("the rebuild", lambda state, _: has_ended(state), why_not_rebuilt))
+    async def order(_: Client, instances: Sequence[InstanceId]) -> RebuildInstance:
+        (instance,) = instances
+        return RebuildInstance(
+            request_id=request, instance=instance, image=wanted, project=project, deadline_s=deadline
+        )
+
+    end = End[RebuildInstance]("the rebuild", lambda state, _: has_ended(state), why_not_rebuilt)
+    follow_order(following, [named], order, end, request=request, project=project)

@@ -24,7 +24,7 @@ from moor.laboratory.demo.screen import CELLS, TINKERED, screen
 from moor.laboratory.demo.tally import Tally
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, spread
 from moor.options import fail, out
-from moor.settings import CloudSettings
+from moor.worker_settings import CloudSettings
 from scheduler_worker.requests.instance_ids import instance_id_of
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)

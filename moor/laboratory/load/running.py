@@ -35,8 +35,8 @@ from moor.laboratory.load.orders import (
 from moor.laboratory.load.results import Audited, LoadResult, Phase, latency_of
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.options import err
-from moor.settings import CloudSettings
 from moor.showing import shortened
+from moor.worker_settings import CloudSettings
 
 SPAWN_MS = 50.0
 # How the names of the servers' processes start.

@@ -197,6 +197,10 @@ REQUESTS: dict[str, dict[str, str]] = {
         "request_id": "only instances of this request",
         "state": "only instances in this state",
         "host": "only instances on the host of this name",
+        "name": "only instances with exactly this name",
+        "id_prefix": "only instances whose ids begin with these digits: 4 or more, hexadecimal, lower case, without dashes",
+        "request_prefix": "only instances of requests whose ids begin with these digits",
+        "living": "true: without deleted instances",
         "project": "only instances of this project. The routing key names the same project, or `-`",
     },
     "BuildAccepted": {

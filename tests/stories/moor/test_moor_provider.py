@@ -147,3 +147,71 @@ async def test_an_impossible_change_is_reported_and_nothing_is_written(home: Pat
             FIRST,
             SECOND,
         ]
+
+
+async def test_an_operator_makes_custom_traits_and_classes_and_deletes_those_that_nothing_has(
+    home: Path,
+) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "1", **environment) as up:
+        await up.until_printed("ready")
+        for kind, name, other, standard in (
+            ("trait", "CUSTOM_GPU", "CUSTOM_GPUS", "HW_CPU_X86_AVX"),
+            ("class", "CUSTOM_FPGA", "CUSTOM_FPGAS", "VCPU"),
+        ):
+            for _ in range(2):
+                assert await moor_json(kind, "create", name, **environment) == {
+                    "name": name,
+                    "kind": "custom",
+                }
+            assert name in [each["name"] for each in await moor_json(kind, "list", **environment)]
+            every = {
+                each["name"]: each["kind"] for each in await moor_json(kind, "list", "--all", **environment)
+            }
+            assert (every[name], every[standard]) == ("custom", "standard")
+
+            refused = await moor(kind, "create", standard, **environment)
+            assert (refused.code, "must begin with CUSTOM_" in refused.err) == (2, True)
+            unknown = await moor(kind, "delete", other, **environment)
+            assert (unknown.code, f"{other}; near it are {name}" in unknown.err) == (1, True)
+
+            what = ("traits", name) if kind == "trait" else ("inventory", "VCPU=4", f"{name}=2")
+            await moor_json("provider", "set", what[0], "harbour-host-00001", *what[1:], **environment)
+            used = await moor(kind, "delete", name, **environment)
+            assert (used.code, f"{name} is in use, by provider" in used.err) == (1, True)
+            back = (
+                ("traits", "harbour-host-00001")
+                if kind == "trait"
+                else ("inventory", "harbour-host-00001", "VCPU=4")
+            )
+            await moor_json("provider", "set", *back, **environment)
+            assert (await moor(kind, "delete", name, **environment)).out == f"deleted {name}\n"
+            assert name not in [each["name"] for each in await moor_json(kind, "list", **environment)]
+
+
+async def test_an_instance_gets_a_port_of_a_network_card_and_a_volume_of_a_pool(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    pool = ("--pool", "nfs:DISK_GB=50")
+    async with started("up", "--cells", "harbour", "--hosts", "2", *pool, **environment) as up:
+        await up.until_printed("ready")
+        host = "harbour-host-00002"
+        await moor_json("provider", "create", "nic", "--parent", host, **environment)
+        await moor_json("trait", "create", "CUSTOM_PHYSNET_PUBLIC", **environment)
+        await moor_json("provider", "set", "traits", "nic", "CUSTOM_PHYSNET_PUBLIC", **environment)
+        await moor_json(
+            "provider", "set", "inventory", "nic", "NET_BW_EGR_KILOBIT_PER_SEC=150", **environment
+        )
+
+        port = ("--port", "p1 NET_BW_EGR_KILOBIT_PER_SEC=100 network=public")
+        boot = ("boot", "--vcpus", "1", *port, "--volume", "v1 DISK_GB=20")
+        (booted,) = (await moor_json(*boot, **environment))["instances"]
+        assert (booted["state"], booted["host"]) == ("active", host)
+        for provider, amount in (("nic", 100), ("harbour-nfs", 20)):
+            (holder,) = await moor_json("provider", "holders", provider, **environment)
+            held = {each["resource"]: each["amount"] for each in holder["held"]}
+            assert (holder["id"], amount in held.values()) == (booted["id"], True)
+        again = await moor(*boot, **environment)
+        assert (again.code, "port p1: NET_BW_EGR_KILOBIT_PER_SEC asked 100, free 50 of 150" in again.out) == (
+            1,
+            True,
+        )

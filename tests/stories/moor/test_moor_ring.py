@@ -166,7 +166,7 @@ async def test_impossible_requests_are_reported(served: Served) -> None:
     assert (told.code, "no daemon 'd9' is alive" in told.err) == (1, True)
     assert "alive daemons: d1" in told.err
     told = await moor("ring", "show", "d1", "--ironic-db", served.url)
-    assert told.code == 2
+    assert (told.code, "no daemon knows node d1" in told.err) == (1, True)
     told = await moor("ring")
     assert told.code == 2
     assert "MOOR_IRONIC_DB_URL" in told.err

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator
+from itertools import takewhile
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -55,9 +56,15 @@ async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None
 
     listed = await moor("list", "--bus", cloud, COLUMNS=columns)
 
-    (row,) = [line.split() for line in listed.out.splitlines() if line.startswith(one["id"])]
-    assert row == [one["id"], "web", "active", one["cell"], one["host"]]
-    assert one["id"] in booted.out
+    # In the narrowest one, the last columns are below the row.
+    short = one["id"] if columns == "200" else one["id"][:18]
+    row, *others = listed.out.partition(short)[2].splitlines()
+    below = [*takewhile(lambda line: line.startswith("  "), others)]
+    words = " ".join([row.removeprefix(one["id"][18:]), *below]).split()
+    assert [word for word in words if word not in ("cell:", "host:")] == [
+        *("web", "active", one["cell"], one["host"]),
+    ]
+    assert short in booted.out
 
 
 @pytest.mark.parametrize(
@@ -374,8 +381,8 @@ async def test_a_name_cannot_command_the_terminal(cloud: str) -> None:
         (("boot", "--vcpus", "1", "--name", "n" * 300), 2, "name is 'nnn"),
         (
             ("boot", "--vcpus", "1", "--same-host", "x"),
-            2,
-            "Invalid value for '--same-host': 'x' is not a UUID",
+            1,
+            "there is no instance 'x', so nothing was done",
         ),
         (("plan", "--drain", "h", "--vcpus", "2"), 2, "--vcpus is 2, and cannot be combined with --drain"),
         (("aggregate", "create", "a", "k=1", "k=2"), 2, "metadata is 'k=2': k was already given, as '1'"),

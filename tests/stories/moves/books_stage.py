@@ -33,7 +33,7 @@ from moor.asking import answer_of, hosts_of, running, until_choosable
 from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
 from moor.books.books_reader import BooksReader
 from moor.clouds.cloud import cloud
-from moor.settings import CloudSettings
+from moor.worker_settings import CloudSettings
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.settings import SchedulerSettings

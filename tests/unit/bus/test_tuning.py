@@ -19,17 +19,16 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import main as compute_main
 from moor.commands import app
 from moor.options import scheduler_flags, tuned, tuned_cloud, use_config
-from moor.settings import (
+from moor.settings import TOP, sources
+from moor.worker_settings import (
     COMPUTE,
     CONDUCTOR,
     IRONIC_DAEMONS,
     PLACEMENT,
     SCHEDULER,
     SECTIONS,
-    TOP,
     CloudSettings,
     environment_of,
-    sources,
 )
 from placement_worker.__main__ import main as placement_main
 from scheduler_worker.__main__ import main as scheduler_main

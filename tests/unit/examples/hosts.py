@@ -254,7 +254,7 @@ HOSTS: tuple[Message, ...] = (
     HostsFound(hosts=(HOST,), next="host-1"),
     CreateGroup(id=GROUP, policy="anti-affinity", max_per_host=2, name="web", project="p"),
     DeleteGroup(id=GROUP, project="p"),
-    AskGroups(id=GROUP, after=GROUP, limit=50, project="p"),
+    AskGroups(id=GROUP, after=GROUP, limit=50, project="p", name="web", id_prefix="3f2a"),
     GroupsFound(groups=(WEB_GROUP,), next=GROUP),
     SetApplication(name="shop", projects=("p", "q"), admin=True, removed=True),
     ApplicationSet(application=SHOP),

@@ -1,7 +1,6 @@
 """What `moor` says of an id that is none, and of other wrong values."""
 
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner
@@ -12,15 +11,10 @@ from moor.commands import app
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["show"], "ID"),
-        (["delete", str(uuid4())], "ID..."),
-        (["history"], "ID"),
-        (["migrate"], "ID"),
-        (["group", "show"], "ID"),
-        (["ring", "show"], "NODE"),
-        (["boot", "--group"], "--group"),
-        (["boot", "--same-host"], "--same-host"),
-        (["boot", "--aggregate", str(uuid4()), "--aggregate"], "--aggregate"),
+        (["boot", "--request-id"], "--request-id"),
+        (["group", "create", "web", "--policy", "affinity", "--id"], "--id"),
+        (["aggregate", "create", "rack", "--id"], "--id"),
+        (["provider", "create", "disk", "--id"], "--id"),
     ],
 )
 def test_a_value_that_is_no_uuid_is_named_with_its_argument_on_one_line(words: list[str], name: str) -> None:

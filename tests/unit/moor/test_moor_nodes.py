@@ -189,6 +189,7 @@ async def test_a_name_of_two_nodes_that_live_or_of_two_that_are_gone_is_refused_
     async with setup.reader(asks_ironic=False) as reader:
         for name, ids in (("twin", twins), ("grave", graves)):
             with pytest.raises(
-                SeveralNodesError, match=f"2 nodes are named '{name}': {ids[0]}, {ids[1]}; give the id"
+                SeveralNodesError,
+                match=f"'{name}' may be any of 2 nodes: {ids[0]} {name}, {ids[1]} {name}; give",
             ):
                 await reader.find(["node-00000", name])

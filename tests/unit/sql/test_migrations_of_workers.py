@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
@@ -28,8 +29,9 @@ from bus.messages.hosts import HostSetting
 from bus.sql import open_database, upgrade, version_table
 from bus.sql.migrations import newest_revision
 from bus.sql.types import Id, Moment
-from scheduler_worker.store import HostQuery
+from scheduler_worker.store import HostQuery, InstanceQuery
 from scheduler_worker.store_sql.hosts import find_hosts
+from scheduler_worker.store_sql.rare_statements import find
 from tests.contracts.sql_stores import empty_database
 
 pytestmark = pytest.mark.asyncio
@@ -45,11 +47,27 @@ FIRST_HOSTS = sa.table(
     sa.column("body", sa.LargeBinary()),
 )
 
+FIRST_INSTANCES = sa.table(
+    "requested_instances",
+    *(sa.column("id", Id), sa.column("request_id", Id), sa.column("given", sa.LargeBinary())),
+    *map(sa.column, ("place", "state", "sequence", "heard", "cell", "host", "attempt")),
+    sa.column("changed_at", Moment),
+)
+FIRST_VALUES = {
+    "state": "active",
+    "sequence": 1,
+    "heard": 1,
+    "cell": "c1",
+    "host": "h1",
+    "attempt": 1,
+    "changed_at": NOON,
+}
+
 # Written by the last release that had steps to them. Never changed: only migrations follow.
 FIRST_TABLES = Path(__file__).parents[2] / "data" / "first_tables"
 # Which workers share a database, and the revision of each. Placement's migrations have tests of their own.
 WORKERS = {
-    "scheduler_worker": ("placement_worker", "0011"),
+    "scheduler_worker": ("placement_worker", "0012"),
     "cell_conductor": ("scheduler_worker", "0003"),
     "compute_sim": ("cell_conductor", "0001"),
     "ironic_sync": ("compute_sim", "0001"),
@@ -116,6 +134,36 @@ async def test_hosts_that_were_disabled_are_draining_for_the_same_reason(kind: s
         ("h1", HostSetting()),
         ("h2", HostSetting(mode="draining", reason="new disks", number=1)),
     ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_instances_of_earlier_releases_are_found_by_name(kind: str) -> None:
+    # More than the migration reads at once.
+    count = 1001
+
+    def row(number: int) -> dict[str, Any]:
+        name = "" if number == 1 else f"web-{number}"
+        given = msgspec.msgpack.encode([b"digest", name, NOON, NOON, b"spec", "somebody"])
+        ids = {"id": UUID(int=number), "request_id": UUID(int=number), "place": 0}
+        return {**FIRST_VALUES, **ids, "given": given}
+
+    def write(connection: Connection) -> None:
+        connection.execute(sa.insert(FIRST_INSTANCES), [row(number) for number in range(1, count + 1)])
+
+    async with empty_database(kind) as url:
+        await _create_first_tables(url, "scheduler_worker", kind)
+        await _asked_of(url, write)
+        await upgrade(url, "scheduler_worker")
+        names = await _asked_of(
+            url,
+            lambda connection: [
+                *connection.execute(sa.text("SELECT name FROM requested_instances ORDER BY id")).scalars()
+            ],
+        )
+        (found,) = await _asked_of(url, partial(find, query=InstanceQuery(name=f"web-{count}")))
+
+    assert names == [None, *(f"web-{number}" for number in range(2, count + 1))]
+    assert (found.id, found.told.name) == (UUID(int=count), f"web-{count}")
 
 
 @pytest.mark.parametrize("worker", WORKERS)

@@ -29,7 +29,7 @@ from moor.laboratory.demo.metal.tally import VIRTUAL_NAME, MetalTally
 from moor.laboratory.demo.running import ask, clean_up, delete, hear, listening, live, servers_of, until
 from moor.laboratory.demo.tally import News
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud
-from moor.settings import CloudSettings
+from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 
 CELLS = ("harbour", "island")

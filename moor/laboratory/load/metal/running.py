@@ -32,7 +32,7 @@ from moor.laboratory.load.running import (
     until_ready,
 )
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
-from moor.settings import CloudSettings
+from moor.worker_settings import CloudSettings
 from scheduler_worker.requests.instance_ids import instance_id_of
 
 # A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.

@@ -1,0 +1,74 @@
+"""Options for what is attached to an instance: network ports and volumes, with the resources that they need of its host."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from msgspec import Struct
+
+from bus.messages.build import PortRequest, VolumeRequest
+
+_CLASS = re.compile(r"[A-Z0-9_]+")
+# By the word on the command line: the field of a port request.
+PORT_WORDS = {"network": "physical_network", "type": "vnic_type"}
+
+
+class AttachedOptions(Struct, frozen=True):
+    port: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'ID [WORD...]'",
+            help="A network port; may be repeated. With an id alone it is attached to a bare-metal node. With words, its host must "
+            "give it: CLASS=N (amount); TRAIT (required); no:TRAIT (forbidden); network=NAME; type=NAME (its kind, such as normal).",
+        ),
+    ] = None
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'ID CLASS=N [WORD...]'",
+            help="A volume that its host, or a pool of the host, must give: an id, amounts, and traits as of a port; may be repeated.",
+        ),
+    ] = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that these options set in a build request."""
+        ports = [_words("--port", text) for text in self.port or ()]
+        volumes = [_words("--volume", text) for text in self.volume or ()]
+        return {
+            "ports": tuple(id_ for id_, *words in ports if not words),
+            "port_requests": tuple(
+                PortRequest(id=id_, **_needs("--port", words, PORT_WORDS)) for id_, *words in ports if words
+            ),
+            "volume_requests": tuple(
+                VolumeRequest(id=id_, **_needs("--volume", words, {})) for id_, *words in volumes
+            ),
+        }
+
+
+def _words(flag: str, text: str) -> list[str]:
+    if not (words := text.split()):
+        raise typer.BadParameter(f"{flag} is {text!r}, and names no id")
+    return words
+
+
+def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, Any]:
+    """The fields that these words set in the request for a port or a volume."""
+    needs: dict[str, Any] = {"resources": {}, "required": (), "forbidden": ()}
+    for word in words:
+        key, is_pair, value = word.partition("=")
+        if is_pair and key in named:
+            needs[named[key]] = value
+        elif is_pair and _CLASS.fullmatch(key) and value.isdecimal() and int(value):
+            needs["resources"][key] = int(value)
+        elif is_pair:
+            known = "".join(f", or {each}=NAME" for each in named)
+            raise typer.BadParameter(
+                f"{flag} has the word {word!r}: must be CLASS=N, with a whole number above 0{known}"
+            )
+        elif word.startswith("no:"):
+            needs["forbidden"] += (word.removeprefix("no:"),)
+        else:
+            needs["required"] += (word,)
+    return needs

@@ -1,0 +1,79 @@
+"""The settings of all workers, by section. Only commands that run workers, or show and check their settings, import them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, structs
+
+from bus.configuration.sections import Section, Stated, text_of
+from bus.configuration.settings import BUS, DATABASE, BusSettings, DatabaseSettings
+from cell_conductor.settings import CONDUCTOR, ConductorSettings
+from compute_sim.settings import COMPUTE, ComputeSettings
+from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
+from moor.settings import Sources
+from placement_worker.api.settings import PLACEMENT_API
+from placement_worker.settings import PLACEMENT, PlacementSettings
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings
+
+__all__ = [
+    "BUS",
+    "COMPUTE",
+    "CONDUCTOR",
+    "DATABASE",
+    "IRONIC_DAEMONS",
+    "PLACEMENT",
+    "PLACEMENT_API",
+    "SCHEDULER",
+    "SECTIONS",
+    "CloudSettings",
+    "environment_of",
+    "of_cloud",
+]
+
+SECTIONS: Mapping[str, Section[Any]] = {
+    section.name: section
+    for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC_DAEMONS, BUS, DATABASE)
+}
+_BY_KIND = {section.kind: section for section in SECTIONS.values()}
+
+
+class CloudSettings(Struct, frozen=True, kw_only=True):
+    """The settings of all workers in one process."""
+
+    placement: PlacementSettings = PlacementSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    conductor: ConductorSettings = ConductorSettings()
+    compute: ComputeSettings = ComputeSettings()
+    ironic: IronicSettings = IronicSettings()
+    bus: BusSettings = BusSettings()
+    database: DatabaseSettings = DatabaseSettings()
+
+
+def of_cloud(
+    sources: Sources, base: CloudSettings, flags: Mapping[str, Mapping[str, Stated]] | None = None
+) -> CloudSettings:
+    """The settings of all workers: variables, the settings file and the command's `flags` (by section) over `base`."""
+    sections = {name: (_BY_KIND[type(each)], each) for name, each in structs.asdict(base).items()}
+    return CloudSettings(
+        **{
+            name: sources.of(section, each, (flags or {}).get(section.name))
+            for name, (section, each) in sections.items()
+        }
+    )
+
+
+def environment_of(settings: CloudSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that give these settings to worker processes, which read no settings file and no flags.
+
+    A setting is left out if the processes have it anyway, from `environment` or as a default.
+    """
+    variables: dict[str, str] = {}
+    for each in structs.asdict(settings).values():
+        section = _BY_KIND[type(each)]
+        read = section.read(environment)
+        variables |= {
+            section.variable(field): text_of(getattr(each, field))
+            for field in section.settings
+            if getattr(each, field) != getattr(read, field)
+        }
+    return variables

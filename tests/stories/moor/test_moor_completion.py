@@ -1,0 +1,81 @@
+"""The shell completes the names of what exists, and stays silent when no bus answers."""
+
+import tempfile
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.stories.moor.moor_process import Result, moor_anew, moor_json, started
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def home() -> AsyncIterator[str]:
+    with tempfile.TemporaryDirectory(prefix="moor-") as home:
+        async with started(
+            "up", "--cells", "harbour,quay", "--hosts", "2", "--nodes", "1", XDG_STATE_HOME=home
+        ) as up:
+            await up.until_printed("ready")
+            await moor_json("group", "create", "pair", "--policy", "affinity", XDG_STATE_HOME=home)
+            await moor_json("aggregate", "create", "rack-1", XDG_STATE_HOME=home)
+            for name, project in (("web", ""), ("wiki", "shop"), ("old", "")):
+                size = ("--vcpus", "1", "--name", name, "--project", project)
+                await moor_json("boot", *size, XDG_STATE_HOME=home)
+            await moor_json("delete", "old", "--wait", XDG_STATE_HOME=home)
+            yield home
+
+
+async def completed(words: str, home: str) -> Result:
+    """What bash gets when a person presses the tab key behind these words."""
+    typed = {"COMP_WORDS": f"moor {words}", "COMP_CWORD": str(words.count(" ") + 1)}
+    return await moor_anew(_MOOR_COMPLETE="complete_bash", XDG_STATE_HOME=home, **typed)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("show w", {"web", "wiki"}),
+        ("delete --project shop ", {"wiki"}),
+        ("resize x", set()),
+        ("show o", set()),
+        ("history we", {"web"}),
+        ("list --cell ", {"harbour", "quay"}),
+        ("list --host quay", {"quay-host-00001", "quay-host-00002"}),
+        ("list --state off", {"offloaded"}),
+        ("cell show h", {"harbour"}),
+        ("host show harbour-host-00002", {"harbour-host-00002"}),
+        ("group show ", {"pair"}),
+        ("boot --group ", {"pair"}),
+        ("boot --aggregate r", {"rack-1"}),
+        ("boot --flavor m", {"metal"}),
+        ("boot --same-host web", {"web"}),
+        ("migrate web --to harbour", {"harbour-host-00001", "harbour-host-00002"}),
+        ("provider show quay", {"quay-host-00001", "quay-host-00002"}),
+        ("list -o ", {"table", "wide", "json", "yaml"}),
+    ],
+)
+async def test_the_shell_offers_what_exists(home: str, words: str, offered: set[str]) -> None:
+    ended = await completed(words, home)
+
+    assert ({*ended.out.split()}, ended.err, ended.code) == (offered, "", 0)
+
+
+async def test_the_shell_completes_an_id_from_its_first_digits(home: str) -> None:
+    (web,) = await moor_json("show", "web", XDG_STATE_HOME=home)
+
+    ended = await completed(f"show {web['id'][:20]}", home)
+
+    assert (ended.out.split(), ended.err) == ([web["id"]], "")
+
+
+@pytest.mark.parametrize("words", ["show w", "list --cell ", "boot --flavor ", "migrate web --to h"])
+async def test_without_a_bus_nothing_is_offered_and_nothing_is_said(words: str) -> None:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as empty:
+        ended = await completed(words, empty)
+
+    assert (ended.out.split(), ended.err) == ([], "")
+    assert time.monotonic() - began < 30

@@ -1,0 +1,148 @@
+"""Tables for any width lose no column and break no id; every command that shows things prints it in four forms."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+import yaml
+from msgspec import Struct
+from rich.console import Console
+from typer.testing import CliRunner
+
+from moor.commands import COMMANDS, app, command_of
+from moor.naming import prefix_in
+from moor.tables import Columns, Rows, unique_length
+
+ASKED = (
+    "list",
+    "show",
+    "history",
+    "explain",
+    "plan",
+    "candidates",
+    "usage",
+    "audit",
+    "settings",
+    "tree",
+    "inventory",
+)
+
+
+class Ship(Struct, frozen=True):
+    id: UUID
+    name: str
+    port: str
+    flag: str
+    is_sunk: bool = False
+    log: str = ""
+
+
+SHIPS = (
+    Ship(UUID("01a20d47-58ad-5123-b3a8-3dca306e9749"), "anna", "harbour-of-the-north", "f" * 12),
+    Ship(UUID("01a20d47-58ad-5124-b3a8-3dca306e9749"), "berta", "quay", "g" * 14, log="all is well " * 9),
+    Ship(UUID("01a20d47-58ad-5124-b3a9-3dca306e9749"), "carla", "quay", "h" * 30),
+    Ship(UUID("01a20d47-58ad-5124-b3a9-3dca306e0000"), "dora", "", "", is_sunk=True),
+)
+COLUMNS = Columns[Ship](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: each.name,
+        "port": lambda each: each.port,
+        "flag": lambda each: each.flag,
+        "log": lambda each: each.log,
+    },
+    prose=("log",),
+    ids={"id": lambda each: not each.is_sunk},
+)
+
+
+def printed(ships: tuple[Ship, ...], width: int) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width).print(Rows(ships, COLUMNS), crop=False)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [45, 60, 80, 100, 130, 200])
+def test_at_every_width_each_value_is_printed_whole_on_a_line_that_fits(width: int) -> None:
+    lines = printed(SHIPS, width)
+
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width
+    for ship in SHIPS:
+        assert all(value in text for value in (ship.name, ship.port, ship.flag))
+        # Prose may be wrapped.
+        assert " ".join(ship.log.split()) in " ".join(text.split()) or width > 80
+    shown = re.findall(r"\b01a20d47[-0-9a-f]*", text)
+    assert len(shown) == len(SHIPS)
+    for ship, short in zip(SHIPS, shown, strict=True):
+        assert [each for each in SHIPS if each.id.hex.startswith(prefix_in(short))] == [ship]
+
+
+def test_ids_are_whole_if_there_is_room_and_of_what_is_only_found_by_the_whole_id() -> None:
+    wide = "\n".join(printed(SHIPS[:1], 200))
+    assert str(SHIPS[0].id) in wide
+    narrow = "\n".join(printed(SHIPS[:1] + SHIPS[3:], 60))
+    assert str(SHIPS[0].id) not in narrow
+    assert str(SHIPS[0].id)[:18] in narrow
+    assert str(SHIPS[3].id) in narrow
+
+
+def test_a_short_id_has_the_time_and_a_part_of_the_rest_and_ends_with_a_digit() -> None:
+    assert unique_length(["01a20d47-58ad-5123-b3a8-3dca306e9749"]) == 18
+    assert unique_length([]) == 18
+    # The 18 first characters are the same, and the next one is a dash.
+    assert (
+        unique_length(["01a20d47-58ad-5123-b3a8-3dca306e9749", "01a20d47-58ad-5123-c3a8-3dca306e9749"]) == 20
+    )
+
+
+def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    parts = getattr(command, "commands", {})
+    if not parts or getattr(command, "invoke_without_command", False):
+        yield name, command
+    for part in parts.values():
+        yield from leaves(part, f"{name} {part.name}")
+
+
+ALL = dict(each for name in COMMANDS for each in leaves(command_of(name), name))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_that_shows_things_has_the_four_forms(name: str) -> None:
+    flags = {flag for option in ALL[name].params for flag in option.opts}
+    # The flag of `moor load` names a file.
+    assert ("-o" in flags) == ("--json" in flags and name != "load")
+    if name.rsplit(maxsplit=1)[-1] in ASKED:
+        assert "-o" in flags
+
+
+def test_the_four_forms_and_their_older_flags() -> None:
+    def run(*words: str) -> str:
+        ended = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["settings", "claims_max", *words])
+        assert ended.exit_code == 0, ended.output
+        return ended.output
+
+    (as_json,) = json.loads(run("-o", "json"))
+    assert as_json["key"] == "claims_max"
+    assert json.loads(run("--json")) == json.loads(run("--json", "-o", "json")) == [as_json]
+    assert yaml.safe_load(run("-o", "yaml")) == yaml.safe_load(run("--output", "yaml")) == [as_json]
+    # What one run asked for does not stay.
+    assert run().startswith("scheduler.claims_max = ")
+    assert run("-o", "table") == run()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "-o", "xml"], "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
+        (["list", "--json", "-o", "yaml"], "--json is -o json, and -o yaml is given"),
+        (["list", "-o", "table", "--wide"], "--wide is -o wide, and -o table is given"),
+    ],
+)
+def test_forms_that_contradict_each_other_are_refused(words: list[str], said: str) -> None:
+    ended = CliRunner(env={"COLUMNS": "300"}).invoke(app, words)
+    assert (ended.exit_code, said in ended.output) == (2, True), ended.output
