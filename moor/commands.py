@@ -41,6 +41,7 @@ COMMANDS = {
     "up": (CLOUD, "clouds.up_command", "up"),
     "demo": (CLOUD, "laboratory.demo_command", "demo"),
     "load": (CLOUD, "laboratory.load_command", "load"),
+    "flavor": (INSTANCES, "instances.flavor_command", "app"),
     "group": (INSTANCES, "instances.groups_command", "app"),
     "host": (OPERATING, "instances.hosts.hosts_command", "app"),
     "cell": (OPERATING, "instances.hosts.cells_command", "app"),

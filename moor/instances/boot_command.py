@@ -140,8 +140,8 @@ def boot(
     following = Following(bus, wait, timeout, as_json)
     request = BuildInstance(
         request_id=id_of_order(request_id),
-        flavor=flavor.read(following.settings),
-        alternatives=alternatives.read(flavor, following.settings),
+        flavor=flavor.read(following.settings, project=project),
+        alternatives=alternatives.read(flavor, following.settings, project=project),
         count=count,
         all_or_nothing=all_or_nothing,
         name=name,

@@ -82,8 +82,8 @@ def plan(
     settings = command_settings(bus=bus)
     build = structs.replace(
         known,
-        flavor=flavor.read(settings, known.flavor),
-        alternatives=alternatives.read(flavor, settings, known.alternatives),
+        flavor=flavor.read(settings, known.flavor, project=project),
+        alternatives=alternatives.read(flavor, settings, known.alternatives, project=project),
         **{field: given for field, given in changed.items() if given},
     )
     if hosts:
