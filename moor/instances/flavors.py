@@ -18,8 +18,8 @@
     alternatives = ["metal"]     # other flavors of this file: an instance gets the first one for which there is a host
 
 The file serves the commands that make requests: each request contains all that it needs. Operators may also store flavors for all
-(`moor flavor create`). A name is looked up in the file that the user names, then among the stored flavors, then in the file of a
-`moor up` on this machine.
+(`moor flavor create`). If the user names a file, a name is looked up there alone; else among the stored flavors, and then in the
+file of a `moor up` on this machine.
 """
 
 import json
@@ -61,22 +61,20 @@ def known_flavors(file: Path | None, settings: Settings) -> Flavors | None:
 def flavor_named(
     name: str, file: Path | None, settings: Settings, flag: str = "--flavor", project: str = ""
 ) -> Flavor:
-    flavors = known_flavors(file, settings) or {}
-    if file is not None and name in flavors:
-        return flavors[name]
-    if (stored := _stored(name, settings, project)) is not None:
+    flavors = known_flavors(file, settings)
+    if file is None and (stored := _stored(name, settings, project)) is not None:
         return stored
-    if name in flavors:
-        return flavors[name]
-    if file is None and not flavors:
+    if flavors is None:
         raise typer.BadParameter(
-            f"{flag} is {name!r}, and no flavor of this name is stored (`moor flavor list`); nor is a file of flavors named: "
+            f"{flag} is {name!r}: no flavor of this name is stored (`moor flavor list`), and no file of flavors is named: "
             "give --flavors or MOOR_FLAVORS"
         )
-    known = ", ".join(flavors) or "none"
-    raise typer.BadParameter(
-        f"{flag} is {name!r}, which neither is stored (`moor flavor list`), nor does the file have it; it has {known}"
-    )
+    if name not in flavors:
+        also = "" if file is not None else "; nor is it stored (`moor flavor list`)"
+        raise typer.BadParameter(
+            f"{flag} is {name!r}, which the file does not have; it has {', '.join(flavors) or 'none'}{also}"
+        )
+    return flavors[name]
 
 
 def _stored(name: str, settings: Settings, project: str) -> Flavor | None:

@@ -21,7 +21,7 @@ class FlavorOptions(Struct, frozen=True):
         str,
         typer.Option(
             metavar="NAME",
-            help="A flavor of the file, or else a stored one (`moor flavor`); other options override its values.",
+            help="A stored flavor (`moor flavor`), or one of the file that --flavors names; other options override its values.",
         ),
     ] = ""
     flavors: FlavorsFile = None

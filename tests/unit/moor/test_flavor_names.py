@@ -1,4 +1,4 @@
-"""Where the name of a flavor is looked up: in a file that is named, then among the stored flavors, then in that of `moor up`."""
+"""Where the name of a flavor is looked up: in a file that is named, or else among the stored ones and then in the file of `moor up`."""
 
 from pathlib import Path
 
@@ -28,14 +28,13 @@ def of_up(tmp_path: Path) -> Settings:
     return settings
 
 
-def test_a_file_that_is_named_wins_over_a_stored_flavor(of_up: Settings, tmp_path: Path) -> None:
+def test_a_file_that_is_named_is_the_only_place(of_up: Settings, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     write_flavors(file, Flavor(name="small", vcpus=2))
 
     assert flavor_named("small", file, of_up).vcpus == 2
-    # What the file lacks may be stored.
-    assert flavor_named("only-stored", file, of_up).vcpus == 1
-    assert alternatives_of("only-stored", file, of_up) == ()
+    with pytest.raises(typer.BadParameter, match=r"which the file does not have; it has small$"):
+        flavor_named("only-stored", file, of_up)
 
 
 def test_a_stored_flavor_wins_over_the_file_of_moor_up(of_up: Settings) -> None:
@@ -45,12 +44,14 @@ def test_a_stored_flavor_wins_over_the_file_of_moor_up(of_up: Settings) -> None:
 
 def test_an_error_says_where_the_name_was_looked_up(of_up: Settings, tmp_path: Path) -> None:
     with pytest.raises(
-        typer.BadParameter, match=r"--else is 'none', which neither is stored .* it has small, metal"
+        typer.BadParameter, match=r"--else is 'none', .* it has small, metal; nor is it stored"
     ):
         flavor_named("none", None, of_up, "--else")
     elsewhere = Settings(addresses=Addresses(), data=tmp_path / "nothing")
     with pytest.raises(
-        typer.BadParameter, match=r"no flavor of this name is stored .* nor is a file of flavors named"
+        typer.BadParameter, match=r"no flavor of this name is stored .* no file of flavors is named"
     ):
         flavor_named("none", None, elsewhere)
-    assert alternatives_of("only-stored", None, elsewhere) == ()
+    assert (
+        alternatives_of("only-stored", None, of_up) == alternatives_of("only-stored", None, elsewhere) == ()
+    )
