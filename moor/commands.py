@@ -43,6 +43,7 @@ COMMANDS = {
     "up": (CLOUD, "clouds.up_command", "up"),
     "demo": (CLOUD, "laboratory.demo_command", "demo"),
     "load": (CLOUD, "laboratory.load_command", "load"),
+    "flavor": (INSTANCES, "instances.flavor_command", "app"),
     "group": (INSTANCES, "instances.groups_command", "app"),
     "status": (OPERATING, "overview.status_command", "status"),
     "top": (OPERATING, "overview.top_command", "top"),

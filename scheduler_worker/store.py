@@ -18,7 +18,7 @@ from msgspec import Struct
 from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
-from bus.messages.build import InstanceId, RequestId
+from bus.messages.build import Flavor, InstanceId, RequestId
 from bus.messages.hosts import HostState
 from bus.messages.moves import Change, MovePlace
 from bus.messages.overview import InstanceCount
@@ -112,6 +112,14 @@ class GroupQuery(Struct, frozen=True):
     project: str = ""
     name: str = ""
     id_prefix: str = ""
+    limit: int | None = None
+
+
+class FlavorQuery(Struct, frozen=True):
+    """Which flavors to read: those with these names, or all. They come in the order of their names, beginning after `after`."""
+
+    names: tuple[str, ...] | None = None
+    after: str = ""
     limit: int | None = None
 
 
@@ -234,6 +242,12 @@ class SchedulerTransaction(Protocol):
         deleted group, or None. No new group can have the id until `prune` removes the row.
         """
 
+    async def create_flavor(self, flavor: Flavor) -> Flavor:
+        """Write the flavor, unless there is one with its name. Returns the flavor that is stored then."""
+
+    async def delete_flavor(self, name: str) -> Flavor | None:
+        """Delete the flavor. Returns it, or None if there was none."""
+
     async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
         """Take the lease to try waiting instances, which one worker has at a time. Returns None if `holder` has it
         until `until`; otherwise when the lease of the other worker ends.
@@ -336,6 +350,8 @@ class SchedulerStore(Protocol):
 
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
         """Groups that are not deleted."""
+
+    async def flavors(self, query: FlavorQuery) -> Sequence[Flavor]: ...
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         """Delete requests with their instances, if every instance was deleted before `ended_before` and has no message

@@ -179,6 +179,15 @@ groups = Table(
     Index(None, "name"),
 )
 
+# Flavors that requests may name. Requests keep what they got of them.
+flavors = Table(
+    "known_flavors",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    # As JSON.
+    Column("flavor", LargeBinary, nullable=False),
+)
+
 # The instances in the state `waiting`. In a table of their own, since no other instance has any of this.
 waiting = Table(
     "waiting_instances",

@@ -156,7 +156,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     content gets the same answer. Instance ids are derived from it unless they are given.
 
     Each instance gets the first flavor for which there is a host: `flavor`, then the `alternatives` in their order.
-    Everything else that the request says is true for each of them.
+    Everything else that the request says is true for each of them. With `flavor_names`, these are the flavors that are stored under
+    these names when the request is accepted. If there is no such flavor, the instances end in error.
 
     Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. The same
     is true for a request with an `image` whose flavor asks only for resource classes of nodes.
@@ -194,6 +195,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     # None: an instance that no host has room for ends in error at once.
     wait: Wait | None = None
     alternatives: tuple[Flavor, ...] = ()
+    # Names of stored flavors, the best first, in place of `flavor` and `alternatives`.
+    flavor_names: Annotated[tuple[Label, ...], Meta(max_length=100)] = ()
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):

@@ -57,6 +57,7 @@ _OF_A_PROJECT = (
         for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
     ),
     Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
+    Grant(API, ("flavor.query.{project}",)),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
 )
@@ -197,7 +198,9 @@ ROLES: tuple[Role, ...] = (
     Role(
         "operator",
         writes=(
-            Grant(API, ("host.set", "application.set", "application.query")),
+            Grant(
+                API, ("host.set", "application.set", "application.query", "flavor.create", "flavor.delete")
+            ),
             *of_projects("*"),
             *OF_ADMINS,
             Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions", "members")),

@@ -5,7 +5,7 @@
 - A class that no flavor requests is never used.
 - A bare-metal flavor whose class no node has never finds a host.
 
-Moorage stores no flavors; the operator names a file of them.
+The flavors are those of a file that the operator names; stored ones are not compared.
 """
 
 from collections.abc import Mapping, Sequence

@@ -87,7 +87,7 @@ class MoveFields(OrderFields, total=False):
     wait: MoveWait | int
 
 
-def build_of(flavor: Flavor, project: str, fields: BuildFields) -> BuildInstance:
+def build_of(flavor: Flavor | str | Sequence[str], project: str, fields: BuildFields) -> BuildInstance:
     """The build request as its receiver reads it. Raises `Rejected` for a value that cannot be sent."""
     given = cast("dict[str, Any]", {"project": project, **fields})
     if isinstance(group := given.get("group"), UUID):
@@ -100,7 +100,10 @@ def build_of(flavor: Flavor, project: str, fields: BuildFields) -> BuildInstance
         given["member_of"] = [
             (AggregateId(each),) if isinstance(each, UUID) else each for each in given["member_of"]
         ]
-    return as_received(BuildInstance(flavor=flavor, **given))
+    if isinstance(flavor, Flavor):
+        return as_received(BuildInstance(flavor=flavor, **given))
+    names = (flavor,) if isinstance(flavor, str) else tuple(flavor)
+    return as_received(BuildInstance(flavor_names=names, **given))
 
 
 def move_of(

@@ -31,10 +31,10 @@ HISTORY_PAGE = 200
 class InstanceCalls(ClientSession):
     """The client's methods about instances."""
 
-    async def boot(self, flavor: Flavor, **fields: Unpack[BuildFields]) -> SentRequest:
+    async def boot(self, flavor: Flavor | str | Sequence[str], **fields: Unpack[BuildFields]) -> SentRequest:
         """Build one instance, or `count` equal ones. Returns when a scheduler has stored the request.
 
-        With `all_or_nothing`, all of them are built or none. Without a `request_id` the client makes one. If the answer is lost,
+        A flavor may be the name of a stored one; of several names, each instance gets the first for which there is a host. With `all_or_nothing`, all of them are built or none. Without a `request_id` the client makes one. If the answer is lost,
         boot again with the `request_id` of the error: the request is built once. Raises `Rejected` for a wrong request.
         """
         fields["request_id"] = id_ = order_id(fields.get("request_id"))

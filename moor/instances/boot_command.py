@@ -105,12 +105,12 @@ def boot(
 ) -> None:
     """Build an instance, or several equal ones, and follow them until they run."""
     following = Following(bus, wait, timeout, as_json)
-    size = flavor.read(following.settings)
+    size = flavor.read(following.settings, project=project)
     check_size(size)
     request = BuildInstance(
         request_id=id_of_order(request_id),
         flavor=size,
-        alternatives=alternatives.read(flavor, following.settings),
+        alternatives=alternatives.read(flavor, following.settings, project=project),
         count=count,
         all_or_nothing=all_or_nothing,
         name=name,

@@ -17,7 +17,9 @@
     root_gb = 480
     alternatives = ["metal"]     # other flavors of this file: an instance gets the first one for which there is a host
 
-Moorage stores no flavors: each request contains all that it needs. The file serves the commands that make requests.
+The file serves the commands that make requests: each request contains all that it needs. Operators may also store flavors for all
+(`moor flavor create`). If the user names a file, a name is looked up there alone; else among the stored flavors, and then in the
+file of a `moor up` on this machine.
 """
 
 import json
@@ -29,7 +31,9 @@ import msgspec
 import typer
 
 from bus.messages.build import Flavor
-from moor.options import option_of, wrong_value
+from bus.messages.flavors import AskFlavors, FlavorsFound
+from moor.asking import answer_of, client
+from moor.options import option_of, run_with, wrong_value
 from moor.settings import TOP, Settings
 
 
@@ -53,15 +57,21 @@ def known_flavors(file: Path | None, settings: Settings) -> Flavors | None:
         return read_flavors(file or settings.flavors_file)
 
 
-def flavor_named(name: str, file: Path | None, settings: Settings, flag: str = "--flavor") -> Flavor:
+def flavor_named(
+    name: str, file: Path | None, settings: Settings, flag: str = "--flavor", project: str = ""
+) -> Flavor:
     flavors = known_flavors(file, settings)
+    if file is None and (stored := _stored(name, settings, project)) is not None:
+        return stored
     if flavors is None:
         raise typer.BadParameter(
-            f"{flag} is {name!r}, and no file of flavors is named: give --flavors or MOOR_FLAVORS"
+            f"{flag} is {name!r}: no flavor of this name is stored (`moor flavor list`), and no file of flavors is named: "
+            "give --flavors or MOOR_FLAVORS"
         )
     if name not in flavors:
+        also = "" if file is not None else "; nor is it stored (`moor flavor list`)"
         raise typer.BadParameter(
-            f"{flag} is {name!r}, which the file does not have; it has {', '.join(flavors) or 'none'}"
+            f"{flag} is {name!r}, which the file does not have; it has {', '.join(flavors) or 'none'}{also}"
         )
     return flavors[name]
 
@@ -71,11 +81,23 @@ def flavor_names(file: Path | None, settings: Settings) -> list[str]:
     return [*(known_flavors(file, settings) or ())]
 
 
+def _stored(name: str, settings: Settings, project: str) -> Flavor | None:
+    found = run_with(
+        client(settings),
+        lambda asking: answer_of(asking, AskFlavors(name=name, project=project), FlavorsFound),
+    )
+    return next(iter(found.flavors), None)
+
+
 def alternatives_of(name: str, file: Path | None, settings: Settings) -> tuple[Flavor, ...]:
-    """The alternatives that the file names for this flavor of it."""
+    """The alternatives that the file names for this flavor of it; none for a flavor that is not from the file."""
     with wrong_value("--flavors: "):
+        if known_flavors(file, settings) is None:
+            return ()
         written = _read(file or settings.flavors_file)
-        return tuple([written[other].flavor for other in written[name].alternatives])
+        return (
+            tuple([written[other].flavor for other in written[name].alternatives]) if name in written else ()
+        )
 
 
 def read_flavors(file: Path) -> Flavors:

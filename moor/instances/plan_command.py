@@ -81,13 +81,13 @@ def plan(
     known = _request_in(request) if request else BuildInstance()
     changed = {**where.fields, "project": project}
     settings = command_settings(bus=bus)
-    size = flavor.read(settings, known.flavor)
+    size = flavor.read(settings, known.flavor, project=project)
     if request is None:
         check_size(size)
     build = structs.replace(
         known,
         flavor=size,
-        alternatives=alternatives.read(flavor, settings, known.alternatives),
+        alternatives=alternatives.read(flavor, settings, known.alternatives, project=project),
         **{field: given for field, given in changed.items() if given},
     )
     if hosts:

@@ -30,7 +30,7 @@ class FlavorOptions(Struct, frozen=True):
         str,
         typer.Option(
             metavar="NAME",
-            help="A flavor of the file; other options override its values.",
+            help="A stored flavor (`moor flavor`), or one of the file that --flavors names; other options override its values.",
             autocompletion=complete_flavors,
         ),
     ] = ""
@@ -64,9 +64,11 @@ class FlavorOptions(Struct, frozen=True):
         ),
     ] = None
 
-    def read(self, settings: Settings, known: Flavor | None = None) -> Flavor:
+    def read(self, settings: Settings, known: Flavor | None = None, *, project: str = "") -> Flavor:
         """The flavor that --flavor names, or else `known`; the other options replace single values of it."""
-        base = flavor_named(self.flavor, self.flavors, settings) if self.flavor else known or Flavor()
+        base = known or Flavor()
+        if self.flavor:
+            base = flavor_named(self.flavor, self.flavors, settings, project=project)
         return structs.replace(base, **self._sizes, extra_specs={**base.extra_specs, **self._extra_specs})
 
     def change(self, unset: Sequence[str]) -> FlavorChange:
@@ -115,18 +117,20 @@ class ElseOptions(Struct, frozen=True):
         typer.Option(
             "--else",
             metavar="NAME",
-            help="A flavor of the file that will do if no host has room for the ones before it; may be repeated. "
+            help="Another flavor, as --flavor names one, that will do if no host has room for the ones before it; may be repeated. "
             "Default: the `alternatives` of --flavor in the file.",
             autocompletion=complete_flavors,
         ),
     ] = None
 
     def read(
-        self, flavor: FlavorOptions, settings: Settings, known: tuple[Flavor, ...] = ()
+        self, flavor: FlavorOptions, settings: Settings, known: tuple[Flavor, ...] = (), *, project: str = ""
     ) -> tuple[Flavor, ...]:
         """The flavors that these options name, or else those that the file names for the flavor, or else `known`."""
         if self.else_:
-            return tuple([flavor_named(each, flavor.flavors, settings, "--else") for each in self.else_])
+            return tuple(
+                [flavor_named(each, flavor.flavors, settings, "--else", project) for each in self.else_]
+            )
         return alternatives_of(flavor.flavor, flavor.flavors, settings) if flavor.flavor else known
 
 

@@ -17,6 +17,7 @@ from scheduler_worker.core.requests import Alternative, with_specs
 from scheduler_worker.questions.quotas import Ask, quota_of
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.named_by_requests import group_of
+from scheduler_worker.requests.named_flavors import with_named
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.store import SchedulerStore
 
@@ -85,7 +86,8 @@ class Planner:
             if ids := getattr(request, field):
                 reason = "a plan reads no instances: name their hosts in hosts or ignore_hosts"
                 return rejection(f"request.{field}", ", ".join(map(str, ids)), reason, request.request_id)
-        flavors = self._reader.alternatives_of(request)
+        named = await with_named(self._store, request)
+        flavors = named if isinstance(named, BuildRejected) else self._reader.alternatives_of(named)
         if isinstance(flavors, BuildRejected):
             return structs.replace(flavors, field=f"request.{flavors.field}", request_id=request.request_id)
         if request.group is None:

@@ -43,6 +43,7 @@ from scheduler_worker.requests.answering import (
 )
 from scheduler_worker.requests.instance_ids import instance_ids_of
 from scheduler_worker.requests.named_by_requests import with_groups, with_neighbours
+from scheduler_worker.requests.named_flavors import read_requests
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
@@ -77,7 +78,7 @@ class Builder:
         self._begin_waits = begin_waits
         self._store = store
         self._claimer = claimer
-        self._reader = reader
+        self.reader = reader
         self._clock = clock
         self._settings = settings
 
@@ -88,7 +89,7 @@ class Builder:
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         now = self._clock()
-        read = [self._reader.read(ask, now) for ask in asks]
+        read = await read_requests(self.reader, self._store, asks, now)
         valid = [each for each in read if isinstance(each, ValidRequest)]
         invalid = [(ask, why) for ask, why in zip(asks, read, strict=True) if isinstance(why, BuildRejected)]
         said = [each for ask, why in invalid for each in rejected(ask, why)]

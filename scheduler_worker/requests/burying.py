@@ -12,19 +12,25 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import SENT_AT
 from scheduler_worker.requests.building import new_rows, rows_or_rejection
+from scheduler_worker.requests.named_flavors import read_requests
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import NewRequest
+from scheduler_worker.store import NewRequest, SchedulerStore
 
 BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
 
 
 class Burial:
     def __init__(
-        self, reader: RequestReader, clock: Callable[[], datetime], settings: SchedulerSettings
+        self,
+        reader: RequestReader,
+        store: SchedulerStore,
+        clock: Callable[[], datetime],
+        settings: SchedulerSettings,
     ) -> None:
         self._reader = reader
+        self._store = store
         self._clock = clock
         self._settings = settings
 
@@ -37,8 +43,7 @@ class Burial:
         """
         said: list[Said] = []
         now = self._clock()
-        for ask in asks:
-            read = self._reader.read(ask, now)
+        for ask, read in zip(asks, await read_requests(self._reader, self._store, asks, now), strict=True):
             if not isinstance(read, ValidRequest):
                 # Rejected when it came; but an earlier try may have claimed for a request that is too old now.
                 if read.field == SENT_AT:

@@ -42,7 +42,7 @@ class Deciders:
         self.builder = Builder(
             store, self.claimer, self.reader, clock, settings, begin_waits=known.waiting.wrote
         )
-        self.burial = Burial(self.reader, clock, settings)
+        self.burial = Burial(self.reader, store, clock, settings)
         self.membership = AggregateMembership(picture, ask_all, known.replica.catch_up)
         self.aggregates = AggregateOrders(
             store,

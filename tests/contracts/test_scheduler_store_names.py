@@ -12,6 +12,7 @@ from msgspec import structs
 from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.applications import KnownApplication
+from bus.messages.build import Flavor
 from bus.messages.hosts import NODE, HostState
 from bus.messages.overview import InstanceCount
 from bus.messages.placement import GroupPolicy, ServerGroup
@@ -19,6 +20,7 @@ from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import DELETED
 from scheduler_worker.store import (
+    FlavorQuery,
     GroupQuery,
     HostQuery,
     KnownCell,
@@ -294,3 +296,21 @@ async def test_a_deleted_group_is_found_no_more_and_its_id_stays_taken_until_it_
     await store.prune(NOON + timedelta(seconds=1), 10)
     async with store.transaction() as transaction:
         assert await transaction.create_group(group) == group
+
+
+async def test_a_flavor_is_created_once_found_by_name_and_in_pages_and_deleted(store: SchedulerStore) -> None:
+    flavors = [Flavor(name=name, vcpus=1, extra_specs={"a": "b"}) for name in ("B", "a", "a-b", "ab", "ä")]
+    async with store.transaction() as transaction:
+        for flavor in reversed(flavors):
+            assert await transaction.create_flavor(flavor) == flavor
+    async with store.transaction() as transaction:
+        assert await transaction.create_flavor(structs.replace(flavors[0], vcpus=2)) == flavors[0]
+
+    assert list(await store.flavors(FlavorQuery())) == flavors
+    assert list(await store.flavors(FlavorQuery(after="a", limit=2))) == flavors[2:4]
+    assert list(await store.flavors(FlavorQuery(names=("ab", "none", "B")))) == [flavors[0], flavors[3]]
+
+    async with store.transaction() as transaction:
+        assert await transaction.delete_flavor("a") == flavors[1]
+        assert await transaction.delete_flavor("a") is None
+    assert list(await store.flavors(FlavorQuery(names=("a",)))) == []

@@ -18,7 +18,7 @@ from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
-from bus.messages.build import InstanceId, RequestId
+from bus.messages.build import Flavor, InstanceId, RequestId
 from bus.messages.hosts import HostState, host_in_cell
 from bus.messages.moves import Change
 from bus.messages.overview import InstanceCount
@@ -36,6 +36,7 @@ from scheduler_worker.core.instances.rows import (
 from scheduler_worker.store import (
     Acceptance,
     ChangeQuery,
+    FlavorQuery,
     GroupQuery,
     HostQuery,
     InstanceQuery,
@@ -98,6 +99,7 @@ class _Rows:
         self.aggregates: dict[AggregateId, KeptAggregate] = dict(before.aggregates) if before else {}
         # Each group, and when it was deleted.
         self.groups: dict[GroupId, tuple[KnownGroup, datetime | None]] = dict(before.groups) if before else {}
+        self.flavors: dict[str, Flavor] = dict(before.flavors) if before else {}
         self.changes: dict[tuple[InstanceId, int], Change] = dict(before.changes) if before else {}
         self.notes: dict[int, _Note] = dict(before.notes) if before else {}
         # Shared by all copies: a number is never used again.
@@ -249,6 +251,12 @@ class MemorySchedulerTransaction:
             return None
         self._rows.groups[group] = known, at
         return known
+
+    async def create_flavor(self, flavor: Flavor) -> Flavor:
+        return self._rows.flavors.setdefault(flavor.name, flavor)
+
+    async def delete_flavor(self, name: str) -> Flavor | None:
+        return self._rows.flavors.pop(name, None)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         return [self._note(rows) for rows in groups]
@@ -454,6 +462,12 @@ class MemorySchedulerStore:
                 and id_.hex.startswith(query.id_prefix)
             ]
             return sorted(found, key=lambda each: each.definition.id.int)[: query.limit]
+
+    async def flavors(self, query: FlavorQuery) -> Sequence[Flavor]:
+        async with self._lock:
+            stored = self._rows.flavors
+            names = sorted(stored if query.names is None else {*query.names} & stored.keys())
+            return [stored[name] for name in names if name > query.after][: query.limit]
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._lock:

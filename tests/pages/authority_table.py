@@ -55,6 +55,8 @@ BY_NAME = (
         "books.*",
         "instance.mend",
         "quota.set",
+        "flavor.create",
+        "flavor.delete",
         "application.*",
         "aggregate.*",
         "host.set",

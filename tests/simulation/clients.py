@@ -43,6 +43,7 @@ from bus.messages.build import (
     Wait,
 )
 from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
+from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from bus.messages.hosts import AskHosts, HostSet, SetHost
 from bus.messages.placement import ServerGroup
@@ -332,6 +333,9 @@ class Operator:
         await until_s(planned.at_s)
         self._findings.log("operator", "{}", planned)
         await self._ask(station, SetQuota(project=PROJECT, limits=planned.limits), WriteAnswered)
+        await self._ask(station, CreateFlavor(flavor=Flavor(name="f", vcpus=1)), FlavorsFound)
+        await self._ask(station, AskFlavors(), FlavorsFound)
+        await self._ask(station, DeleteFlavor(name="f"), FlavorsFound)
         await self._ask(station, AskQuotas(project=PROJECT), QuotasFound)
         request = BuildInstance(flavor=Flavor(vcpus=1, ram_mb=1, root_gb=1), project=PROJECT)
         await self._ask(station, AskPlan(request=request), PlanFound)

@@ -9,7 +9,7 @@ from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
-from bus.messages.build import InstanceId
+from bus.messages.build import Flavor, InstanceId
 from bus.messages.hosts import HostState
 from bus.messages.moves import Change
 from bus.messages.overview import InstanceCount
@@ -20,6 +20,7 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     ChangeQuery,
+    FlavorQuery,
     GroupQuery,
     HostQuery,
     InstanceQuery,
@@ -118,6 +119,9 @@ class FaultySchedulerStore:
         # The transactions inside reach the database.
         async with self._store.ordering_aggregates():
             yield
+
+    async def flavors(self, query: FlavorQuery) -> Sequence[Flavor]:
+        return await self._store.flavors(query)
 
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
         return await self._store.groups(query)
@@ -219,6 +223,12 @@ class RequestsTransaction:
 
     async def forget_aggregate(self, aggregate: AggregateId) -> None:
         await self._inner.forget_aggregate(aggregate)
+
+    async def create_flavor(self, flavor: Flavor) -> Flavor:
+        return await self._inner.create_flavor(flavor)
+
+    async def delete_flavor(self, name: str) -> Flavor | None:
+        return await self._inner.delete_flavor(name)
 
     async def create_group(self, group: KnownGroup) -> KnownGroup | None:
         return await self._inner.create_group(group)

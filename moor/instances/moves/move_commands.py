@@ -188,7 +188,7 @@ def resize(
             raise typer.BadParameter(
                 f"--unset is {unset[0]!r}, but --flavor names a whole flavor: --unset removes from the one that the instance has"
             )
-        size: dict[str, Any] = {"flavor": flavor.read(following.settings)}
+        size: dict[str, Any] = {"flavor": flavor.read(following.settings, project=move.project)}
     else:
         size = {"change": flavor.change(unset or ())}
         if size["change"] == FlavorChange():

@@ -8,9 +8,21 @@ CELL_EVENT = {
 }
 
 REQUESTS: dict[str, dict[str, str]] = {
+    "CreateFlavor": {"flavor": "the flavor, with its name"},
+    "DeleteFlavor": {"name": "the flavor's name"},
+    "AskFlavors": {
+        "project": "the asker's project; empty for operators and admins",
+        "name": "only the flavor of this name; empty: a page of all",
+        "after": "the page behind this name",
+        "limit": "how many at most",
+    },
+    "FlavorsFound": {
+        "flavors": "the flavors, in the order of their names",
+        "next": "where the next page begins; empty on the last one",
+    },
     "BuildInstance": {
         "request_id": "a uuid of your choice; the same id with the same content is the same request. Required",
-        "flavor": "the sizes and requirements of each instance. Required",
+        "flavor": "the sizes and requirements of each instance. Required, unless `flavor_names` is given",
         "count": "how many equal instances, 1 to 1000",
         "all_or_nothing": "true: if not all instances can be placed, in one transaction, none is; the `reason` of each says how many would fit",
         "instance_ids": "ids of your choice, one per instance. Left out: derived from `request_id`",
@@ -28,6 +40,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "deadline_s": "seconds until an unfinished build ends in error; 1 to 86400. Left out: 600, or 7200 if the instance may "
         "get a bare-metal node. With `wait` they begin when a host is chosen",
         "wait": "wait while no host has room. Left out: the instance ends in error at once",
+        "flavor_names": "names of stored flavors (`flavor.create`), the best first, in place of `flavor` and `alternatives`",
         "alternatives": "further flavors that will do, the best first; with `flavor` at most 8. See [scheduling.md](scheduling.md#alternatives)",
         "image": "the image that the instance is built from, or that is written onto its node",
         "config_drive": "for bare metal: a URL; or the base64 of a gzipped ISO image; or a JSON object with `meta_data` and "

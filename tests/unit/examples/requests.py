@@ -29,6 +29,7 @@ from bus.messages.build import (
     Wait,
     Waiting,
 )
+from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from bus.messages.moves import (
     AskHistory,
     AskMoves,
@@ -69,6 +70,7 @@ REQUESTS: tuple[Message, ...] = (
         different_host=(CONSUMER,),
         same_host=(CONSUMER,),
         deadline_s=300,
+        flavor_names=("small", "tiny"),
         image=IMAGE,
         config_drive="http://drives/web",
         ports=("port-1",),
@@ -93,6 +95,10 @@ REQUESTS: tuple[Message, ...] = (
         wait=Wait(for_s=3600, priority=7),
         alternatives=(structs.replace(FLAVOR, name="smaller", vcpus=1),),
     ),
+    CreateFlavor(flavor=FLAVOR),
+    DeleteFlavor(name="small"),
+    AskFlavors(project="p", name="small", after="large", limit=100),
+    FlavorsFound(flavors=(FLAVOR,), next="small"),
     BuildRejected(
         request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"
     ),

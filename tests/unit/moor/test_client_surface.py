@@ -36,7 +36,15 @@ def test_the_client_is_imported_without_what_it_does_not_need() -> None:
 
 
 def test_a_boot_has_every_field_of_a_build_request() -> None:
-    assert {*BuildFields.__annotations__, "flavor"} == set(BuildInstance.__struct_fields__)
+    # What the first argument says, by itself or by a name.
+    own = {"flavor", "flavor_names"}
+    assert {*BuildFields.__annotations__} | own == set(BuildInstance.__struct_fields__)
+
+
+def test_a_flavor_is_given_by_itself_or_by_names() -> None:
+    assert build_of(Flavor(vcpus=1), "", {}).flavor == Flavor(vcpus=1)
+    assert build_of("gold", "", {}) == BuildInstance(flavor_names=("gold",))
+    assert build_of(["gold", "silver"], "", {}) == BuildInstance(flavor_names=("gold", "silver"))
 
 
 def test_the_moves_have_every_field_of_an_order_to_move() -> None:

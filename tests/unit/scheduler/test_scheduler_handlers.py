@@ -27,6 +27,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cells import AskCells
+from bus.messages.flavors import AskFlavors
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostChanged, HostFacts, HostsFound, HostsReported, HostState, SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
@@ -113,7 +114,7 @@ class Worker:
         settings = SchedulerSettings()
         reader = RequestReader(STANDARD, settings.horizon, standard_plugins())
         builder = Builder(self.store, NoClaims(), reader, lambda: NOON, settings, begin_waits=list)  # type: ignore[arg-type]
-        self.burial = Burial(reader, lambda: NOON, settings)
+        self.burial = Burial(reader, self.store, lambda: NOON, settings)
         publisher = Station(MemoryBroker().as_user(), "s").publisher
         self.applications = Applications(self.store, publisher, 5.0, lambda: NOON)
         membership = AggregateMembership(self.picture, asks_nothing, finds_nothing)
@@ -440,6 +441,7 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     handlers = worker.questions
     assert handlers.keys() == {
         *(AskInstances, AskHistory, AskMoves, AskHosts, AskGroups, AskApplications, AskAggregates),
+        AskFlavors,
         *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, AskCells, Unreadable),
     }
     handler = handlers[Unreadable]

@@ -1,0 +1,102 @@
+"""`moor flavor`: flavors that are stored under names, for all."""
+
+from typing import Annotated
+
+import typer
+from msgspec import structs
+from rich.markup import escape
+
+from bus.messages.build import Flavor
+from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from moor.asking import answer_of, ask_bus
+from moor.instances.request_options import FlavorOptions
+from moor.message_commands import command_that_sends
+from moor.option_structs import with_options
+from moor.options import AsJson, BusUrl, command_settings, out
+from moor.showing import grid_of, print_one
+from moor.tables import Columns
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Flavors that are stored under names: `moor boot --flavor NAME`.",
+)
+
+MISSING = "there is no flavor {name!r}, so nothing was done; `moor flavor list` shows all flavors"
+
+
+def _print(flavor: Flavor) -> None:
+    sizes = [name for name in Flavor.__struct_fields__ if name not in ("name", "extra_specs")]
+    out.print(
+        grid_of(
+            ("flavor", escape(flavor.name)),
+            *((name, str(amount)) for name in sizes if (amount := getattr(flavor, name))),
+            *((escape(key), escape(value)) for key, value in sorted(flavor.extra_specs.items())),
+        )
+    )
+
+
+FLAVORS = Columns[Flavor](
+    {
+        "name": lambda each: each.name,
+        "vcpus": lambda each: str(each.vcpus),
+        "ram": lambda each: str(each.ram_mb),
+        "disk": lambda each: str(each.root_gb),
+        "extra specs": lambda each: ", ".join(
+            f"{key}={value}" for key, value in sorted(each.extra_specs.items())
+        ),
+    },
+    prose=("extra specs",),
+)
+
+
+@app.command("create")
+@with_options
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    bus: BusUrl = "",
+    *,
+    flavor: FlavorOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Store a flavor under a name. --flavor takes the values of another one. Repeating the command is harmless."""
+    written = structs.replace(flavor.read(command_settings(bus=bus)), name=name)
+    found = ask_bus(bus, lambda asking: answer_of(asking, CreateFlavor(flavor=written), FlavorsFound))
+    print_one(found.flavors[0], _print, as_json=as_json)
+
+
+app.command("list")(
+    command_that_sends(
+        AskFlavors,
+        fixed=("name",),
+        words="List all stored flavors.",
+        answer=FlavorsFound,
+        items=lambda found: found.flavors,
+        show=FLAVORS,
+        nothing="no flavors are stored",
+    )
+)
+app.command("show")(
+    command_that_sends(
+        AskFlavors,
+        arguments={"name": "NAME"},
+        words="Show one stored flavor.",
+        answer=FlavorsFound,
+        items=lambda found: found.flavors,
+        is_about_one=True,
+        missing=MISSING,
+        show=_print,
+    )
+)
+app.command("delete")(
+    command_that_sends(
+        DeleteFlavor,
+        arguments={"name": "NAME"},
+        answer=FlavorsFound,
+        items=lambda found: found.flavors,
+        is_about_one=True,
+        missing=MISSING,
+        show=lambda flavor: out.print(f"flavor {escape(flavor.name)} is deleted"),
+        operates=True,
+    )
+)
