@@ -172,8 +172,8 @@ CODEC = Codec()
 
 
 class FewTypesCodec(Codec):
-    """Decodes the same as `CODEC`, for a program that gets few types of messages: it makes a decoder for each type that comes,
-    where that of all types would take longer than the program's work. It reads each message twice.
+    """Decodes the same as `CODEC`, for a short program that gets few types of messages. It makes a decoder only for the types
+    that come: one for all types takes longer than such a program's work. It reads each message twice.
     """
 
     def __init__(self) -> None:

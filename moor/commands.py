@@ -75,7 +75,7 @@ class Commands(TyperGroup):
         return [*COMMANDS]
 
     def get_command(self, _ctx: Any, name: str) -> Any:
-        """What the list of commands needs: the name, the panel and the help."""
+        """The name, the panel and the help of a command, as the list of commands shows them."""
         if name not in COMMANDS:
             return None
         if name not in HELPS:

@@ -1,4 +1,4 @@
-"""What the shell offers when a person presses the tab key: the names and ids that are on the bus now.
+"""Completes a command line in the shell, by the names and ids that are on the bus now.
 
 A shell waits for it, so the bus gets a short time; if none answers, nothing is offered, and nothing is said.
 Every command imports this module, so it imports what a completion needs only when there is one.

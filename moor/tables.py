@@ -95,7 +95,7 @@ class Rows(Struct, Generic[T], frozen=True):
         return self._room(columns, max_width) >= sum(min(width, PROSE_WIDTH) for width in prose)
 
     def _room(self, columns: Headed, max_width: int) -> int:
-        """What the columns that are not prose leave of this width."""
+        """The part of this width that remains for prose."""
         whole = sum(_width(cells) for name, cells in columns if name not in self.columns.prose)
         return max_width - whole - GAP * (len(columns) - 1)
 

@@ -63,7 +63,7 @@ MOVES = Columns[Change](
         "how it ended": how_it_ended,
     },
     prose=("how it ended",),
-    # Of a move that is over, the instance may be deleted.
+    # The instance of a move that is over may be deleted.
     ids={"instance": lambda each: not each.outcome},
 )
 _about_an_instance = partial(

@@ -31,7 +31,7 @@ async def test_a_person_works_with_names_from_boot_to_delete(home: Path) -> None
         # The beginning of an id differs from those of the others made at the same time only behind the time.
         short = next(web["id"][:end] for end in range(4, 37) if not request.startswith(web["id"][:end]))
         assert [each["id"] for each in await moor_json("show", short, **environment)] == [web["id"]]
-        # The same of a request: its instances' ids differ from it behind 12 digits.
+        # A request's id differs from those of its instances behind 12 digits.
         shown = await moor_json("show", request[:15], **environment)
         assert {each["id"] for each in shown} == {each["id"] for each in many}
         assert [each["id"] for each in await moor_json("list", "--name", "db-2", **environment)] == [
