@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from bus.measuring import Readings
 from bus.message import CellName
 from bus.messages.books import AskCellBooks
 from bus.messages.build import InstanceId
@@ -27,6 +28,7 @@ from bus.workers.handling import Bury, Handlers, OutboxKey, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, Decision, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import ConductorRules, DrawId, Instance
+from cell_conductor.metrics import BootTimes
 from cell_conductor.store import ConductorTransaction
 
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
@@ -43,13 +45,21 @@ class Decider:
         self.clock = clock
         self.hosts: HostStates = ALL_UP
         self._draw = draw
+        self._times = BootTimes(rules.cell)
+
+    @property
+    def readings(self) -> Readings:
+        return self._times.readings
 
     async def decide(
         self, tx: ConductorTransaction, rows: Mapping[InstanceId, Instance], inputs: Sequence[Input]
     ) -> tuple[Decision, OutboxKey | None]:
         """The decision on these inputs, which the transaction saves; and the key of its note of messages, if it has any."""
-        decision = decide(rows, inputs, self.clock(), self.rules, self.hosts, draw=self._draw)
-        return decision, await tx.save(decision.rows, decision.forgotten, decision.kept)
+        now = self.clock()
+        decision = decide(rows, inputs, now, self.rules, self.hosts, draw=self._draw)
+        note = await tx.save(decision.rows, decision.forgotten, decision.kept)
+        self._times.note(rows, decision.rows, now)
+        return decision, note
 
 
 def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> Handlers:

@@ -131,6 +131,13 @@ class WaitingInstance(Struct, frozen=True):
     build: bytes
 
 
+class WaitingCount(Struct, frozen=True):
+    """How many instances and moves wait for room, and since when the oldest of them has."""
+
+    count: int
+    oldest: datetime | None
+
+
 class KnownCell(Struct, frozen=True):
     """A cell, and when a conductor of it that can work was last heard."""
 
@@ -233,6 +240,9 @@ class SchedulerTransaction(Protocol):
         A lease that ends far later than `until` was written by a worker with a wrong clock, and is taken over.
         """
 
+    async def lease_counting(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        """Take the lease to count the cloud for the metrics, in the same way."""
+
     async def release_waking(self, holder: UUID) -> None:
         """End the lease to try waiting instances, if `holder` has it."""
 
@@ -311,6 +321,16 @@ class SchedulerStore(Protocol):
 
     async def cell_counts(self) -> Sequence[CellCounts]:
         """The counts of each cell that has instances which are not deleted. Reads all rows."""
+
+    async def instance_counts(self) -> Sequence[tuple[str, str, int]]:
+        """How many instances are in each state and cell, without deleted ones: (state, cell, count), in this order. Reads
+        all rows.
+        """
+
+    async def waiting_count(self) -> WaitingCount: ...
+
+    async def moves_under_way(self) -> Sequence[tuple[str, int]]:
+        """How many moves and rebuilds of each kind have begun and not ended, in the order of the kinds."""
 
     async def applications(self) -> Sequence[KnownApplication]:
         """All applications, in the order of their names."""

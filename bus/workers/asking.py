@@ -24,10 +24,12 @@ from bus.broker import Refusal
 from bus.codec import Codec, known_messages
 from bus.configuration.settings import BusSettings
 from bus.errors import Unavailable
-from bus.message import Envelope, Message
+from bus.measuring import Histogram, Readings
+from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.parts import Supervised
 from bus.topology import Objects, answers_queue
+from bus.workers import metrics
 from bus.workers.authority import judge_answer
 from bus.workers.link import Link, pauses_of
 from bus.workers.publisher import Outgoing, Publisher
@@ -85,6 +87,8 @@ class Asker:
         # people must not wait that long.
         self.on_refusal: Callable[[Refusal], None] | None = None
         self.asked_again = 0
+        self._took = Histogram(metrics.ASKED)
+        self.readings: Readings = (self._took,)
         self.taking_answers = Supervised(
             "answers", self._take_answers, is_needed=True, pauses=pauses_of(settings), chance=chance
         )
@@ -122,9 +126,12 @@ class Asker:
         by_id = {f"{self._secret}-{next(self._ids)}": question for question in questions}
         batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future())
         self._asked |= dict.fromkeys(by_id, batch)
+        clock_s = asyncio.get_running_loop().time
+        began_s = clock_s()
         try:
             async with asyncio.timeout(self._settings.answer_timeout_ms / 1000):
                 await self._until_answered(batch)
+            self._took.observe(clock_s() - began_s, labels=(type_of(questions[0]),))
         except TimeoutError:
             raise NoAnswer(
                 f"{len(by_id) - len(batch.answers)} of {len(by_id)} questions unanswered after "

@@ -13,10 +13,12 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
+from bus.clock import now
 from bus.codec import Codec
 from bus.configuration.settings import BusSettings
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
@@ -99,6 +101,7 @@ class Worker(Generic[Tx]):
         sweeps: bool = True,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
+        clock: Callable[[], datetime] = now,
     ) -> None:
         self._handlers = handlers
         self._store = store
@@ -109,8 +112,16 @@ class Worker(Generic[Tx]):
         self._outbox = outbox
         self._chance = chance
         self.intake = Intake(
-            queue, link=link, publisher=publisher, settings=settings, codec=codec, name=name, chance=chance
+            queue,
+            link=link,
+            publisher=publisher,
+            settings=settings,
+            codec=codec,
+            name=name,
+            chance=chance,
+            clock=clock,
         )
+        self.readings = self.intake.readings
         # Confirmed, but still on their rows: cleared with the next batch's transaction.
         self._confirmed: list[OutboxKey] = []
         self._unsaid: set[asyncio.Task[None]] = set()

@@ -16,6 +16,7 @@ import tenacity
 from msgspec import structs
 
 from bus.errors import Transient, WrongAnswer
+from bus.measuring import Readings
 from bus.message import Message, ProviderId
 from bus.messages.build import Flavor, NoValidHost
 from bus.messages.cell import ALTERNATES_MAX, Choice
@@ -34,7 +35,6 @@ from bus.messages.placement import (
     Superseded,
     TooOld,
 )
-from bus.parts import Counts
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
@@ -51,6 +51,7 @@ from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outc
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.metrics import CLAIMS
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 
@@ -103,10 +104,13 @@ class Claimer:
         )
 
     @property
-    def counts(self) -> tuple[Counts, ...]:
-        """For the metrics: claims by verdict. Every refusal is a conflict: the picture was outdated."""
-        by_verdict = {str(kind.__struct_config__.tag): count for kind, count in self._verdicts.items()}
-        return (Counts("moor_claims", "Claims that placement answered.", "verdict", by_verdict),)
+    def readings(self) -> Readings:
+        """Claims by verdict. Every refusal is a conflict: the picture was outdated."""
+        return (
+            CLAIMS.numbers(
+                {(str(kind.__struct_config__.tag),): count for kind, count in self._verdicts.items()}
+            ),
+        )
 
     def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
         self._verdicts.update(verdicts)

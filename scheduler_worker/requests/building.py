@@ -43,6 +43,7 @@ from scheduler_worker.requests.answering import (
 )
 from scheduler_worker.requests.instance_ids import instance_ids_of
 from scheduler_worker.requests.named_by_requests import with_groups, with_neighbours
+from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
@@ -72,9 +73,11 @@ class Builder:
         settings: SchedulerSettings,
         *,
         begin_waits: Callable[[Sequence[InstanceRow]], None],
+        outcomes: RequestOutcomes,
     ) -> None:
         """`begin_waits` is called after a commit, with the rows of instances that begin to wait for room."""
         self._begin_waits = begin_waits
+        self._outcomes = outcomes
         self._store = store
         self._claimer = claimer
         self._reader = reader
@@ -107,6 +110,9 @@ class Builder:
         await self._decide(builds, transaction)
         await self._place_waiting(builds, transaction)
         await transaction.note(row for build in builds if not build.rejection for row in build.rows)
+        self._outcomes.count(
+            invalid=len(asks) - len(valid), builds=[build.rejection is None for build in builds]
+        )
         for build in builds:
             said += await self._release(build, transaction)
             for each in build.requests:
@@ -153,6 +159,8 @@ class Builder:
             others = await (await transaction.begun()).decide([row for _, _, row in decided])
             for build, at, row in decided:
                 build.rows[at] = others.get(row.id, row)
+                if row.told.no_valid_host is not None and row.id not in others:
+                    self._outcomes.no_host(row.told.no_valid_host)
             begun = [row for _, _, row in decided if row.kept is not None and row.id not in others]
             if begun:
                 transaction.when_committed(lambda: self._begin_waits(begun))

@@ -26,6 +26,7 @@ from scheduler_worker.requests.locked_rows import follow_several
 from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound
 from scheduler_worker.requests.move_verdicts import after_order, room_for_moves, why_none_named
+from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
@@ -43,6 +44,7 @@ class Mover:
         know_hosts: Callable[[], Awaitable[None]],
         waiting: WaitingSpecs,
         unclaimed: UnclaimedShares,
+        outcomes: RequestOutcomes,
     ) -> None:
         self._needs = needs
         self._hosts = hosts
@@ -52,6 +54,7 @@ class Mover:
         self._know_hosts = know_hosts
         self._waiting = waiting
         self._unclaimed = unclaimed
+        self._outcomes = outcomes
 
     def handlers(self) -> Handlers:
         return {MoveInstance: self._on_moves}
@@ -122,6 +125,7 @@ class Mover:
         )
         if isinstance(verdict, NoValidHost):
             assert row is not None, "a row that is not there is refused"
+            self._outcomes.no_host(verdict)
             verdict = self._without_host(row, order, verdict, kept, unit.together)
         if not isinstance(verdict, BuildRejected) and verdict is not row:
             refusal = None if room is None or verdict.move_waits else room.take(verdict, order)

@@ -12,7 +12,7 @@ same number of statements.
     aggregates.py       rows of aggregates
     groups.py           rows of server groups
     history.py          what was ordered for instances
-    waiting.py          the list of what waits, and the lease to try it
+    waiting.py          the list of what waits, and the leases of workers
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from scheduler_worker.store_sql.aggregates import (
     save_aggregate,
 )
 from scheduler_worker.store_sql.applications import find_applications, set_application
-from scheduler_worker.store_sql.cells import count_by_cell, find_cells, save_cells
+from scheduler_worker.store_sql.cells import count_by_cell, count_by_state, find_cells, save_cells
 from scheduler_worker.store_sql.conflicts import judge_conflicts
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
-from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
+from scheduler_worker.store_sql.history import count_moves, find_changes, lock_moves, write_changes
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.rows import (
     ADD,
@@ -83,7 +83,8 @@ class SqlSchedulerTransaction:
             return [Known(request.rows) for request in requests]
         return await judge_conflicts(self._transaction, requests)
 
-    lease_waking = runs(waiting.lease_waking)
+    lease_waking = runs(waiting.lease)
+    lease_counting = runs(partial(waiting.lease, number=waiting.COUNTING))
     release_waking = runs(waiting.release_waking)
     next_waiting = runs(waiting.next_waiting)
 
@@ -180,6 +181,9 @@ class SqlSchedulerStore:
     changes = reads(find_changes)
     cells = reads(find_cells)
     cell_counts = reads(count_by_cell)
+    instance_counts = reads(count_by_state)
+    waiting_count = reads(waiting.count_waiting)
+    moves_under_way = reads(count_moves)
     applications = reads(find_applications)
     aggregates = reads(find_aggregates)
 

@@ -36,3 +36,15 @@ def count_by_cell(connection: Connection) -> list[CellCounts]:
     query = query.where(instances.c.state != DELETED, instances.c.cell != "").group_by(instances.c.cell)
     found = [CellCounts(cell, int(count), int(waits)) for cell, count, waits in connection.execute(query)]
     return sorted(found, key=lambda each: each.cell)
+
+
+def count_by_state(connection: Connection) -> list[tuple[str, str, int]]:
+    # It reads all rows. An index by state would cost each boot more than this costs: a row whose indexed columns stay as
+    # they are is written without its indexes when it becomes active (tables.py).
+    query = (
+        sa.select(instances.c.state, instances.c.cell, sa.func.count())
+        .where(instances.c.state != DELETED)
+        .group_by(instances.c.state, instances.c.cell)
+        .order_by(instances.c.state, instances.c.cell)
+    )
+    return [(state, cell, int(count)) for state, cell, count in connection.execute(query)]

@@ -75,6 +75,12 @@ def lock_moves(connection: Connection) -> list[Change]:
     return [_change(row) for row in connection.execute(going)]
 
 
+def count_moves(connection: Connection) -> list[tuple[str, int]]:
+    goes_on = (table.c.ended_at.is_(None), table.c.what != "delete", table.c.outcome != WAITS)
+    query = sa.select(table.c.what, sa.func.count()).where(*goes_on).group_by(table.c.what)
+    return [(what, int(count)) for what, count in connection.execute(query.order_by(table.c.what))]
+
+
 def _values(change: Change) -> dict[str, Any]:
     return {**structs.asdict(change), "size": None if change.size is None else _encode(change.size)}
 

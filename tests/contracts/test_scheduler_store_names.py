@@ -97,6 +97,7 @@ async def test_the_instances_of_each_cell_are_counted_and_those_that_it_has_not_
     await save(store, gone)
 
     assert await store.cell_counts() == [CellCounts("c1", instances=2, waiting=1)]
+    assert await store.instance_counts() == [("accepted", "", 1), ("active", "c1", 1), ("deleting", "c1", 1)]
 
 
 async def test_orders_about_an_application_count_by_when_they_were_sent(store: SchedulerStore) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from placement_worker.api.openapi_document import openapi
-from tests.pages import authority_table, bus_reference, moves_page, settings_page
+from tests.pages import authority_table, bus_reference, metrics_page, moves_page, settings_page
 from tests.pages.placement_openapi import every_route
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -15,6 +15,7 @@ def main() -> None:
     _replace("bus", authority_table.BEGIN, authority_table.END, authority_table.section())
     _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
+    (DOCS / "metrics.md").write_text(metrics_page.page())
     for name, document in (
         ("asyncapi", bus_reference.asyncapi()),
         ("placement-openapi", openapi(every_route())),

@@ -30,6 +30,7 @@ from scheduler_worker.store import (
     OutboxNote,
     SchedulerStore,
     SchedulerTransaction,
+    WaitingCount,
     WaitingInstance,
 )
 from tests.simulation.faults import CURSED, CURSED_IDS
@@ -101,6 +102,18 @@ class FaultySchedulerStore:
     async def cell_counts(self) -> Sequence[CellCounts]:
         await reach_database(self._process)
         return await self._store.cell_counts()
+
+    async def instance_counts(self) -> Sequence[tuple[str, str, int]]:
+        await reach_database(self._process)
+        return await self._store.instance_counts()
+
+    async def waiting_count(self) -> WaitingCount:
+        await reach_database(self._process)
+        return await self._store.waiting_count()
+
+    async def moves_under_way(self) -> Sequence[tuple[str, int]]:
+        await reach_database(self._process)
+        return await self._store.moves_under_way()
 
     async def applications(self) -> Sequence[KnownApplication]:
         return await self._store.applications()
@@ -223,6 +236,9 @@ class RequestsTransaction:
 
     async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
         return await self._inner.lease_waking(holder, now, until)
+
+    async def lease_counting(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        return await self._inner.lease_counting(holder, now, until)
 
     async def release_waking(self, holder: UUID) -> None:
         await self._inner.release_waking(holder)
