@@ -38,6 +38,9 @@ ATTEMPTS_FAILED = Metric(
 METRICS = (BOOT, HOST_BUILD, INSTANCES_ENDED, ATTEMPTS_FAILED)
 
 
+_ENDS = ("active", "error")
+
+
 class BootTimes:
     """Counts how boots of a cell end, and how long they took. If a batch is decided anew after its transaction failed,
     it counts twice.
@@ -47,8 +50,9 @@ class BootTimes:
         self._labels = (cell,)
         self._whole = Histogram(BOOT)
         self._on_host = Histogram(HOST_BUILD)
-        self._outcomes = Counter[str]()
-        self._failed = Counter[str]()
+        # Prometheus sees no growth of a counter that was not there before.
+        self._outcomes = Counter(dict.fromkeys(_ENDS, 0))
+        self._failed = Counter({"host": 0, "refused": 0})
 
     @property
     def readings(self) -> Readings:
@@ -83,6 +87,3 @@ class BootTimes:
             self._whole.observe((decided_at - row.order.issued_at).total_seconds(), labels=self._labels)
             if known is not None and known.state == "building" and known.changed_at is not None:
                 self._on_host.observe((decided_at - known.changed_at).total_seconds(), labels=self._labels)
-
-
-_ENDS = ("active", "error")

@@ -41,6 +41,8 @@ QUIET_S = 24 * 3600.0
 WATCHED_PERIODS = 5
 # The lease lasts so many periods: one count may come late.
 LEASE_PERIODS = 2
+# The pause after a count is at least so many times as long as the count took.
+PAUSE_TIMES = 100
 DEPTH_S_MAX = 2.0
 # The broker of the API level, as a label.
 API = "api"
@@ -67,7 +69,8 @@ class CloudCounter(Periodic):
         self._hosts = hosts
         self._cells = cells
         self._stations = stations
-        self._period_s = every_s
+        self._count_every_s = every_s
+        self._took_s = 0.0
         self._clock = clock
         self._name = uuid4()
         self._watched_until_s = 0.0
@@ -91,6 +94,10 @@ class CloudCounter(Periodic):
         waits_s = 0.0 if oldest is None else max((now - oldest).total_seconds(), 0.0)
         return (*self._counted, WAITING_OLDEST.numbers({(): waits_s}))
 
+    @property
+    def _period_s(self) -> float:
+        return max(self._count_every_s, PAUSE_TIMES * self._took_s)
+
     def _rest_s(self) -> float:
         return self._period_s if self._is_watched() else QUIET_S
 
@@ -107,7 +114,9 @@ class CloudCounter(Periodic):
         if other_holds_until is not None:
             self._holds_until = None
             return
+        began_s = asyncio.get_running_loop().time()
         self._counted = await self._count()
+        self._took_s = asyncio.get_running_loop().time() - began_s
         self._holds_until = until
 
     async def _count(self) -> Sequence[Numbers]:

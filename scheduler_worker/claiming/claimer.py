@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import get_args
 
 import tenacity
 from msgspec import structs
@@ -88,7 +89,7 @@ class Claimer:
         # Among hosts equally good, each worker prefers others.
         self._salt = chance.getrandbits(32)
         # Placement's answers so far, by the verdict's type.
-        self._verdicts: Counter[type[ClaimVerdict]] = Counter()
+        self._verdicts: Counter[type[ClaimVerdict]] = Counter(dict.fromkeys(get_args(ClaimVerdict), 0))
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
         # How often claims were answered so far.

@@ -11,9 +11,10 @@ NO_HOST_AT_ALL = "(none)"
 
 
 class RequestOutcomes:
-    def __init__(self) -> None:
-        self._requests = Counter[str]()
-        self._last_filters = Counter[str]()
+    def __init__(self, filters: Sequence[str] = ()) -> None:
+        """`filters` are those that may remove hosts: Prometheus sees no growth of a counter that was not there before."""
+        self._requests = Counter({"accepted": 0, "rejected": 0})
+        self._last_filters = Counter(dict.fromkeys((*filters, NO_HOST_AT_ALL), 0))
 
     @property
     def readings(self) -> Readings:

@@ -40,7 +40,7 @@ class Deciders:
             chance=chance,
             clock=clock,
         )
-        self.outcomes = RequestOutcomes()
+        self.outcomes = RequestOutcomes([each.name for each in plugins.filters])
         self.builder = Builder(
             store,
             self.claimer,

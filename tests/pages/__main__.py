@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 from placement_worker.api.openapi_document import openapi
-from tests.pages import authority_table, bus_reference, metrics_page, moves_page, settings_page
+from tests.pages import authority_table, bus_reference, dashboard, metrics_page, moves_page, settings_page
 from tests.pages.placement_openapi import every_route
 
-DOCS = Path(__file__).parents[2] / "docs"
+TOP = Path(__file__).parents[2]
+DOCS = TOP / "docs"
+DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 
 
 def main() -> None:
@@ -16,6 +18,7 @@ def main() -> None:
     _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
     (DOCS / "metrics.md").write_text(metrics_page.page())
+    DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")
     for name, document in (
         ("asyncapi", bus_reference.asyncapi()),
         ("placement-openapi", openapi(every_route())),

@@ -21,16 +21,18 @@ for each metric; the others are counted together, as `(others)`.
 A duration is a histogram with the buckets {", ".join(f"{limit:g}" for limit in BUCKETS_S)} s, so Prometheus has
 `NAME_bucket`, `NAME_sum` and `NAME_count`. A counter ends in `_total`. Durations between machines compare their clocks: keep these in step.
 
-Watching costs little: what is counted in a worker is read when the page is asked for, and messages of one parcel are measured by the first of them.
+Watching costs little. What a worker counts is read when the page is asked for, and the messages of a parcel are measured by the first of them. A
+scrape takes 2 to 5 ms of CPU: every 15 s, that is 0.03 % of a core for a worker. To count 10,000 hosts and 100,000 instances takes 5 ms in one scheduler
+and 80 ms in PostgreSQL, every 30 s: 0.02 % and 0.27 % of a core (measured on 2026-11-24 on two shared cores).
 [deploy/grafana](../deploy/grafana/moorage.json) has a dashboard, and [deploy/prometheus](../deploy/prometheus/) has alerts and an example of a
 configuration.
 """
-OF_CLOUD = """One of the schedulers whose metrics are read counts the whole cloud, every `count_every_s` (15 s). The others show none of these,
+OF_CLOUD = """One of the schedulers whose metrics are read counts the whole cloud, every `count_every_s` (30 s). The others show none of these,
 so a sum over all workers is right; when another scheduler takes over, both may show them for one scrape, and `max by (...)` is exact then, too. A cloud
 that nobody watches is not counted, and the first page that is read lacks them.
 
-To count instances reads the state of every row: 0.03 s for 100,000 instances on PostgreSQL. There is no index by state, on purpose: every boot would pay
-for it, with more than all counts together."""
+To count instances reads the state of every row. There is no index by state, on purpose: every boot would pay for it, with more than all counts
+together. The pause after a count is at least a hundred times as long as the count."""
 OF_WORKERS = """Where a boot spends its time: for each queue, the wait and the handling. A boot passes `scheduler.requests`, `placement.claims`,
 `conductor.CELL.work`, the host (`moor_host_build_seconds`), `conductor.CELL.work` again, and `scheduler.events`."""
 SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
