@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import structs
 
+from bus.logs import InstanceLine
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
 from scheduler_worker.claiming.claimer import Claimer
@@ -32,9 +33,10 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.messages import release_of
 from scheduler_worker.core.instances.outcomes import Holds, SearchRefused
 from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
-from scheduler_worker.core.instances.rows import ACCEPTED, WAITING, InstanceRow, KeptRequest
+from scheduler_worker.core.instances.rows import ACCEPTED, PLACED, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.requests import COUNT_MAX
-from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.outbox.log_lines import rejected_line, request_line
+from scheduler_worker.outbox.outbox import LOG, OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
     other_content,
@@ -113,6 +115,9 @@ class Builder:
         self._outcomes.count(
             invalid=len(asks) - len(valid), builds=[build.rejection is None for build in builds]
         )
+        if LOG.is_on:
+            transaction.lines += [rejected_line(ask, why) for ask, why in invalid]
+            transaction.lines += [_line_of(build) for build in builds if not build.is_placed_alone]
         for build in builds:
             said += await self._release(build, transaction)
             for each in build.requests:
@@ -260,6 +265,11 @@ class _Build:
         return len(still_open) == len(self.rows)
 
     @property
+    def is_placed_alone(self) -> bool:
+        """Is it for one instance, which was placed at once? Then the log needs no line about the request beside that."""
+        return len(self.rows) == 1 and self.rejection is None and self.rows[0].told.state == PLACED
+
+    @property
     def is_found(self) -> bool:
         return all(isinstance(one.outcome, Holds) for one in self.searches)
 
@@ -303,6 +313,13 @@ class _Build:
         decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
+
+
+def _line_of(build: _Build) -> InstanceLine:
+    ask = build.requests[0].ask
+    if build.rejection is not None:
+        return rejected_line(ask, build.rejection)
+    return request_line(ask, len(build.rows))
 
 
 def _instances_of(build: BuildInstance) -> int:

@@ -14,12 +14,12 @@ from bus.messages.build import BuildRejected, InstanceId, NoValidHost
 from bus.messages.moves import MoveInstance
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.instances.moves import MoveRoom
+from scheduler_worker.core.instances.outcomes import in_words
 from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
 from scheduler_worker.core.instances.waiting_moves import may_wait, move_waits, wait_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.companions import Unit
 from scheduler_worker.requests.kept_moves import kept_order, source_of
 from scheduler_worker.requests.locked_rows import follow_several
