@@ -15,11 +15,12 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 
+from bus import tracing
 from bus.broker import Refusal
 from bus.codec import Codec, known_messages
 from bus.configuration.settings import BusSettings
@@ -51,6 +52,7 @@ class _Batch(Struct, eq=False):
     questions: dict[str, Message]
     answers: dict[str, Message]
     done: asyncio.Future[None]
+    traces: Mapping[str, str] = {}
     # The future of the last copy, done when the broker has it, and when that was.
     sent: asyncio.Future[None] | None = None
     left_at_s: float | None = None
@@ -124,7 +126,8 @@ class Asker:
         if not questions:
             return []
         by_id = {f"{self._secret}-{next(self._ids)}": question for question in questions}
-        batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future())
+        of_traces = dict(zip(by_id, tracing.asked_for(), strict=False))
+        batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future(), of_traces)
         self._asked |= dict.fromkeys(by_id, batch)
         clock_s = asyncio.get_running_loop().time
         began_s = clock_s()
@@ -171,7 +174,7 @@ class Asker:
         """Publish the questions of this batch that have no answer yet, and withdraw earlier copies that have not left."""
         self._withdraw(batch)
         questions = [
-            Outgoing(question, id=id_, reply_to=self._reply_to)
+            Outgoing(question, trace=batch.traces.get(id_, ""), id=id_, reply_to=self._reply_to)
             for id_, question in batch.questions.items()
             if id_ not in batch.answers
         ]

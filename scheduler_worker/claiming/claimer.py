@@ -16,6 +16,7 @@ from typing import get_args
 import tenacity
 from msgspec import structs
 
+from bus import tracing
 from bus.errors import Transient, WrongAnswer
 from bus.measuring import Readings
 from bus.message import Message, ProviderId
@@ -367,7 +368,8 @@ class Claimer:
         claiming = _chosen(searches)
         needs_more = False
         with self.claiming():
-            verdicts = await self._ask([one.claim() for one, _ in claiming])
+            traces = [one.trace for one, _ in claiming]
+            verdicts = await self._ask([one.claim() for one, _ in claiming], traces)
             self.count(map(type, verdicts))
             for (one, chosen), verdict in zip(claiming, verdicts, strict=True):
                 needs_more |= self._take(one, chosen, verdict)
@@ -434,9 +436,11 @@ class Claimer:
         rows = [index.row_of(each.provider) for each in share.amounts]
         return {trait for row in rows if row is not None for trait in index.state(row).traits}
 
-    async def _ask(self, claims: Sequence[ClaimResources]) -> list[ClaimVerdict]:
+    async def _ask(self, claims: Sequence[ClaimResources], traces: Sequence[str] = ()) -> list[ClaimVerdict]:
         verdicts = []
-        for answer in await self._ask_all(claims):
+        with tracing.asking_for(traces):
+            answers = await self._ask_all(claims)
+        for answer in answers:
             if not isinstance(answer, ClaimAnswered):
                 raise WrongAnswer(f"placement answered a claim by {answer!r}")
             verdicts.append(answer.verdict)

@@ -237,7 +237,14 @@ class _Build:
         self.requests = [request]
         self.rows = list(new_rows(request.ask.message, now, settings, request.kept, by=request.ask.sender))
         self.searches = [
-            Search(row.id, row.issued_at, request.ask.message, request.spec, request.alternatives)
+            Search(
+                row.id,
+                row.issued_at,
+                request.ask.message,
+                request.spec,
+                request.alternatives,
+                trace=request.ask.trace,
+            )
             for row in self.rows
         ]
         if request.unjoined:
