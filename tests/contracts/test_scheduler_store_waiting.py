@@ -15,7 +15,7 @@ from scheduler_worker.core.instances.lifecycle import deleted, overdue
 from scheduler_worker.core.instances.placing import accepted, waits
 from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.instances.waiting_moves import MoveWaits, move_waits
-from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingInstance
+from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingCount, WaitingInstance
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 
 pytestmark = pytest.mark.asyncio
@@ -161,6 +161,26 @@ async def test_one_worker_at_a_time_has_the_lease(store: SchedulerStore) -> None
     assert await lease(ONE, NOON + 13 * S) is None
     # A lease of tomorrow was taken by a clock that was wrong.
     assert await lease(OTHER, NOON - timedelta(days=1)) is None
+
+
+async def test_the_lease_to_count_is_another_one(store: SchedulerStore) -> None:
+    async with store.transaction() as transaction:
+        assert await transaction.lease_waking(ONE, NOON, NOON + 10 * S) is None
+        assert await transaction.lease_counting(OTHER, NOON, NOON + 20 * S) is None
+        assert await transaction.lease_counting(ONE, NOON + S, NOON + 21 * S) == NOON + 20 * S
+        assert await transaction.lease_waking(OTHER, NOON + S, NOON + 11 * S) == NOON + 10 * S
+        await transaction.release_waking(ONE)
+        assert await transaction.lease_waking(OTHER, NOON + S, NOON + 11 * S) is None
+        assert await transaction.lease_counting(ONE, NOON + 2 * S, NOON + 22 * S) == NOON + 20 * S
+
+
+async def test_what_waits_is_counted_with_the_age_of_the_oldest(store: SchedulerStore) -> None:
+    assert await store.waiting_count() == WaitingCount(0, None)
+    for number in (1, 2, 3):
+        await begin(store, number, after_s=10 * number)
+    async with store.transaction() as transaction:
+        await transaction.unlist([instance(1)])
+    assert await store.waiting_count() == WaitingCount(2, NOON + 20 * S)
 
 
 @pytest.mark.postgresql
