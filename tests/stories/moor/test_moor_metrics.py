@@ -44,20 +44,20 @@ class Page:
         }
 
     async def until(self, name: str, least: float, **labels: str) -> float:
-        """Wait until there is such a number that is at least so large."""
+        """Wait until there is a number with these labels that is at least so large."""
         seen: float | None = None
         try:
             async with asyncio.timeout(PATIENCE_S / 4):
                 while seen is None or seen < least:
                     await asyncio.sleep(0.1)
                     found = await self.read()
-                    seen = next(
+                    seen = max(
                         (
                             value
                             for (known, at), value in found.items()
                             if known == name and labels.items() <= dict(at).items()
                         ),
-                        None,
+                        default=None,
                     )
         except TimeoutError:
             raise AssertionError(f"{name} {labels} is {seen}, not {least}") from None
