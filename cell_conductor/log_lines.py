@@ -1,4 +1,4 @@
-"""What the log of a conductor says: how instances of its cell ended, and which attempts failed."""
+"""The lines of a conductor's log: how instances of its cell ended, and which attempts failed."""
 
 from collections.abc import Iterator, Sequence
 

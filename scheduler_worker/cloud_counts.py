@@ -1,6 +1,6 @@
 """Counts the cloud for the metrics: instances, hosts, capacity, what waits, moves, dead letters.
 
-One scheduler counts at a time, by a lease, and the others show none of these metrics: several schedulers read the database
+One scheduler counts at a time, by a lease, and the others show none of these metrics. So several schedulers read the database
 no more often than one, and a sum over all workers counts nothing twice. Only schedulers whose metrics are read seek the
 lease. So a cloud that nobody watches is not counted, and the first page that is read lacks these metrics.
 """
@@ -74,14 +74,14 @@ class CloudCounter(Periodic):
         self._clock = clock
         self._name = uuid4()
         self._watched_until_s = 0.0
-        # What was counted, as long as it holds: until the lease ends. And since when the oldest has waited.
+        # The last counts, which hold until the lease ends; and since when the oldest has waited.
         self._counted: Sequence[Numbers] = ()
         self._waiting = WaitingCount(0, None)
         self._holds_until: datetime | None = None
 
     @property
     def readings(self) -> Readings:
-        """What was counted last. To read it says that somebody watches."""
+        """The last counts. To read them tells this part that somebody watches."""
         now_s = asyncio.get_running_loop().time()
         was_watched = now_s < self._watched_until_s
         self._watched_until_s = now_s + WATCHED_PERIODS * self._period_s

@@ -1,4 +1,4 @@
-"""What the log says about requests and about decisions on instances."""
+"""The lines of a scheduler's log: requests, and decisions on instances."""
 
 from bus.logs import InstanceLine
 from bus.messages.build import BuildInstance, BuildRejected

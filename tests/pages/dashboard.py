@@ -23,7 +23,7 @@ class Panel(Struct, frozen=True):
     kind: str = "timeseries"
     width: int = 8
     height: int = 7
-    # Of a number: from this value on it is orange, or red.
+    # A number is orange, or red, from this value on.
     warns_at: float | None = None
     alarms_at: float | None = None
     stacks: bool = False

@@ -21,7 +21,7 @@ for each metric; the others are counted together, as `(others)`.
 A duration is a histogram with the buckets {", ".join(f"{limit:g}" for limit in BUCKETS_S)} s, so Prometheus has
 `NAME_bucket`, `NAME_sum` and `NAME_count`. A counter ends in `_total`. Durations between machines compare their clocks: keep these in step.
 
-Watching costs little. What a worker counts is read when the page is asked for, and the messages of a parcel are measured by the first of them. A
+Watching costs little. A worker's counts are read when the page is asked for, and the messages of a parcel are measured by the first of them. A
 scrape takes 2 to 5 ms of CPU: every 15 s, that is 0.03 % of a core for a worker. To count 10,000 hosts and 100,000 instances takes 5 ms in one scheduler
 and 80 ms in PostgreSQL, every 30 s: 0.02 % and 0.27 % of a core (measured on 2026-11-24 on two shared cores).
 [deploy/grafana](../deploy/grafana/moorage.json) has a dashboard, and [deploy/prometheus](../deploy/prometheus/) has alerts and an example of a

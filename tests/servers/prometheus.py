@@ -164,7 +164,7 @@ def _run(*command: str) -> bool:
 
 
 def rules_at_once(rules: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same alerts, but each fires as soon as it is so."""
+    """These alerts without their `for`: each fires as soon as its condition is true."""
     copy: Mapping[str, Any] = json.loads(json.dumps(rules))
     for group in copy["groups"]:
         for rule in group["rules"]:

@@ -18,7 +18,7 @@ from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
 
-# Of two hosts in each cell, one fails every build.
+# Each cell has two hosts; one host fails every build.
 FAULTS = """
 spawn_ms = 20.0
 
