@@ -34,6 +34,7 @@ async def run(
             (*conductor_parts(station, store, settings, cell, station.ask_all), station),
             station.settings.drain_ms_max / 1000,
             first=tables_first(upgrade, database_url, "cell_conductor", database),
+            tells_by=station,
             health_at=health_at,
         )
     finally:

@@ -38,6 +38,7 @@ async def run(
             about("compute", cell=settings.cell, brokers=(bus_url,)),
             simulated_parts(station, hosts, settings, faults),
             station.settings.drain_ms_max / 1000,
+            tells_by=station,
             health_at=health_at,
         )
     finally:

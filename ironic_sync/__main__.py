@@ -65,6 +65,7 @@ async def run(
             station.settings.drain_ms_max / 1000,
             first=tables_first(upgrade, addresses.ironic_db, "ironic_sync", database),
             stations=(link, *in_cells.values()),
+            tells_by=station,
             health_at=health_at,
         )
     finally:

@@ -26,6 +26,7 @@ from bus.logs import begin_to_log
 from bus.tracing import want_traces
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
+from moor.client.errors import NotSendable, Rejected
 from moor.settings import COMPUTE, SCHEDULER, TOP, CloudSettings, Settings, Sources, sources
 
 T = TypeVar("T")
@@ -297,6 +298,10 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail("stopped by a signal")
     except BadSetting as wrong:
         fail(str(wrong), WRONG)
+    except NotSendable as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+    except Rejected as refused:
+        fail(str(refused))
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:

@@ -145,6 +145,16 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(description="The address of placement's HTTP API."),
     ] = "127.0.0.1:8780"
+    dashboard_listen: Annotated[
+        str,
+        Meta(description="The address of the web dashboard; `off`: `moor up` serves none."),
+    ] = "127.0.0.1:8781"
+    dashboard_names: Annotated[
+        str,
+        Meta(
+            description="The host names under which browsers reach the web dashboard, with commas, beside those of this machine and that to listen on."
+        ),
+    ] = ""
     share_port: Annotated[
         bool,
         Meta(description="Let other processes listen at the same address: start one process per core."),

@@ -51,6 +51,8 @@ def plain(value: object) -> Any:
         return {field: plain(getattr(value, field)) for field in value.__struct_fields__}
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
     return msgspec.to_builtins(value)
 
 
@@ -251,31 +253,34 @@ def print_funnel(found: NoValidHost) -> None:
 
 
 def print_host(host: HostState) -> None:
-    out.print(
-        grid_of(
-            ("host", escape(host.name)),
-            ("id", str(host.id)),
-            ("kind", _kind(host)),
-            ("runs", escape(f"{host.hypervisor_type} {host.hypervisor_version or ''}".strip())),
-            ("supports", escape(", ".join(_supported(each) for each in host.supports))),
-            (
-                "capabilities",
-                escape(", ".join(f"{key}={value}" for key, value in sorted(host.capabilities.items()))),
-            ),
-            ("cell", host.cell),
-            ("name", f"hosts of cells {', '.join(host.also_in)} have it too" if host.also_in else ""),
-            ("zone", escape(host.availability_zone)),
-            ("projects", escape(", ".join(host.projects))),
-            ("state", host_state(host)),
-            ("reason", escape(host.setting.reason)),
-            ("set by", escape(host.setting.by)),
-            ("set at", time_in_words(host.setting.at)),
-            ("told", "" if host.told >= host.setting.number else "its cell has not been told yet"),
-            ("heard", time_in_words(host.heard_at)),
-            ("instances", str(host.instances)),
-            ("building", str(host.io_ops)),
-            ("failed", f"{host.failed_builds} builds in a row" if host.failed_builds else ""),
+    out.print(grid_of(*facts_of_host(host)))
+
+
+def facts_of_host(host: HostState) -> tuple[tuple[str, str], ...]:
+    """Everything about a host, each fact with its label; the texts have rich markup."""
+    return (
+        ("host", escape(host.name)),
+        ("id", str(host.id)),
+        ("kind", _kind(host)),
+        ("runs", escape(f"{host.hypervisor_type} {host.hypervisor_version or ''}".strip())),
+        ("supports", escape(", ".join(_supported(each) for each in host.supports))),
+        (
+            "capabilities",
+            escape(", ".join(f"{key}={value}" for key, value in sorted(host.capabilities.items()))),
         ),
+        ("cell", host.cell),
+        ("name", f"hosts of cells {', '.join(host.also_in)} have it too" if host.also_in else ""),
+        ("zone", escape(host.availability_zone)),
+        ("projects", escape(", ".join(host.projects))),
+        ("state", host_state(host)),
+        ("reason", escape(host.setting.reason)),
+        ("set by", escape(host.setting.by)),
+        ("set at", time_in_words(host.setting.at)),
+        ("told", "" if host.told >= host.setting.number else "its cell has not been told yet"),
+        ("heard", time_in_words(host.heard_at)),
+        ("instances", str(host.instances)),
+        ("building", str(host.io_ops)),
+        ("failed", f"{host.failed_builds} builds in a row" if host.failed_builds else ""),
     )
 
 

@@ -44,6 +44,8 @@ class Rows(Struct, Generic[T], frozen=True):
             for heading, cell in self.columns.cells.items()
             if any(texts := [_text(cell(item)) for item in self.items])
         ]
+        if not columns:
+            return
         prose = {name: _width(cells) for name, cells in columns if name in self.columns.prose}
         whole = {name: _width(cells) for name, cells in columns if name not in prose}
         room = options.max_width - sum(whole.values()) - GAP * (len(columns) - 1)

@@ -38,6 +38,7 @@ async def run(
             station.settings.drain_ms_max / 1000,
             first=tables_first(upgrade, addresses.placement_db, "placement_worker", database),
             stations=(station, *cells.values()),
+            tells_by=station,
             health_at=health_at,
         )
     finally:

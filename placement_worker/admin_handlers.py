@@ -24,6 +24,7 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.cells import page_that_fits
+from bus.messages.quotas import AskQuotas, QuotasFound
 from bus.workers.handling import Answer, Bury, Handler, Handlers, Received, Said, answering
 from placement_worker.admin_writes import WRITES, WriteBatch
 from placement_worker.core.vocabulary import Vocabulary
@@ -53,6 +54,7 @@ def question_handlers(records: Records) -> Handlers:
         AskHolders: answering(partial(_holders, records)),
         AskUsages: answering(partial(_usages, records)),
         AskNames: answering(partial(_names, records)),
+        AskQuotas: answering(partial(_quotas, records)),
     }
 
 
@@ -95,3 +97,9 @@ async def _names(records: Records, ask: AskNames) -> NamesFound:
     if len(names) <= ask.limit:
         return NamesFound(names=names)
     return NamesFound(names=names[: ask.limit], next=names[ask.limit - 1])
+
+
+async def _quotas(records: Records, ask: AskQuotas) -> QuotasFound:
+    found = await records.quotas(ask.project, ask.after, ask.limit + 1)
+    page = page_that_fits(found[: ask.limit])
+    return QuotasFound(quotas=page, next=page[-1].project if len(page) < len(found) else "")

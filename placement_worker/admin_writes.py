@@ -31,8 +31,10 @@ from bus.messages.administration import (
     UpdateProvider,
     WriteVerdict,
 )
+from bus.messages.quotas import SetQuota
 from placement_worker.core.claim_keys import keys_of_shares
 from placement_worker.core.ledger import ForestKeys
+from placement_worker.core.quotas import decide_quotas, keys_of_quotas
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.core.writes.allocation_writes import decide_allocations, keys_of_allocation_writes
 from placement_worker.core.writes.name_writes import decide_names, keys_of_name_writes
@@ -68,6 +70,15 @@ async def write_names(
     names = await tx.lock_names(keys_of_name_writes(writes))
     decision = decide_names(names, writes, vocabulary)
     await tx.write_names(decision.changes)
+    return decision.verdicts
+
+
+async def write_quotas(
+    tx: PlacementTransaction, orders: Sequence[SetQuota], vocabulary: Vocabulary, _: datetime
+) -> Verdicts:
+    book = await tx.lock_quotas(keys_of_quotas(orders))
+    decision = decide_quotas(book, orders, vocabulary)
+    await tx.write_quotas(decision.changes)
     return decision.verdicts
 
 
@@ -127,4 +138,5 @@ WRITES: Mapping[type[Message], WriteBatch] = {
     **dict.fromkeys(_OF_ALLOCATIONS, write_allocations),
     **dict.fromkeys(_OF_NAMES, write_names),
     Reshape: write_reshapes,
+    SetQuota: write_quotas,
 }

@@ -1,6 +1,6 @@
 """What placement asks of its database. Two implementations, one contract suite: store_sql/, and tests/memory_stores.
 
-Each writer takes its locks in one order: server groups; consumers (inserted if missing, then locked); tree roots and
+Each writer takes its locks in one order: quotas, in the order of projects; server groups; consumers (inserted if missing, then locked); tree roots and
 sharing providers in the order of their internal ids. It reads what it decides on only after the last lock: a statement
 that locks and reads at once would judge the state from before its wait.
 """
@@ -27,6 +27,7 @@ from bus.messages.placement import (
     RevisionsPage,
     SnapshotPage,
 )
+from bus.messages.quotas import QuotaState
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
@@ -36,10 +37,13 @@ from placement_worker.core.ledger import (
     Ledger,
     NameChanges,
     NameKeys,
+    Quota,
+    QuotaBook,
     StoredNames,
     TreeChanges,
 )
 from placement_worker.core.ownership import Owner
+from placement_worker.core.quotas import QuotaKeys
 
 # How many log entries are read at once, unless an operator sets another number.
 FEED_ENTRIES = 500
@@ -70,9 +74,17 @@ class PlacementTransaction(Protocol):
 
     async def write_claims(self, changes: ClaimChanges) -> None: ...
 
+    async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
+        """Lock the quotas of these projects, then read them. A project without limits gets a quota that counts what it uses;
+        claims wait meanwhile. In a transaction this comes before all other locks.
+        """
+
+    async def write_quotas(self, changed: Sequence[Quota]) -> None:
+        """Write the limits of these quotas, all of which are locked; delete those without a limit."""
+
     async def recount(self) -> None:
-        """Correct the numbers that follow from consumers' holdings: usages, counts of consumers by host, and the table of
-        holders.
+        """Correct the numbers that follow from consumers' holdings: usages of providers and of quotas, counts of consumers by
+        host, and the table of holders.
 
         It locks the trees that have a wrong number, and must be alone in its transaction.
         """
@@ -162,6 +174,9 @@ class Records(Protocol):
         """The holdings of a project's consumers, summed up by consumer type. If `user` is given, only that user's
         consumers count.
         """
+
+    async def quotas(self, project: str, after: str, limit: int) -> tuple[QuotaState, ...]:
+        """The quota of this project, if it has one; or if no project is named, a page of all that follow `after`."""
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         """A page of the custom names of this kind that follow `after`, sorted by bytes."""

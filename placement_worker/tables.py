@@ -186,6 +186,8 @@ consumers = Table(
     Column("server_group", Id),
     # As JSON: provider's id -> class id -> amount.
     Column("held", Text, nullable=False, server_default="{}"),
+    # A migration that has made its instance smaller counts these amounts of its project's quota, as JSON: class -> amount.
+    Column("kept", Text),
     sqlite_autoincrement=True,
 )
 for _name in ("ended_at", "server_group"):
@@ -215,6 +217,19 @@ holders = Table(
     Column("provider_id", InternalId, primary_key=True, autoincrement=False),
     Column("consumer_id", InternalId, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
+)
+
+# The projects that have a limit. `used` has what all of the project's consumers use, of each class and of instances, also of those
+# that are not limited: as JSON, by name. A claim locks the row of its project before all others. Ids grow with each new row, so
+# the highest one tells a worker whether the projects that it knows are all.
+quotas = Table(
+    "quotas",
+    metadata,
+    _internal_id(),
+    Column("project_id", String(255), nullable=False, unique=True),
+    Column("limits", Text, nullable=False),
+    Column("used", Text, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 # One row for each write, committed with it. `body` is a LogEntry of store_sql/log.py.

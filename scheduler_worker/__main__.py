@@ -34,6 +34,7 @@ async def run(
             scheduler_parts(station, store, settings, cells=cells),
             station.settings.drain_ms_max / 1000,
             first=tables_first(upgrade, addresses.db_url, "scheduler_worker", database),
+            tells_by=station,
             health_at=health_at,
         )
     finally:

@@ -33,7 +33,7 @@ from scheduler_worker.metrics import (
     WAITING,
     WAITING_OLDEST,
 )
-from scheduler_worker.store import SchedulerStore, WaitingCount
+from scheduler_worker.store import SchedulerStore
 
 # Nobody reads the metrics: only a reader ends this pause.
 QUIET_S = 24 * 3600.0
@@ -76,11 +76,11 @@ class CloudCounter(Periodic):
         self._watched_until_s = 0.0
         # The last counts, which hold until the lease ends; and since when the oldest has waited.
         self._counted: Sequence[Numbers] = ()
-        self._waiting = WaitingCount(0, None)
+        self._oldest_wait: datetime | None = None
         self._holds_until: datetime | None = None
 
     @property
-    def readings(self) -> Readings:
+    def watched_readings(self) -> Readings:
         """The last counts. To read them tells this part that somebody watches."""
         now_s = asyncio.get_running_loop().time()
         was_watched = now_s < self._watched_until_s
@@ -90,7 +90,7 @@ class CloudCounter(Periodic):
         now = self._clock()
         if self._holds_until is None or now >= self._holds_until:
             return ()
-        oldest = self._waiting.oldest
+        oldest = self._oldest_wait
         waits_s = 0.0 if oldest is None else max((now - oldest).total_seconds(), 0.0)
         return (*self._counted, WAITING_OLDEST.numbers({(): waits_s}))
 
@@ -121,13 +121,13 @@ class CloudCounter(Periodic):
 
     async def _count(self) -> Sequence[Numbers]:
         instances = await self._store.instance_counts()
-        self._waiting = await self._store.waiting_count()
-        moves = await self._store.moves_under_way()
+        work = await self._store.work_counts()
+        self._oldest_wait = work.oldest_wait
         letters = [(name, await _dead_letters(station)) for name, station in self._stations.items()]
         return (
-            INSTANCES.numbers({(state, cell): count for state, cell, count in instances}),
-            WAITING.numbers({(): self._waiting.count}),
-            MOVES.numbers({(kind,): count for kind, count in moves}),
+            INSTANCES.numbers({(each.state, each.cell): each.count for each in instances}),
+            WAITING.numbers({(): work.waiting}),
+            MOVES.numbers({(kind,): count for kind, count in work.moves.items()}),
             HOSTS.numbers(Counter(self._hosts.count_by_state())),
             *self._capacity(),
             CELL_UP.numbers({(cell,): float(cell not in self._cells.down) for cell in self._cells.names}),

@@ -42,7 +42,7 @@ WAITING_OLDEST = Metric(
 MOVES = Metric(
     "moor_moves_under_way",
     "gauge",
-    "Moves and rebuilds that have begun and not ended, by `kind`: migrate, resize, rebuild and so on.",
+    "Moves that have begun and not ended, by `kind`: migrate, resize, shelve and so on.",
     ("kind",),
 )
 HOSTS = Metric(

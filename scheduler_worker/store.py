@@ -21,6 +21,7 @@ from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
 from bus.messages.moves import Change, MovePlace
+from bus.messages.overview import InstanceCount
 from bus.messages.placement import ServerGroup
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
@@ -131,13 +132,6 @@ class WaitingInstance(Struct, frozen=True):
     build: bytes
 
 
-class WaitingCount(Struct, frozen=True):
-    """How many instances and moves wait for room, and since when the oldest of them has."""
-
-    count: int
-    oldest: datetime | None
-
-
 class KnownCell(Struct, frozen=True):
     """A cell, and when a conductor of it that can work was last heard."""
 
@@ -145,12 +139,12 @@ class KnownCell(Struct, frozen=True):
     heard_at: datetime
 
 
-class CellCounts(Struct, frozen=True):
-    """The instances of a cell, and how many of them have an order that it has not answered."""
+class WorkCounts(Struct, frozen=True):
+    """How much waits for room, instances and moves, and since when the oldest does; and the moves under way, by kind."""
 
-    cell: str
-    instances: int
-    waiting: int
+    waiting: int = 0
+    oldest_wait: datetime | None = None
+    moves: Mapping[str, int] = {}
 
 
 class OutboxNote(Struct, frozen=True):
@@ -319,18 +313,10 @@ class SchedulerStore(Protocol):
     async def cells(self) -> Sequence[KnownCell]:
         """All cells, in the order of their names."""
 
-    async def cell_counts(self) -> Sequence[CellCounts]:
-        """The counts of each cell that has instances which are not deleted. Reads all rows."""
+    async def instance_counts(self) -> Sequence[InstanceCount]:
+        """The counts of the instances that are not deleted, in the order of states and cells. Reads all rows."""
 
-    async def instance_counts(self) -> Sequence[tuple[str, str, int]]:
-        """How many instances are in each state and cell, without deleted ones: (state, cell, count), in this order. Reads
-        all rows.
-        """
-
-    async def waiting_count(self) -> WaitingCount: ...
-
-    async def moves_under_way(self) -> Sequence[tuple[str, int]]:
-        """How many moves and rebuilds of each kind have begun and not ended, in the order of the kinds."""
+    async def work_counts(self) -> WorkCounts: ...
 
     async def applications(self) -> Sequence[KnownApplication]:
         """All applications, in the order of their names."""

@@ -268,6 +268,14 @@ def test_a_machine_without_apt_is_told_only_what_is_missing() -> None:
     )
 
 
+def test_a_browser_can_only_be_installed() -> None:
+    machine = Machine(installed=frozenset({Software.RABBITMQ}), has_apt=True, become_root=None)
+
+    assert decide(machine, (Software.RABBITMQ, Software.CHROMIUM)) == AskForHelp(
+        "Chromium not found, and only root may install it. Install it:\n    sudo apt-get install -y chromium"
+    )
+
+
 @contextmanager
 def harness(
     *command: str, given: Mapping[str, str], flags: tuple[str, ...] = ()

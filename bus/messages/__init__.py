@@ -17,8 +17,10 @@ from bus.messages import (
     host_modes,
     hosts,
     moves,
+    overview,
     placement,
     planning,
+    quotas,
 )
 
 ALL: tuple[type[Message], ...] = (
@@ -66,6 +68,11 @@ ALL: tuple[type[Message], ...] = (
     cells.ConductorAlive,
     cells.AskCells,
     cells.CellsFound,
+    overview.WorkerAlive,
+    overview.AskOverview,
+    overview.Overview,
+    overview.AskTiles,
+    overview.Tiles,
     cells.AskLive,
     cells.TellLive,
     cells.LiveTold,
@@ -137,6 +144,9 @@ ALL: tuple[type[Message], ...] = (
     administration.UsagesFound,
     administration.AskNames,
     administration.NamesFound,
+    quotas.SetQuota,
+    quotas.AskQuotas,
+    quotas.QuotasFound,
     books.AskBooks,
     books.BooksFound,
     books.AskContradictions,

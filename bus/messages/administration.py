@@ -27,6 +27,7 @@ from bus.messages.placement import (
     Value,
     Variant,
 )
+from bus.messages.quotas import SetQuota
 
 CustomName = Annotated[str, Meta(pattern=r"^CUSTOM_[A-Z0-9_]+\Z", max_length=255)]
 Inventories = Annotated[dict[ResourceClass, ReportedInventory], Meta(max_length=200)]
@@ -310,7 +311,7 @@ ProviderWrite = (
 )
 AllocationWrite = SetAllocations | DeleteAllocations
 NameWrite = CreateTrait | DeleteTrait | CreateClass | RenameClass | DeleteClass
-Write = ProviderWrite | NameWrite | AllocationWrite | Reshape
+Write = ProviderWrite | NameWrite | AllocationWrite | Reshape | SetQuota
 
 WriteVerdict = (
     Done

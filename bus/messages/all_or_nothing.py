@@ -18,6 +18,7 @@ from bus.messages.placement import (
     Natural,
     NotAllowed,
     Positive,
+    QuotaExceeded,
     ServerGroup,
     ShapeMoved,
     Superseded,
@@ -100,7 +101,16 @@ class RefusedPlace(Value, frozen=True):
     """
 
     consumer: ConsumerId
-    verdict: AlreadyClaimed | DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | NotAllowed
+    verdict: (
+        AlreadyClaimed
+        | DoesNotFit
+        | GroupRefused
+        | QuotaExceeded
+        | ShapeMoved
+        | Superseded
+        | TooOld
+        | NotAllowed
+    )
 
 
 class NoneClaimed(Variant, frozen=True, tag="none_claimed"):

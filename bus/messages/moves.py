@@ -1,5 +1,6 @@
 """Messages between clients and the API level about moves of instances to another host."""
 
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta
@@ -164,3 +165,15 @@ class MovesFound(Message, frozen=True, tag="migration.found"):
 
     moves: tuple[Change, ...]
     next: MovePlace | None = None
+
+
+def is_to_wait_again(told: InstanceState, now: datetime) -> bool:
+    """Has the cell ended a move for which nothing was tried, since others got the room before the cell asked for it? Then it
+    waits again, as long as its time is not up. Instances that move together have the same failures, so they wait again together.
+    """
+    move = told.move
+    if move is None or move.outcome != "failed" or move.waits_until is None:
+        return False
+    if now >= move.waits_until or not told.failures or not all(each.is_refused for each in told.failures):
+        return False
+    return told.state != "error" or (told.keeps_share and bool(told.host))

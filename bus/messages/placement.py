@@ -353,6 +353,27 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
     max_per_host: Integer = 1
 
 
+class OverLimit(Value, frozen=True):
+    """A limit of a project's quota that a claim would exceed. `name` is a resource class, or `instances`."""
+
+    name: Label
+    limit: Counter
+    used: Integer
+    asked: Integer
+
+
+class QuotaExceeded(Variant, frozen=True, tag="quota_exceeded"):
+    """The claim would bring its project over its quota. Another host would not help."""
+
+    project: str
+    over: tuple[OverLimit, ...]
+
+
+def over_quota_in_words(refused: QuotaExceeded) -> str:
+    limits = [f"{one.name} limit {one.limit}, used {one.used}, asked {one.asked}" for one in refused.over]
+    return f"over the quota of project {refused.project}: {'; '.join(limits)}"
+
+
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
     """The provider trees are no longer as the sender of the claim saw them.
 
@@ -404,6 +425,7 @@ ClaimVerdict = (
     | AlreadyClaimed
     | DoesNotFit
     | GroupRefused
+    | QuotaExceeded
     | ShapeMoved
     | Superseded
     | TooOld

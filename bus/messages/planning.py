@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from bus.message import Integer, Message, ProjectMessage, StrictMessage
 from bus.messages.build import BuildInstance, InstanceId, InstanceState, NoValidHost, RequestId
-from bus.messages.placement import Label, Moment, Natural, Value
+from bus.messages.placement import Label, Moment, Natural, OverLimit, Value
 
 
 class AskPlan(ProjectMessage, frozen=True, tag="plan.query"):
@@ -47,6 +47,15 @@ class ExhaustedPool(Value, frozen=True):
     hosts: Natural
 
 
+class QuotaRoom(Value, frozen=True):
+    """How many more such instances the quota of the project allows. `limits` are the limits that allow no more than that; `asked`
+    is what one instance asks.
+    """
+
+    fit: Natural
+    limits: tuple[OverLimit, ...]
+
+
 class PlannedFlavor(Value, frozen=True):
     """The plan for one more flavor that a request accepts. Its fields are those of the plan (`PlanFound`)."""
 
@@ -58,13 +67,14 @@ class PlannedFlavor(Value, frozen=True):
     funnel: NoValidHost
     relaxations: tuple[Relaxation, ...] = ()
     pools: tuple[ExhaustedPool, ...] = ()
+    quota: QuotaRoom | None = None
 
 
 class PlanFound(Message, frozen=True, tag="plan.found"):
     """The answer to a plan. `qualify` is how many hosts the filters leave, and `funnel` says what each filter removed.
 
     `fit` is how many more instances fit on the hosts that qualify. If `is_cut` is set, more may fit: to count all of them
-    would have cost too much.
+    would have cost too much. `quota` is how many more its project's quota allows; null if no limit concerns them.
 
     If the request accepts several flavors, these fields are about the best one, `flavor`, and `alternatives` are the others in
     their order. Each flavor is planned alone, so two of them may count the same room. An instance gets the first one that fits.
@@ -77,6 +87,7 @@ class PlanFound(Message, frozen=True, tag="plan.found"):
     funnel: NoValidHost
     relaxations: tuple[Relaxation, ...] = ()
     pools: tuple[ExhaustedPool, ...] = ()
+    quota: QuotaRoom | None = None
     flavor: Label = ""
     alternatives: tuple[PlannedFlavor, ...] = ()
 

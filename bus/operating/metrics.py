@@ -88,9 +88,10 @@ def _of_parts(parts: Sequence[object]) -> Iterator[Numbers | Histogram]:
     for metric, read_station in _OF_STATIONS:
         yield metric.numbers({(): sum(map(read_station, stations))})
     for part in parts:
-        for each in getattr(part, "readings", ()):
-            if isinstance(each, Numbers | Histogram):
-                yield each
+        for name in ("readings", "watched_readings"):
+            for each in getattr(part, name, ()):
+                if isinstance(each, Numbers | Histogram):
+                    yield each
 
 
 def _add(known: dict[Labels, Observed], more: Mapping[Labels, Observed]) -> None:

@@ -19,8 +19,10 @@ from bus.operating.health import About, Health, ReadyTeller
 from bus.operating.health_server import VARIABLE, HealthServer
 from bus.operating.listen_address import BadAddressError
 from bus.operating.otel import traced
+from bus.operating.worker_beats import WorkerBeats
 from bus.parts import Once
 from bus.process import Part, exiting_if_wrong, run_process, run_until, stopped_by_signals
+from bus.workers.station import Station
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +49,17 @@ async def run_worker(
     *,
     first: Sequence[Once] = (),
     stations: Sequence[object] = (),
+    tells_by: Station | None = None,
     health_at: str = "",
 ) -> None:
     """Run the parts of a worker until the process is told to stop, or a bug ends a part.
 
-    Everything in `first` must succeed before the parts run. Health and metrics show `stations` beside the parts.
+    Everything in `first` must succeed before the parts run. Health and metrics show `stations` beside the parts. The station
+    `tells_by` sends the heartbeats of this process.
     """
     health = Health(about, (*first, *parts, *stations))
-    watchers: list[Part] = [ReadyTeller(health)]
+    beats = WorkerBeats(health, tells_by) if tells_by else None
+    watchers: list[Part] = [ReadyTeller(health), *([beats] if beats else [])]
     url = "nowhere (--health-listen)"
     if health_at:
         server = HealthServer(health_at, health)
@@ -73,6 +78,8 @@ async def run_worker(
                 await run_until(told, parts, drain_s_max)
         finally:
             health.is_stopping = True
+            if beats is not None:
+                await beats.say_farewell()
             for each in watchers:
                 await each.stop()
             stopping.cancel()

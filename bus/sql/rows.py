@@ -258,7 +258,10 @@ class KeyStatement(_Statement, frozen=True):
     order: Callable[[Any], int] | None
 
     async def fetch(
-        self, transaction: Transaction, keys: Collection[UUID] | Collection[int], *shared: Any
+        self,
+        transaction: Transaction,
+        keys: Collection[UUID] | Collection[int] | Collection[str],
+        *shared: Any,
     ) -> Sequence[Values]:
         """Returns the rows of the result."""
         if not keys:

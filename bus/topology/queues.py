@@ -91,6 +91,8 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "migration.query"),
             Binding(API, "live.query.*"),
             Binding(API, "cell.query"),
+            Binding(API, "overview.query"),
+            Binding(API, "tiles.query"),
             Binding(API, "group.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),

@@ -47,6 +47,8 @@ FACTS = (
 BEATS = ("host.beat.{cell}",)
 # Events for schedulers alone.
 OF_CONDUCTORS = ("conductor.beat", "live.told")
+# The heartbeats of workers: those of a cell say so for their own cell.
+WORKER_BEAT = "worker.beat"
 # What an application may send for its projects, by the part of the key before the project; and what only admin
 # applications may ask.
 _OF_A_PROJECT = (
@@ -56,7 +58,7 @@ _OF_A_PROJECT = (
     ),
     Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
-    Grant(PLACEMENT, ("usages.query.{project}",)),
+    Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
 )
 
 
@@ -72,7 +74,10 @@ def of_projects(*projects: str) -> tuple[Grant, ...]:
 
 
 OF_ADMINS = (
-    Grant(API, ("host.query", "cell.query", *AGGREGATE_ORDERS, "aggregate.query")),
+    Grant(
+        API,
+        ("host.query", "cell.query", "overview.query", "tiles.query", *AGGREGATE_ORDERS, "aggregate.query"),
+    ),
     # They tell the names and the room of all hosts.
     Grant(API, ("reasons.query", "capability.query", "drain.query", "migration.query")),
     Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
@@ -86,7 +91,7 @@ ROLES: tuple[Role, ...] = (
                 PLACEMENT,
                 (
                     *("claim.*", "claims", "release.*", "snapshot", "revisions", "members"),
-                    *("aggregates.set", "consumer.query"),
+                    *("aggregates.set", "consumer.query", "quota.query.*"),
                 ),
             ),
             Grant(
@@ -102,17 +107,20 @@ ROLES: tuple[Role, ...] = (
                     "live.tell.*",
                 ),
             ),
-            Grant(EVENTS, ("instance.#", "build.#", "aggregate.changed", "host.changed.*")),
+            Grant(
+                EVENTS,
+                ("instance.#", "build.#", "aggregate.changed", "host.changed.*", f"{WORKER_BEAT}.*"),
+            ),
             Grant(FEED, ("*",)),
         ),
         reads=(*API_QUEUES, *(application_queue(each, "*") for each in API_QUEUES), "scheduler.events"),
-        listens=(Grant(EVENTS, (*FACTS, *(f"{key}.*" for key in OF_CONDUCTORS))),),
+        listens=(Grant(EVENTS, (*FACTS, *(f"{key}.*" for key in (*OF_CONDUCTORS, WORKER_BEAT)))),),
         asks=True,
         answers=True,
     ),
     Role(
         "placement",
-        writes=(Grant(EVENTS, ("providers.changed", "inventory.refused.*")),),
+        writes=(Grant(EVENTS, ("providers.changed", "inventory.refused.*", f"{WORKER_BEAT}.*")),),
         reads=("placement.work", "placement.claims", "placement.searches", "placement.questions"),
         answers=True,
     ),
@@ -133,7 +141,10 @@ ROLES: tuple[Role, ...] = (
             ),
             Grant(
                 EVENTS,
-                ("instance.*.{cell}", "host.cleaned.{cell}", *(f"{key}.{{cell}}" for key in OF_CONDUCTORS)),
+                (
+                    *("instance.*.{cell}", "host.cleaned.{cell}"),
+                    *(f"{key}.{{cell}}" for key in (*OF_CONDUCTORS, WORKER_BEAT)),
+                ),
             ),
         ),
         reads=("conductor.{cell}.work", "conductor.{cell}.questions"),
@@ -158,7 +169,13 @@ ROLES: tuple[Role, ...] = (
                 ),
             ),
             # Not `host.changed`: only the API level may say that.
-            Grant(EVENTS, tuple(f"host.{what}.{{cell}}" for what in ("state", "beat", "metrics", "images"))),
+            Grant(
+                EVENTS,
+                (
+                    *(f"host.{what}.{{cell}}" for what in ("state", "beat", "metrics", "images")),
+                    f"{WORKER_BEAT}.{{cell}}",
+                ),
+            ),
         ),
         reads=("compute.{cell}.work", "compute.{cell}.questions"),
         asks=True,
@@ -171,7 +188,7 @@ ROLES: tuple[Role, ...] = (
         writes=(
             Grant(PLACEMENT, ("inventory.report.*", "snapshot")),
             Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*", "redeployed.*")),
-            Grant(EVENTS, ("host.state.*", "host.beat.*", "node.#")),
+            Grant(EVENTS, ("host.state.*", "host.beat.*", "node.#", f"{WORKER_BEAT}.*")),
         ),
         reads=(IRONIC_EVENTS, missed_queue(IRONIC_EVENTS), "ironic.{cell}.work"),
         asks=True,

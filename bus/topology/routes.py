@@ -15,7 +15,7 @@ BOOK_WRITES = (
     *("provider.create", "provider.update", "provider.delete"),
     *("inventory.set", "inventory.put", "inventory.drop", "traits.set", "aggregates.set"),
     *("trait.create", "trait.delete", "class.create", "class.rename", "class.delete"),
-    *("allocations.set", "allocations.delete", "reshape"),
+    *("allocations.set", "allocations.delete", "reshape", "quota.set"),
 )
 GROUP_ORDERS = ("group.create.*", "group.delete.*")
 AGGREGATE_ORDERS = ("aggregate.set", "aggregate.delete")
@@ -23,7 +23,7 @@ BOOK_SEARCHES = ("candidates", "candidates.more")
 # An audit's: questions to placement, and writes that mend what it found.
 AUDIT_QUESTIONS = ("books.query", "contradictions.query")
 AUDIT_WRITES = ("books.recount", "books.mend")
-BOOK_QUESTIONS = ("consumer.query", "holders.query", "usages.query.*", "names.query")
+BOOK_QUESTIONS = ("consumer.query", "holders.query", "usages.query.*", "quota.query.*", "names.query")
 
 _ANSWER = Route(REPLY, Kind.ANSWER)
 _CELL_EVENT = Route(EVENTS, Kind.EVENT, Scope.CELL)
@@ -76,6 +76,11 @@ ROUTES: dict[str, Route] = {
     "conductor.beat": _CELL_EVENT,
     "cell.query": Route(API, Kind.QUESTION, answer="cell.found"),
     "cell.found": _ANSWER,
+    "worker.beat": _CELL_EVENT,
+    "overview.query": Route(API, Kind.QUESTION, answer="overview.found"),
+    "overview.found": _ANSWER,
+    "tiles.query": Route(API, Kind.QUESTION, answer="tiles.found"),
+    "tiles.found": _ANSWER,
     "live.query": Route(API, Kind.QUESTION, Scope.PROJECT, "live.found"),
     "live.tell": _CELL_ORDER,
     "live.told": _CELL_EVENT,
@@ -145,6 +150,8 @@ ROUTES: dict[str, Route] = {
     "holders.found": _ANSWER,
     "usages.query": Route(PLACEMENT, Kind.QUESTION, Scope.PROJECT, "usages.found"),
     "usages.found": _ANSWER,
+    "quota.query": Route(PLACEMENT, Kind.QUESTION, Scope.PROJECT, "quota.found"),
+    "quota.found": _ANSWER,
     "names.query": Route(PLACEMENT, Kind.QUESTION, answer="names.found"),
     "names.found": _ANSWER,
     "books.query": Route(PLACEMENT, Kind.QUESTION, answer="books.found"),

@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -85,9 +85,11 @@ class Asker:
         self._open = asyncio.Event()
         # By the ids of the questions that have no answer yet.
         self._asked: dict[str, _Batch] = {}
-        # Told when the broker refuses a question. A worker goes on asking until it has the right to; a command for
-        # people must not wait that long.
-        self.on_refusal: Callable[[Refusal], None] | None = None
+        # If set, `ask_all` raises when the broker refuses its questions, or the queue for the answers. A worker goes on
+        # asking until it has the right to; people and their programs must not wait that long.
+        self.raises_refusals = False
+        # Why there is no queue for the answers; None if it was not refused.
+        self._refused: Refusal | None = None
         self.asked_again = 0
         self._took = Histogram(metrics.ASKED)
         self.readings: Readings = (self._took,)
@@ -102,6 +104,7 @@ class Asker:
                 await connection.declare(Objects(queues=(queue,)))
                 consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
                 self._reply_to = queue.name
+                self._refused = None
                 self._open.set()
                 self.taking_answers.status.well()
                 # Copies that have not left yet name the old queue. To ask again withdraws them first.
@@ -115,8 +118,9 @@ class Asker:
                             self._take(envelope, origin)
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
         except Refusal as refused:
-            if self.on_refusal is not None:
-                self.on_refusal(refused)
+            self._refused = refused
+            for batch in dict.fromkeys(self._asked.values()):
+                self._fail(batch, refused)
             raise
         finally:
             self._open.clear()
@@ -125,6 +129,8 @@ class Asker:
         """The answers, in the order of the questions. Raises `NoAnswer` if one is missing when the time is up."""
         if not questions:
             return []
+        if self._refused is not None and self.raises_refusals:
+            raise self._refused
         by_id = {f"{self._secret}-{next(self._ids)}": question for question in questions}
         of_traces = dict(zip(by_id, tracing.asked_for(), strict=False))
         batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future(), of_traces)
@@ -144,6 +150,9 @@ class Asker:
             for id_ in by_id:
                 self._asked.pop(id_, None)
             self._withdraw(batch)
+            if not (batch.done.cancel() or batch.done.cancelled()):
+                # Otherwise asyncio would log a refusal that came when the time was up.
+                batch.done.exception()
         return [batch.answers[id_] for id_ in by_id]
 
     async def _until_answered(self, batch: _Batch) -> None:
@@ -158,6 +167,8 @@ class Asker:
                 self._ask(batch)
                 tries += 1
                 wait_s = pause_s = self._pauses_s[min(tries, len(self._pauses_s) - 1)]
+        # Raises the broker's refusal, if there was one.
+        batch.done.result()
 
     def _due_in_s(self, batch: _Batch, pause_s: float) -> float:
         """Seconds until the questions of a batch are asked again, if the pause after their last copy is so long.
@@ -190,11 +201,16 @@ class Asker:
     def _left(self, batch: _Batch, confirmed: "asyncio.Future[None]") -> None:
         if batch.sent is confirmed:
             batch.left_at_s = asyncio.get_running_loop().time()
-        if not confirmed.cancelled() and (problem := confirmed.exception()) is not None:
-            if isinstance(problem, Refusal) and self.on_refusal is not None:
-                self.on_refusal(problem)
-            else:
-                log.warning("a question was not delivered, it will be asked again: %s", problem)
+        problem = None if confirmed.cancelled() else confirmed.exception()
+        if problem is None or (isinstance(problem, Refusal) and self._fail(batch, problem)):
+            return
+        log.warning("a question was not delivered, it will be asked again: %s", problem)
+
+    def _fail(self, batch: _Batch, refused: Refusal) -> bool:
+        """Let the caller of these questions raise the broker's refusal. False if this asker raises none."""
+        if self.raises_refusals and not batch.done.done():
+            batch.done.set_exception(refused)
+        return self.raises_refusals
 
     def _take(self, envelope: Envelope[Message], origin: Origin) -> None:
         batch = self._asked.get(envelope.cause)

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.broker import Broker, Refusal
+from bus.broker import Broker
 from bus.codec import CODEC, Codec
 from bus.configuration.addresses import Addresses
 from bus.configuration.settings import BusSettings
@@ -116,10 +116,15 @@ class Station:
             clock=self.clock,
         )
 
-    def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
-        """Set a function that is told when the broker refuses a question."""
+    def raise_refusals(self) -> None:
+        """Let questions that the broker refuses fail with its refusal, and not be asked again until their time is up."""
         if self._asker is not None:
-            self._asker.on_refusal = tell
+            self._asker.raises_refusals = True
+
+    @property
+    def trouble(self) -> str:
+        """Why this process has no connection to the broker now. Empty if it has what it needed so far."""
+        return self.consuming.trouble or self._publishing.trouble
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
         if self._asker is None:

@@ -5,6 +5,7 @@ arrive, one late and one repeated, placement grants only one. It answers the oth
 the conductor builds there.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, assert_never
@@ -25,6 +26,7 @@ from bus.messages.placement import (
     Heir,
     HostFull,
     NotAllowed,
+    QuotaExceeded,
     Released,
     ShapeMoved,
     ShapeSeen,
@@ -33,6 +35,7 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
     TooOld,
+    over_quota_in_words,
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
 from bus.pauses import grown
@@ -41,7 +44,7 @@ from cell_conductor.core.transition import Transition
 from cell_conductor.core.unshelving import end_unbuilt
 
 Question = SwapClaim | ClaimResources
-Refusal = DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | Released | NotAllowed
+Refusal = DoesNotFit | GroupRefused | QuotaExceeded | ShapeMoved | Superseded | TooOld | Released | NotAllowed
 
 
 class SwapAnswered(Struct, frozen=True):
@@ -232,9 +235,23 @@ def on_next_answered(
             transition.change(
                 alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
             )
+        case QuotaExceeded():
+            # Another host would not help. Only an alternate of another flavor might.
+            refused = _sums(row.alternates[0])
+            drop_next(transition, why_not(verdict))
+            others = tuple([each for each in transition.row.alternates if _sums(each) != refused])
+            transition.change(alternates=others)
+            pass_on(transition)
         case _:
             drop_next(transition, why_not(verdict))
             pass_on(transition)
+
+
+def _sums(choice: Choice) -> Counter[str]:
+    sums = Counter[str]()
+    for each in choice.share.amounts:
+        sums[each.resource] += each.amount
+    return sums
 
 
 def is_heir_taken(refused: NotAllowed) -> bool:
@@ -332,6 +349,8 @@ def why_not(  # noqa: PLR0911 - one for each verdict
             return "does not fit: " + "; ".join([*map(_short, verdict.shortfalls), *map(_full, full)])
         case GroupRefused():
             return _group(verdict)
+        case QuotaExceeded():
+            return over_quota_in_words(verdict)
         case ShapeMoved():
             moved = ", ".join(str(each) for each in (*verdict.roots, *verdict.gone))
             return f"the host has changed since it was chosen: {moved}"

@@ -55,10 +55,10 @@ def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson 
     letters = _look(bus, limit, lambda letter: letter.handle == handle)
     if not letters:
         fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows which exist")
-    print_one(letters[0], _print_letter, as_json=as_json)
+    print_one(letters[0], print_letter, as_json=as_json)
 
 
-def _print_letter(letter: dict[str, Any]) -> None:
+def print_letter(letter: dict[str, Any]) -> None:
     body = letter.pop("body")
     for name, value in letter.items():
         out.print(Text.assemble((f"{name:9}", "bold"), " ", str(value)))
@@ -107,7 +107,7 @@ def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[di
 
     async def work(connection: Connection) -> list[dict[str, Any]]:
         async with open_dead_letters(connection, limit) as opened:
-            return [_document(letter) for letter in opened.letters.values() if wanted(letter)]
+            return [document_of(letter) for letter in opened.letters.values() if wanted(letter)]
 
     return with_connection(command_settings(bus=bus).bus_url, work)
 
@@ -142,7 +142,7 @@ def _decide(
     return with_connection(command_settings(bus=bus).bus_url, decided)
 
 
-def _document(letter: DeadLetter) -> dict[str, Any]:
+def document_of(letter: DeadLetter) -> dict[str, Any]:
     return {
         "handle": letter.handle,
         "queue": letter.queue,

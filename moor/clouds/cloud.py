@@ -7,6 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from msgspec import structs
 
 from bus.broker import Broker
+from bus.operating.health import About, Health
+from bus.operating.running import release
+from bus.operating.worker_beats import WorkerBeats
 from bus.process import Part
 from bus.sql import DatabaseSettings, upgrade
 from bus.topology import objects_of, user_of
@@ -41,6 +44,7 @@ async def cloud(
     settings: CloudSettings | None = None,
     keeps_hosts: bool = False,
     api_part: Callable[[SqlPlacementStore], Part] | None = None,
+    more_parts: Sequence[Part] = (),
     health_part: Callable[[Sequence[object]], Part] | None = None,
     ended: asyncio.Event | None = None,
     as_user: Callable[[str], Broker] | None = None,
@@ -53,6 +57,7 @@ async def cloud(
     `placement_url`: the database of placement's tables.
     `keeps_hosts`: the instances on simulated hosts are stored in the database, for the next cloud on it.
     `api_part` makes one more part, which works on placement's store: its HTTP API.
+    `more_parts` run beside the workers.
     `health_part` makes one that reports the health of all parts.
     `ended` is set when the workers end before this context does. They only do so by failing; the exit raises the failure.
     `metal`: there are bare-metal nodes too; `on_metal` receives them before they start.
@@ -76,27 +81,36 @@ async def cloud(
             stack.push_async_callback(made.close)
             return made
 
-        placement = station("placement")
-        parts: list[Part] = [*placement_parts((placement,), store, settings.placement)]
-        parts += scheduler_parts(station("scheduler"), api, settings.scheduler)
+        parts: list[Part] = []
+
+        def run(role: str, at: Station, of_worker: Iterable[Part], cell: str = "") -> None:
+            """Run these parts of a worker, which tells by this station that it lives."""
+            made = (*of_worker,)
+            parts.extend((*made, WorkerBeats(Health(About(role, release(), cell), (*made, at)), at)))
+
+        placement, scheduler = station("placement"), station("scheduler")
+        run("placement", placement, placement_parts((placement,), store, settings.placement))
+        run("scheduler", scheduler, scheduler_parts(scheduler, api, settings.scheduler))
         for cell, of_cell in hosts.items():
             rows = SqlConductorStore(database_url, cell, settings=settings.database)
             stack.push_async_callback(rows.close)
             place = station("conductor", cell)
-            parts += conductor_parts(place, rows, settings.conductor, cell, place.ask_all)
-            parts.append(place)
+            conductor = conductor_parts(place, rows, settings.conductor, cell, place.ask_all)
+            run("conductor", place, (*conductor, place), cell)
             clock_s, kept = Elapsed(), None
             if keeps_hosts:
                 kept = await open_compute_store(database_url, cell, clock_s, settings.database)
                 stack.push_async_callback(kept.close)
-            parts += simulated_parts(
-                station("compute", cell),
+            hosts_at = station("compute", cell)
+            compute = simulated_parts(
+                hosts_at,
                 of_cell,
                 structs.replace(settings.compute, cell=cell),
                 faults,
                 clock_s=clock_s,
                 store=kept,
             )
+            run("compute", hosts_at, compute, cell)
         if metal is not None:
             nodes = await stack.enter_async_context(
                 bare_metal(
@@ -113,6 +127,7 @@ async def cloud(
                 on_metal(nodes)
         if api_part is not None:
             parts.append(api_part(store))
+        parts += more_parts
         if health_part is not None:
             parts.append(health_part((*parts, placement)))
         async with running(parts, DRAIN_S_MAX) as task:

@@ -19,10 +19,14 @@ from compute_sim.laboratory.ironic.core.script import IronicScript
 from compute_sim.laboratory.script_file import load_script
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
+from moor.client.bus_client import with_user
 from moor.clouds.up_command import faults_in
+from moor.dashboard.options import DashboardFlags, dashboard_options
+from moor.dashboard.service import serve as serve_dashboard
 from moor.option_structs import with_options
 from moor.options import (
     BusUrl,
+    Cells,
     DatabaseUrl,
     IronicDatabaseUrl,
     Operating,
@@ -253,6 +257,29 @@ def placement_api(
     _require_database("placement-api", addresses.placement_db)
     serving = serving_of(api, tuned(PLACEMENT_API))
     _run(placement_process.serve(addresses.placement_db, serving, tuned(DATABASE), operating.health_listen))
+
+
+@app.command()
+@with_options
+def dashboard(
+    bus: BusUrl = "",
+    cells: Cells = "",
+    *,
+    web: DashboardFlags,
+    operating: Operating,
+) -> None:
+    """The web dashboard. It only reads, and needs only the bus, as an admin application or an operator."""
+    operating.begin_to_log()
+    settings = command_settings(bus=bus, cells=cells)
+    _run(
+        serve_dashboard(
+            broker_of(with_user(settings.bus_url)),
+            settings,
+            dashboard_options(web),
+            bus=tuned(BUS),
+            health_at=operating.health_listen,
+        )
+    )
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -50,6 +50,8 @@ from moor.clouds.bare_metal import (
     flavor_of_nodes,
 )
 from moor.clouds.cloud import cloud
+from moor.dashboard.options import DASHBOARD_LISTEN, OFF, DashboardAt, DashboardFlags, dashboard_options
+from moor.dashboard.service import DashboardOptions, DashboardService, reading_client
 from moor.instances.flavors import write_flavors
 from moor.option_structs import with_options
 from moor.options import (
@@ -110,6 +112,7 @@ def up(
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
     listen: ListenAt = DEFAULT_LISTEN,
+    dashboard_listen: DashboardAt = DASHBOARD_LISTEN,
     operating: Operating,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
 ) -> None:
@@ -122,6 +125,11 @@ def up(
     socket = _socket(settings)
     script = faults_in(faults)
     serving = serving_of(ApiFlags(listen=listen), tuned(PLACEMENT_API))
+    web = (
+        None
+        if dashboard_listen == OFF
+        else dashboard_options(DashboardFlags(dashboard_listen=dashboard_listen))
+    )
     workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool)
     cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
@@ -133,6 +141,7 @@ def up(
             cells_hosts,
             script=script,
             serving=serving,
+            web=web,
             health_at=operating.health_listen,
             metal=metal,
         )
@@ -147,6 +156,7 @@ async def _up(
     *,
     script: FaultScript,
     serving: ServiceOptions,
+    web: DashboardOptions | None,
     health_at: str,
     metal: BareMetalPlan | None,
 ) -> None:
@@ -171,6 +181,7 @@ async def _up(
             keeps_hosts=True,
             as_user=broker.as_user,
             api_part=partial(_placement_api, serving),
+            more_parts=(_dashboard(settings, web, broker),) if web else (),
             health_part=partial(_health, health_at) if health_at else None,
             ended=stop,
             metal=metal,
@@ -190,7 +201,7 @@ async def _up(
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
         except BadListenError as taken:
-            fail(f"no placement API: {taken}; --listen names another address")
+            fail(f"no HTTP service: {taken}; --listen and --dashboard-listen name other addresses")
         except IronicPortTaken as taken:
             fail(f"no simulated Ironic: {taken}; --ironic-listen names another address")
         except BadAddressError as taken:
@@ -202,6 +213,12 @@ def _health(address: str, parts: Sequence[object]) -> HealthServer:
     server = HealthServer(address, Health(about("moor up"), parts))
     say(f"health is served at {server.url}")
     return server
+
+
+def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) -> DashboardService:
+    service = DashboardService(lambda: reading_client(broker.as_user(LOCAL.user)), settings, web)
+    say(f"the dashboard is served at {service.url}")
+    return service
 
 
 def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> PlacementService:

@@ -17,7 +17,8 @@ from bus.messages.build import (
     NoValidHost,
 )
 from moor.asking import client
-from moor.instances.following import Following, Timeout, followed, has_ended, run_order, taken
+from moor.client.ends import has_ended
+from moor.instances.following import Following, Timeout, followed, run_order, taken
 from moor.instances.request_options import (
     DriveOptions,
     ElseOptions,

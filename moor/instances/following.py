@@ -30,7 +30,6 @@ Timeout = Annotated[
     float,
     typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; after that the exit code is 3."),
 ]
-ENDED = ("active", "error", "deleted")
 
 
 class Following(Struct, frozen=True):
@@ -168,7 +167,3 @@ async def _followed_order(following: Following, order: Order, end: End[Order], h
     reasons = [why for each in states if (why := end.why_not_done(each, order))]
     if following.wait and reasons:
         fail("; ".join(dict.fromkeys(reasons)))
-
-
-def has_ended(instance: InstanceState) -> bool:
-    return instance.state in ENDED

@@ -13,10 +13,10 @@ from bus.messages.build import (
     InstanceId,
     InstancesFound,
     InstanceState,
-    RequestId,
 )
 from bus.messages.hosts import cell_and_name
 from moor.asking import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, client, hosts_of
+from moor.client.finding import found_by_ids
 from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live
@@ -178,21 +178,9 @@ async def _delete(following: Following, wanted: Sequence[UUID], project: str) ->
 
 async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
     """The instances with these ids; for an id of a request, all its instances. Fail if an id is neither."""
-    known = {each.id: each for each in await asking.instances([*map(InstanceId, ids)], project)}
-    unknown = []
-    for id_ in ids:
-        if InstanceId(id_) in known:
-            continue
-        question = AskInstances(request_id=RequestId(id_), limit=FOUND_AT_ONCE_MAX, project=project)
-        pages = asking.pages_of_instances(question)
-        of_request = {each.id: each async for page in pages for each in page.instances}
-        known |= of_request
-        if not of_request:
-            unknown.append(str(id_))
-    # Schedulers obey a delete that arrives before its build request. So a mistyped id must not be sent: it would cancel a
-    # later request with that id.
+    known, unknown = await found_by_ids(asking, ids, project)
     if unknown:
         fail(
-            f"there is no instance and no request {', '.join(unknown)}, so nothing was done; `moor list` shows all instances"
+            f"there is no instance and no request {', '.join(map(str, unknown))}, so nothing was done; `moor list` shows all instances"
         )
     return known

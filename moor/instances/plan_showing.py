@@ -84,6 +84,13 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
     out.print(
         f"[bold {colour}]{at_least}{plan.fit} more fit[/bold {colour}] on {plan.qualify} of {plan.funnel.hosts} hosts",
     )
+    if plan.quota is not None:
+        colour = "cyan" if plan.quota.fit else "red"
+        limits = "; ".join(
+            f"{each.name} limit {each.limit}, used {each.used}, asked {each.asked}"
+            for each in plan.quota.limits
+        )
+        out.print(f"[{colour}]the project's quota allows {plan.quota.fit} more[/{colour}]: {limits}")
     if plan.cells:
         print_table(plan.cells, CELLS)
     if plan.funnel.steps or plan.funnel.nearest:
@@ -103,6 +110,10 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
 def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
     """The instance, and under it how its host was chosen: the last time, or with `of_boot` for its boot."""
     print_instance(explained.state)
+    print_choice(explained, of_boot=of_boot)
+
+
+def print_choice(explained: Explanation, *, of_boot: bool) -> None:
     choice: HostChoice = explained.boot if of_boot and explained.boot is not None else explained
     chosen = choice.chosen
     among = f"the best of {choice.qualified} that qualified, of {choice.hosts}" if choice.hosts else ""

@@ -18,6 +18,7 @@ from bus.messages.candidates import (
 )
 from bus.messages.placement import NotAllowed
 from moor.asking import Client, answer_of, ask_bus, providers_of, readable
+from moor.client.errors import NotSendable
 from moor.options import AsJson, BusUrl, fail
 from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all
@@ -59,7 +60,10 @@ def candidates(
         "same_subtree": [part.split(",") for part in together or ()],
         "limit": limit,
     }
-    question = readable(msgspec.json.encode({"message": asked}))
+    try:
+        question = readable(msgspec.json.encode({"message": asked}))
+    except NotSendable as wrong:
+        raise typer.BadParameter(str(wrong)) from None
     assert isinstance(question, AskCandidates), f"{asked!r} was read as {question!r}"
     found, names = ask_bus(bus, lambda asking: _found(asking, question))
     if not (found or as_json):

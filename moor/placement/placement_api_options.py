@@ -16,7 +16,7 @@ from placement_worker.api.auth.basic import BasicAuthentication, users_in
 from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.http.server import read_certificate, read_listen
+from placement_worker.api.http.server import Listen, read_certificate, read_listen
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
 from placement_worker.http_service import ServiceOptions
@@ -37,15 +37,12 @@ UNGUARDED = (Auth.NONE, Auth.NOAUTH2)
 ListenAt = Annotated[str, option_of(TOP, "listen", "--listen", metavar="HOST:PORT")]
 
 
-class ApiFlags(Struct, frozen=True, kw_only=True):
-    listen: ListenAt = DEFAULT_LISTEN
-    share_port: Annotated[bool, option_of(TOP, "share_port", "--share-port")] = False
+class AccessFlags(Struct, frozen=True, kw_only=True):
+    """Who may use an HTTP service, and how it proves itself."""
+
     auth: Annotated[Auth, option_of(TOP, "auth")] = Auth.NONE
     allow_anyone: Annotated[bool, option_of(TOP, "allow_anyone", "--allow-anyone")] = False
     users: Annotated[Path | None, option_of(TOP, "users", metavar="FILE")] = None
-    policy: Annotated[str, option_of(TOP, "policy", metavar="legacy|secure|open|FILE")] = "legacy"
-    cors_origin: Annotated[list[str] | None, option_of(TOP, "cors_origins", metavar="ORIGIN")] = None
-    prefix: Annotated[str, option_of(TOP, "prefix", metavar="/PATH")] = ""
     tls_cert: Annotated[Path | None, option_of(TOP, "tls_cert", metavar="FILE")] = None
     tls_key: Annotated[Path | None, option_of(TOP, "tls_key", metavar="FILE")] = None
     keystone_url: Annotated[str, option_of(TOP, "keystone_url", metavar="URL")] = ""
@@ -57,6 +54,14 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
     keystone_ca: Annotated[Path | None, option_of(TOP, "keystone_ca", metavar="FILE")] = None
 
 
+class ApiFlags(AccessFlags, frozen=True, kw_only=True):
+    listen: ListenAt = DEFAULT_LISTEN
+    share_port: Annotated[bool, option_of(TOP, "share_port", "--share-port")] = False
+    policy: Annotated[str, option_of(TOP, "policy", metavar="legacy|secure|open|FILE")] = "legacy"
+    cors_origin: Annotated[list[str] | None, option_of(TOP, "cors_origins", metavar="ORIGIN")] = None
+    prefix: Annotated[str, option_of(TOP, "prefix", metavar="/PATH")] = ""
+
+
 def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceOptions:
     """Check the flags of the placement API, and return its options: the flags, and `settings` that have no flag.
 
@@ -64,25 +69,30 @@ def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceO
     """
     with wrong_value():
         listen = read_listen(flags.listen, is_shared=flags.share_port)
-        if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
-            raise typer.BadParameter(
-                f"auth is {flags.auth.value}, which lets anyone in, and {listen} can be reached from other machines: listen "
-                "on 127.0.0.1; or use `moor run placement-api` with --auth basic or keystone, or with --allow-anyone"
-            )
+        check_guarded(flags, listen, "moor run placement-api")
         return ServiceOptions(
             listen=listen,
-            auth=_authentication(flags),
+            auth=authentication_of(flags),
             policy=policy_named(flags.policy),
             settings=structs.replace(
                 settings or ApiSettings(),
                 cors_origins=tuple(flags.cors_origin or ()),
                 prefix=flags.prefix,
             ),
-            tls=_tls(flags),
+            tls=tls_of(flags),
         )
 
 
-def _authentication(flags: ApiFlags) -> Authentication:
+def check_guarded(flags: AccessFlags, listen: Listen, command: str) -> None:
+    """Refuse to serve other machines without asking who they are, unless the operator says so."""
+    if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
+        raise typer.BadParameter(
+            f"auth is {flags.auth.value}, which lets anyone in, and {listen} can be reached from other machines: listen "
+            f"on 127.0.0.1; or use `{command}` with --auth basic or keystone, or with --allow-anyone"
+        )
+
+
+def authentication_of(flags: AccessFlags) -> Authentication:
     match flags.auth:
         case Auth.NONE:
             return NoAuthentication()
@@ -98,7 +108,7 @@ def _authentication(flags: ApiFlags) -> Authentication:
             return _keystone(flags)
 
 
-def _keystone(flags: ApiFlags) -> Authentication:
+def _keystone(flags: AccessFlags) -> Authentication:
     account = KeystoneAccount(
         url=flags.keystone_url,
         user=flags.keystone_user,
@@ -118,7 +128,7 @@ def _keystone(flags: ApiFlags) -> Authentication:
         raise typer.BadParameter(f"keystone-ca is {flags.keystone_ca}: {problem}") from None
 
 
-def _tls(flags: ApiFlags) -> ssl.SSLContext | None:
+def tls_of(flags: AccessFlags) -> ssl.SSLContext | None:
     match flags.tls_cert, flags.tls_key:
         case None, None:
             return None

@@ -1,17 +1,26 @@
 """The rows that a batch of orders or allocation writes must lock and read, named by their public ids: its keys."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.administration import ConsumerAllocations
-from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim, single_swaps
+from bus.messages.placement import (
+    NO_OWNER,
+    ClaimResources,
+    ReleaseClaim,
+    ServerGroup,
+    SwapClaim,
+    single_swaps,
+)
 from placement_worker.core.ledger import ClaimOrder
 
 
 class ClaimKeys(Struct, frozen=True):
     """The rows that a batch must lock and read. Each is named once; consumers and groups are in the order of locking.
+
+    `orders` are read only if some project has a limit.
 
     From `claims` (the first order of each consumer, if that is a claim) and `allocations` (the last write of each
     consumer) the store inserts new consumers in their probable final state. `groups` are server groups as the first order
@@ -24,9 +33,21 @@ class ClaimKeys(Struct, frozen=True):
     claims: dict[int, ClaimResources]
     allocations: dict[int, ConsumerAllocations]
     classes: frozenset[str] = frozenset()
+    orders: Sequence[ClaimOrder] = ()
+
+    def projects(self) -> set[str]:
+        """The projects for which the batch may make new consumers."""
+        claims = [order.project for order in self.orders if isinstance(order, ClaimResources)]
+        return {project or NO_OWNER for project in claims} | {
+            one.project or NO_OWNER for one in self.allocations.values()
+        }
+
+    def maybe_known(self) -> list[ConsumerId]:
+        """The consumers that the batch does not merely claim for: their rows say of which projects they are."""
+        return [one for one in self.consumers if one.int not in self.claims]
 
 
-def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
+def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
     consumers: dict[int, ConsumerId] = {}
     providers: dict[int, ProviderId] = {}
     groups: dict[GroupId, ServerGroup] = {}
@@ -59,6 +80,7 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
         groups=[groups[group] for group in sorted(groups)],
         claims=claims,
         allocations={},
+        orders=orders,
     )
 
 

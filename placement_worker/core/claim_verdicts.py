@@ -6,6 +6,7 @@ from bus.messages.placement import (
     DoesNotFit,
     GroupRefused,
     NotAllowed,
+    QuotaExceeded,
     Released,
     Share,
     Superseded,
@@ -19,6 +20,7 @@ ClaimJudgement = (
     | AlreadyClaimed
     | DoesNotFit
     | GroupRefused
+    | QuotaExceeded
     | MovedRoots
     | Superseded
     | TooOld

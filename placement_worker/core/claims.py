@@ -36,6 +36,7 @@ from bus.messages.placement import (
 )
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, consumers_of, ended_row
+from placement_worker.core.drafts.quota_draft import sums_of
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
 from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
 from placement_worker.core.shares import judge_place, merged_amounts
@@ -113,7 +114,10 @@ def _claim(
     elif order.attempt == consumer.row.attempt:
         return superseded(consumer)
 
-    wanted = judge_place(draft, order, {}, joins=order.project or NO_OWNER, by_cell=by_cell)
+    project = order.project or NO_OWNER
+    # The quota before the place: another host would not help.
+    over = draft.quotas and draft.quotas.judge(project, order.consumer_type, sums_of(order.share.amounts))
+    wanted = over or judge_place(draft, order, {}, joins=project, by_cell=by_cell)
     if not isinstance(wanted, dict):
         return wanted
     draft.take(wanted)

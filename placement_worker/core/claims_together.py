@@ -19,12 +19,14 @@ from bus.messages.all_or_nothing import (
     TemplateAmount,
 )
 from bus.messages.placement import (
+    NO_OWNER,
     AlreadyClaimed,
     Claimed,
     ClaimResources,
     DoesNotFit,
     GroupRefused,
     NotAllowed,
+    QuotaExceeded,
     Released,
     ResourceAmount,
     ShapeSeen,
@@ -34,10 +36,13 @@ from bus.messages.placement import (
 )
 from placement_worker.core.claims import judge_order
 from placement_worker.core.drafts.ledger_draft import LedgerDraft
+from placement_worker.core.drafts.quota_draft import counted, sums_of
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, Ledger, SentOrder
 from placement_worker.core.shares import MovedRoots
 
-Refusal = AlreadyClaimed | DoesNotFit | GroupRefused | MovedRoots | Superseded | TooOld | NotAllowed
+Refusal = (
+    AlreadyClaimed | DoesNotFit | GroupRefused | QuotaExceeded | MovedRoots | Superseded | TooOld | NotAllowed
+)
 
 
 # All consumers have their shares; or these may not have theirs, with the reason of each, and nothing is claimed.
@@ -56,6 +61,8 @@ def decide_together(
 def _judge(
     draft: LedgerDraft, claim: Sequence[SentOrder], now: datetime, horizon: timedelta
 ) -> TogetherJudgement:
+    if over := _over_quota(draft, claim):
+        return over
     before = draft.saved([each.order for each in claim])
     judged = [judge_order(draft, each, now, horizon) for each in claim]
     refused = [
@@ -70,6 +77,22 @@ def _judge(
     if len(refused) == len(claim) and all(_holds_just_that(order, verdict) for order, verdict in refused):
         return AllClaimed(is_new=False)
     return tuple([(order.consumer, verdict) for order, verdict in refused])
+
+
+def _over_quota(
+    draft: LedgerDraft, claim: Sequence[SentOrder]
+) -> tuple[tuple[ConsumerId, Refusal], ...] | None:
+    """The refusal of all, if what those of them count together that hold nothing yet is over the quota of their project."""
+    orders = [each.order for each in claim if isinstance(each.order, ClaimResources)]
+    new = [order for order in orders if not draft.consumer(order.consumer).held]
+    if draft.quotas is None or not new:
+        return None
+    growth = Counter[str]()
+    for order in new:
+        growth.update(counted(order.consumer_type, (), sums_of(order.share.amounts)))
+    # All claims of one message name the same project.
+    over = draft.quotas.judge_growth(new[0].project or NO_OWNER, growth)
+    return None if over is None else tuple([(order.consumer, over) for order in new])
 
 
 def _holds_just_that(order: object, verdict: Refusal) -> bool:

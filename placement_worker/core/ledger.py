@@ -73,6 +73,8 @@ class Consumer(Struct, frozen=True, gc=False):
     ended_at: datetime | None = None
     host: ProviderId | None = None
     group: GroupId | None = None
+    # A MIGRATION counts these amounts of its project's quota: its instance gave them up by the move, and gets them back by a revert.
+    kept: tuple[tuple[str, int], ...] = ()
 
 
 class InventoryLimits(Struct, frozen=True, gc=False):
@@ -98,6 +100,26 @@ class ProviderRow(Struct, frozen=True, gc=False):
     limits: Mapping[str, InventoryLimits] = {}
     used: Mapping[str, int] = {}
     consumers: int = 0
+
+
+class Quota(Struct, frozen=True):
+    """The limits of a project, and what its consumers use: by resource class, and their number by `INSTANCES`.
+
+    `used` has all classes, not only those that are limited: so another limit needs no new count.
+    """
+
+    project: str
+    limits: Mapping[str, int] = {}
+    used: Mapping[str, int] = {}
+
+
+class QuotaBook(Struct, frozen=True):
+    """The locked quotas that a batch of orders names. A project without limits has none stored, and one here that counts what
+    it uses. `classes` are the custom resource classes that the batch names and that exist.
+    """
+
+    quotas: Mapping[str, Quota] = {}
+    classes: frozenset[str] = frozenset()
 
 
 # The project of a server group that consumers of all projects may join.
@@ -129,7 +151,8 @@ class Ledger(Struct, frozen=True):
     consumers that hold something. `providers` has the existing ones among these: providers and roots that the batch names,
     providers that a consumer holds something of, and hosts of consumers. These are found by the integers of their ids: a UUID
     is hashed in Python (0.48 us a lookup instead of 0.11), which would cost as much as deciding the batch. `classes` are the custom resource
-    classes, and `groups` the server groups, that the batch names and that exist.
+    classes, and `groups` the server groups, that the batch names and that exist. `quotas` are those of its projects: only a
+    project with a limit has one.
     """
 
     consumers: Mapping[int, Consumer]
@@ -137,6 +160,7 @@ class Ledger(Struct, frozen=True):
     providers: Mapping[int, ProviderRow]
     classes: frozenset[str] = frozenset()
     groups: Mapping[GroupId, GroupBook] = {}
+    quotas: Mapping[str, Quota] = {}
 
 
 class Touched(Struct, frozen=True, gc=False):
@@ -156,6 +180,7 @@ class ClaimChanges(Struct, frozen=True):
     `consumers` are the changed rows. `forgotten` are the ids of rows to delete: they were inserted and not used, or no
     later message can refer to them. `held` replaces all that a consumer holds. After a reshape, `counted` has the numbers of
     consumers of the providers that `TreeChanges` writes; all others are in `touched`. `groups` are new or changed server groups.
+    `quotas` are those of which another amount is used now.
     `claimed`, `ended`, `joined` and `left` are for the log: the claims that began and ended, and the members that joined and
     left groups.
     """
@@ -166,6 +191,7 @@ class ClaimChanges(Struct, frozen=True):
     touched: tuple[Touched, ...] = ()
     counted: tuple[tuple[ProviderId, int], ...] = ()
     groups: tuple[GroupRow, ...] = ()
+    quotas: tuple[Quota, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
     joined: tuple[GroupMember, ...] = ()

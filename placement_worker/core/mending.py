@@ -124,4 +124,5 @@ def _mended(row: Consumer, claim: MendedClaim) -> Consumer:
         attempt=claim.attempt,
         host=claim.share.host if claim.has_place else None,
         group=claim.group.id if claim.group and claim.has_place else None,
+        kept=row.kept if row.type == claim.type else (),
     )

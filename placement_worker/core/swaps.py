@@ -23,7 +23,7 @@ from datetime import datetime
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import GroupRefused, NotAllowed, SwapClaim
+from bus.messages.placement import GroupRefused, NotAllowed, QuotaExceeded, SwapClaim
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
 from placement_worker.core.drafts.ledger_draft import (
     Amounts,
@@ -33,6 +33,7 @@ from placement_worker.core.drafts.ledger_draft import (
     left_over,
     summed,
 )
+from placement_worker.core.drafts.quota_draft import given_up, sums_of
 from placement_worker.core.ledger import Consumer
 from placement_worker.core.ownership import is_of_same_owner, is_tombstone, taken
 from placement_worker.core.shares import ShareRefused, judge_place, lives_on, merged_amounts
@@ -58,8 +59,11 @@ def swap(
     if isinstance(returned, NotAllowed):
         return returned
 
+    # A way back is never refused by a quota.
+    if returned is None and (over := _over_quota(draft, consumer, order)):
+        return over
     own = draft.amounts_of(consumer.held)
-    given_up = own if returned is None else summed(own, draft.amounts_of(returned.held))
+    given_back = own if returned is None else summed(own, draft.amounts_of(returned.held))
     leaving = (consumer.row,) if returned is None else (consumer.row, returned.row)
     # A cleanup that keeps the old share also keeps its place on the host and in the group.
     keeps_all = heir is not None and _takes_all(order)
@@ -67,14 +71,14 @@ def swap(
     wanted = (
         judge_place(draft, order, {}, joins=joins, by_cell=by_cell, beside=beside)
         if keeps_all
-        else _judge(draft, order, given_up, leaving, joins, by_cell=by_cell, beside=beside)
+        else _judge(draft, order, given_back, leaving, joins, by_cell=by_cell, beside=beside)
     )
     if not isinstance(wanted, dict):
         return wanted
     inherited = _inherited(order, own, wanted) if heir else {}
     after = summed(wanted, inherited)
-    draft.take(left_over(after, given_up))
-    draft.free(left_over(given_up, after))
+    draft.take(left_over(after, given_back))
+    draft.free(left_over(given_back, after))
     draft.gain((*wanted, *inherited))
     if returned is not None:
         draft.end(returned, now)
@@ -111,6 +115,14 @@ def _other_group(row: Consumer, order: SwapClaim) -> NotAllowed | None:
         field="group",
         reason=f"consumer {row.id} is a member of server group {row.group}, and the swap names {named or 'none'}",
     )
+
+
+def _over_quota(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> QuotaExceeded | None:
+    """The refusal of a swap that makes its instance larger than its project's quota allows."""
+    if draft.quotas is None:
+        return None
+    row, share = consumer.row, order.share
+    return draft.quotas.judge(row.project, row.type, sums_of(share.amounts), sums_of(consumer.held))
 
 
 def _wrong_heir(order: SwapClaim) -> NotAllowed | None:
@@ -263,6 +275,7 @@ def _hand_over(
         generation=heir.row.generation + 1,
         host=row.host if has_place else None,
         group=row.group if has_place else None,
+        kept=given_up(consumer.held, order.share.amounts) if order.heir.type == "MIGRATION" else (),
     )
     draft.write(heir, after, consumer.held if _takes_all(order) else amounts_in(inherited))
     draft.claimed(after.id, after.attempt)

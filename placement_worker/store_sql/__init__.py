@@ -35,8 +35,10 @@ from placement_worker.core.ledger import (
     Forest,
     ForestKeys,
     Ledger,
+    QuotaBook,
     TreeChanges,
 )
+from placement_worker.core.quotas import QuotaKeys
 from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import ChangeFeed
 from placement_worker.store_sql.answers import (
@@ -64,6 +66,13 @@ from placement_worker.store_sql.pages import (
     snapshot_page,
 )
 from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
+from placement_worker.store_sql.quotas import (
+    QuotaCache,
+    lock_quotas,
+    quotas_page,
+    recount_quotas,
+    write_quotas,
+)
 from placement_worker.store_sql.recount import recount
 from placement_worker.store_sql.trees.forest import LockedTrees, lock_trees
 from placement_worker.store_sql.trees.single_provider_trees import (
@@ -92,6 +101,7 @@ class SqlPlacementTransaction:
         self._claims = claims
         self._vocabulary = vocabulary
         self._locked = LockedTrees()
+        self.writes_quotas = False
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return await self._claims.lock(keys_of_orders(orders))
@@ -110,7 +120,16 @@ class SqlPlacementTransaction:
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)
 
-    recount = runs(recount)
+    async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
+        self.writes_quotas = True
+        return await lock_quotas(self._transaction, self._vocabulary, keys)
+
+    write_quotas = runs(write_quotas)
+
+    async def recount(self) -> None:
+        # Quotas are locked before trees.
+        await self._transaction.run(recount_quotas, self._vocabulary)
+        await self._transaction.run(recount)
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
         forest, self._locked = await lock_trees(self._transaction, self._vocabulary, keys)
@@ -174,19 +193,23 @@ class SqlPlacementStore:
         self._database = open_database(url, pool_size=pool_size, settings=settings)
         self._known = VocabularyCache()
         self._providers = ProviderCache()
+        self._limited = QuotaCache()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
         vocabulary, providers = CachedVocabulary(self._known), CachedProviders(self._providers)
         async with self._database.writing() as transaction:
             claims = (
-                self.postgres_claims(transaction, vocabulary.classes, providers)
+                self.postgres_claims(transaction, vocabulary.classes, providers, self._limited)
                 if isinstance(transaction, PostgresTransaction)
-                else SqliteClaims(transaction, vocabulary.classes, providers)
+                else SqliteClaims(transaction, vocabulary.classes, providers, self._limited)
             )
-            yield SqlPlacementTransaction(transaction, claims, vocabulary)
+            begun = SqlPlacementTransaction(transaction, claims, vocabulary)
+            yield begun
         vocabulary.committed()
         providers.committed()
+        if begun.writes_quotas:
+            self._limited.known = None
 
     snapshot_page = _reads_by(snapshot_page)
     changes_page = _reads_by(changes_page)
@@ -200,6 +223,7 @@ class SqlPlacementStore:
     book_entries = _reads_named(consumer_reads.book_entries)
     usages = _reads_named(consumer_reads.usages)
     custom_names = reads(custom_names)
+    quotas = reads(quotas_page)
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
         await write_once(self._database, keep_answer, answer, pages)
@@ -232,8 +256,9 @@ class SqlPlacementStore:
             return await transaction.run(_prune, ended_before, logged_before)
 
     async def audit(self) -> tuple[str, ...]:
+        vocabulary = CachedVocabulary(self._known)
         async with self._database.reading(takes_long=True) as transaction:
-            return await transaction.run(audit)
+            return await transaction.run(audit, vocabulary)
 
     async def close(self) -> None:
         await self._database.close()

@@ -10,8 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 
 from bus.messages.books import BESIDE_INSTANCES
+from placement_worker.core.quotas import wrong_quota
 from placement_worker.store_sql.amounts import held_sums, living, missing_holders, stale_holders, used_amounts
 from placement_worker.store_sql.driver_rows import NOTHING
+from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.quotas import wrong_quotas
 from placement_worker.tables import (
     consumers,
     holders,
@@ -26,7 +29,7 @@ _root = providers.alias("root")
 Question = tuple[str, Select[Any]]
 
 
-def audit(connection: Connection) -> tuple[str, ...]:
+def audit(connection: Connection, vocabulary: CachedVocabulary) -> tuple[str, ...]:
     questions = (
         *_of_usage(connection),
         *_of_holding(connection),
@@ -34,9 +37,11 @@ def audit(connection: Connection) -> tuple[str, ...]:
         *_OF_HOSTS,
         *_OF_TREES,
     )
-    return tuple(
+    found = [
         sentence.format(*row) for sentence, question in questions for row in connection.execute(question)
-    )
+    ]
+    of_quotas = [wrong_quota(quota, used) for quota, used in wrong_quotas(connection, vocabulary)]
+    return (*found, *of_quotas)
 
 
 def _of_usage(connection: Connection) -> Iterator[Question]:

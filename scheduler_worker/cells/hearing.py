@@ -4,14 +4,20 @@ from collections.abc import Sequence
 
 from bus.message import Message
 from bus.messages.cells import ConductorAlive, LiveTold
+from bus.messages.overview import WorkerAlive
 from bus.workers.handling import Received
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.cells.workers import WorkerRegistry
 from scheduler_worker.hosts.registry import HostRegistry
 
 
 def hear_cells(
-    cells: CellRegistry, hosts: HostRegistry, live: LiveRelay, batch: Sequence[Received[Message]]
+    cells: CellRegistry,
+    workers: WorkerRegistry,
+    hosts: HostRegistry,
+    live: LiveRelay,
+    batch: Sequence[Received[Message]],
 ) -> None:
     """Give each message to the object that keeps what it says."""
     for heard in batch:
@@ -21,5 +27,7 @@ def hear_cells(
                 hosts.hear_of_cell(beat.cell, heard.cell)
             case LiveTold() as told:
                 live.hear(told)
+            case WorkerAlive() as beat:
+                workers.hear(beat, heard.sender, heard.cell)
             case _:
                 hosts.hear(heard)

@@ -275,6 +275,9 @@ def _ended_among(searches: Sequence[Search]) -> SearchRefused | None:
         if isinstance(one.outcome, EndedElsewhere):
             return SearchRefused(f"all or nothing: instance {one.instance} had ended before all were placed")
         if isinstance(one.outcome, SearchRefused | NoValidHost):
+            if isinstance(one.outcome, SearchRefused) and one.outcome.over_quota:
+                # The numbers are those of the whole request.
+                return SearchRefused(f"all or nothing: {one.outcome.reason}", over_quota=True)
             why = one.outcome.reason if isinstance(one.outcome, SearchRefused) else "no valid host"
             return SearchRefused(f"all or nothing: instance {one.instance}: {why}")
     return None

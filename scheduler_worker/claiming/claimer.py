@@ -402,6 +402,8 @@ class Claimer:
                 one.refused(step, shape_tries_max=limits.shape_tries_max, claims_max=limits.claims_max)
             if one.is_searching and one.chosen is not None:
                 self._hold((one,))
+        elif isinstance(step, SearchRefused) and step.over_quota and one.may_fall_back:
+            one.fall_back(step.reason)
         else:
             one.outcome = step
         return needs_more

@@ -245,7 +245,7 @@ class HostRegistry:
         known = self._hosts.get(host)
         return None if known is None else known.row
 
-    def _rows(self) -> Iterator[HostState]:
+    def rows(self) -> Iterator[HostState]:
         return (known.row for known in self._hosts.values())
 
     def name_of(self, host: ProviderId) -> str:
@@ -255,27 +255,27 @@ class HostRegistry:
 
     def count_by_cell(self) -> tuple[Counter[str], Counter[str]]:
         """The number of hosts in each cell, and the number of those that are up."""
-        hosts = tuple(self._rows())
+        hosts = tuple(self.rows())
         return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
 
     def count_by_state(self) -> Counter[tuple[str, str, str]]:
         """The number of hosts by cell, kind and state: `up`, `silent`, or the mode that they were set to."""
-        return Counter((host.cell, host.kind or HYPERVISOR, state_of(host)) for host in self._rows())
+        return Counter((host.cell, host.kind or HYPERVISOR, state_of(host)) for host in self.rows())
 
     def names(self) -> list[str]:
-        return [host.name for host in self._rows()]
+        return [host.name for host in self.rows()]
 
     def doubted(self) -> tuple[ProviderId, ...]:
         """The hosts of which another worker may just have written a row that this process has not read. They are those
         that placement has and that have no row here, and those whose mode forbids to use them: they may have been set
         up again.
         """
-        not_up = [host.id for host in self._rows() if host.setting.mode != "up" or host.must_clean]
+        not_up = [host.id for host in self.rows() if host.setting.mode != "up" or host.must_clean]
         return (*self._picture.unregistered(), *not_up)
 
     def untold(self) -> list[HostState]:
         """The hosts whose cell may not know yet in which mode they are."""
-        return [host for host in self._rows() if is_untold(host)]
+        return [host for host in self.rows() if is_untold(host)]
 
     def unheard_since(self, before: datetime) -> list[HostState]:
         """The hosts from which this process has heard nothing since `before`. A host whose row was read at start counts

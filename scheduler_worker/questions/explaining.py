@@ -30,6 +30,8 @@ from scheduler_worker.core.choosing.planning import (
     has_other_hosts,
     plan,
     plan_flavors,
+    quota_room,
+    with_quota,
 )
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.moves import why_stays_on_node
@@ -38,6 +40,7 @@ from scheduler_worker.core.instances.rows import ERROR, HostDecision, InstanceRo
 from scheduler_worker.core.instances.specs import alternatives_in, decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.questions.quotas import Ask, quota_of
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
@@ -47,10 +50,11 @@ _PLANNED = 0
 
 
 class Explainer:
-    def __init__(self, store: SchedulerStore, picture: Picture, plugins: Plugins) -> None:
+    def __init__(self, store: SchedulerStore, picture: Picture, plugins: Plugins, ask: Ask) -> None:
         self._store = store
         self._picture = picture
         self._plugins = plugins
+        self._ask = ask
 
     def question_handlers(self) -> Handlers:
         return {AskExplanation: answering(self._explanations), AskDrain: answering(self._drain)}
@@ -68,20 +72,24 @@ class Explainer:
             )
         )
         page = found[: question.limit]
-        planned = self._planned(page[0]) if page and question.plan_now else None
+        planned = await self._planned(page[0]) if page and question.plan_now else None
         return ExplanationsFound(
             explanations=tuple(map(_explanation, page)),
             plan=planned,
             next=page[-1].id if len(found) > question.limit else None,
         )
 
-    def _planned(self, row: InstanceRow) -> PlanFound | None:
+    async def _planned(self, row: InstanceRow) -> PlanFound | None:
         """The plan for the needs of this instance; if its request accepts several flavors, for all of these."""
         is_resized = row.resized_spec and not row.told.passed_over
         if not is_resized and (alternatives := alternatives_in(row.spec)):
-            return plan_flavors(self._picture, alternatives, self._plugins)
-        spec = decoded(row.current_spec)
-        return None if spec is None else plan(self._picture, spec, self._plugins)
+            quota = await quota_of(self._ask, row.told.project)
+            return with_quota(plan_flavors(self._picture, alternatives, self._plugins), alternatives, quota)
+        if (spec := decoded(row.current_spec)) is None:
+            return None
+        quota = await quota_of(self._ask, row.told.project)
+        room = None if quota is None else quota_room(spec, quota)
+        return structs.replace(plan(self._picture, spec, self._plugins), quota=room)
 
     async def _drain(self, question: AskDrain) -> Message:
         host = question.host

@@ -10,10 +10,11 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
 from bus.workers.handling import Handlers, answering
 from scheduler_worker.core.capabilities import capabilities, hosts_having
-from scheduler_worker.core.choosing.planning import QUALIFY, plan_flavors, reasons
+from scheduler_worker.core.choosing.planning import QUALIFY, plan_flavors, reasons, with_quota
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Alternative, with_specs
+from scheduler_worker.questions.quotas import Ask, quota_of
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.named_by_requests import group_of
 from scheduler_worker.requests.request_reader import RequestReader
@@ -22,12 +23,13 @@ from scheduler_worker.store import SchedulerStore
 
 class Planner:
     def __init__(
-        self, picture: Picture, plugins: Plugins, reader: RequestReader, store: SchedulerStore
+        self, picture: Picture, plugins: Plugins, reader: RequestReader, store: SchedulerStore, ask: Ask
     ) -> None:
         self._picture = picture
         self._plugins = plugins
         self._reader = reader
         self._store = store
+        self._ask = ask
 
     def question_handlers(self) -> Handlers:
         return {
@@ -41,12 +43,12 @@ class Planner:
         if question.project and request.project not in ("", question.project):
             reason = f"is not the project {question.project!r}, for which the plan is asked"
             return rejection("request.project", request.project, reason, request.request_id)
-        flavors = await self._flavors_of(
-            structs.replace(request, project=request.project or question.project)
-        )
+        project = request.project or question.project
+        flavors = await self._flavors_of(structs.replace(request, project=project))
         if isinstance(flavors, BuildRejected):
             return flavors
-        return plan_flavors(self._picture, flavors, self._plugins)
+        quota = await quota_of(self._ask, project)
+        return with_quota(plan_flavors(self._picture, flavors, self._plugins), flavors, quota)
 
     async def _reasons(self, question: AskReasons) -> Message:
         known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]

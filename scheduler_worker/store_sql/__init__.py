@@ -44,10 +44,10 @@ from scheduler_worker.store_sql.aggregates import (
     save_aggregate,
 )
 from scheduler_worker.store_sql.applications import find_applications, set_application
-from scheduler_worker.store_sql.cells import count_by_cell, count_by_state, find_cells, save_cells
+from scheduler_worker.store_sql.cells import count_instances, count_work, find_cells, save_cells
 from scheduler_worker.store_sql.conflicts import judge_conflicts
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
-from scheduler_worker.store_sql.history import count_moves, find_changes, lock_moves, write_changes
+from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.rows import (
     ADD,
@@ -180,10 +180,8 @@ class SqlSchedulerStore:
     hosts = reads(find_hosts)
     changes = reads(find_changes)
     cells = reads(find_cells)
-    cell_counts = reads(count_by_cell)
-    instance_counts = reads(count_by_state)
-    waiting_count = reads(waiting.count_waiting)
-    moves_under_way = reads(count_moves)
+    instance_counts = reads(count_instances)
+    work_counts = reads(count_work)
     applications = reads(find_applications)
     aggregates = reads(find_aggregates)
 

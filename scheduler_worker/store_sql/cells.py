@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from bus.messages.overview import InstanceCount
 from bus.sql.types import Moment
-from scheduler_worker.core.instances.rows import DELETED, UNANSWERED
-from scheduler_worker.store import CellCounts, KnownCell
+from scheduler_worker.core.instances.rows import DELETED
+from scheduler_worker.store import KnownCell, WorkCounts
+from scheduler_worker.store_sql.history import count_open_moves
 from scheduler_worker.tables import cells as table
-from scheduler_worker.tables import instances
+from scheduler_worker.tables import instances, waiting
 
 _SAVE = sa.text(
     "INSERT INTO known_cells (name, heard_at) VALUES (:name, :heard_at) "
@@ -30,21 +32,17 @@ def find_cells(connection: Connection) -> list[KnownCell]:
     return sorted(found, key=lambda each: each.name)
 
 
-def count_by_cell(connection: Connection) -> list[CellCounts]:
-    waiting = sa.func.sum(sa.case((instances.c.state.in_(UNANSWERED), 1), else_=0))
-    query = sa.select(instances.c.cell, sa.func.count(), waiting)
-    query = query.where(instances.c.state != DELETED, instances.c.cell != "").group_by(instances.c.cell)
-    found = [CellCounts(cell, int(count), int(waits)) for cell, count, waits in connection.execute(query)]
-    return sorted(found, key=lambda each: each.cell)
-
-
-def count_by_state(connection: Connection) -> list[tuple[str, str, int]]:
+def count_instances(connection: Connection) -> list[InstanceCount]:
     # It reads all rows. An index by state would cost each boot more than this costs: a row whose indexed columns stay as
     # they are is written without its indexes when it becomes active (tables.py).
-    query = (
-        sa.select(instances.c.state, instances.c.cell, sa.func.count())
-        .where(instances.c.state != DELETED)
-        .group_by(instances.c.state, instances.c.cell)
-        .order_by(instances.c.state, instances.c.cell)
-    )
-    return [(state, cell, int(count)) for state, cell, count in connection.execute(query)]
+    query = sa.select(instances.c.state, instances.c.cell, sa.func.count())
+    query = query.where(instances.c.state != DELETED).group_by(instances.c.state, instances.c.cell)
+    found = [
+        InstanceCount(state=state, cell=cell, count=count) for state, cell, count in connection.execute(query)
+    ]
+    return sorted(found, key=lambda each: (each.state, each.cell))
+
+
+def count_work(connection: Connection) -> WorkCounts:
+    count, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(waiting.c.since))).one()
+    return WorkCounts(count, oldest, count_open_moves(connection))

@@ -18,6 +18,7 @@ from scheduler_worker.tables import changes as table
 _encode = msgspec.msgpack.Encoder().encode
 _size = msgspec.msgpack.Decoder(Size).decode
 _NOT_MOVES = ("rebuild", "delete")
+_GOES_ON = (table.c.ended_at.is_(None), table.c.what.not_in(_NOT_MOVES), table.c.outcome != WAITS)
 # Two arbitrary numbers: "moor", and the purpose. Orders about aggregates have another purpose.
 _LOCK = sa.text("SELECT pg_advisory_xact_lock(1836019570, 3)")
 
@@ -70,15 +71,13 @@ def lock_moves(connection: Connection) -> list[Change]:
     if connection.dialect.name == "postgresql":
         # SQLite has one writer at a time.
         connection.execute(_LOCK)
-    goes_on = (table.c.ended_at.is_(None), table.c.what.not_in(_NOT_MOVES), table.c.outcome != WAITS)
-    going = sa.select(table).where(*goes_on)
-    return [_change(row) for row in connection.execute(going)]
+    return [_change(row) for row in connection.execute(sa.select(table).where(*_GOES_ON))]
 
 
-def count_moves(connection: Connection) -> list[tuple[str, int]]:
-    goes_on = (table.c.ended_at.is_(None), table.c.what != "delete", table.c.outcome != WAITS)
-    query = sa.select(table.c.what, sa.func.count()).where(*goes_on).group_by(table.c.what)
-    return [(what, int(count)) for what, count in connection.execute(query.order_by(table.c.what))]
+def count_open_moves(connection: Connection) -> dict[str, int]:
+    """The moves that go on, by their kind."""
+    counted = sa.select(table.c.what, sa.func.count().label("number")).where(*_GOES_ON).group_by(table.c.what)
+    return {row.what: row.number for row in connection.execute(counted)}
 
 
 def _values(change: Change) -> dict[str, Any]:

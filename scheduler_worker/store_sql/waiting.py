@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from bus.messages.build import InstanceId
 from bus.sql import among, insert
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.store import WaitingCount, WaitingInstance
+from scheduler_worker.store import WaitingInstance
 from scheduler_worker.tables import waiting as table
 from scheduler_worker.tables import waking
 
@@ -99,12 +99,6 @@ def one_of(connection: Connection, digest: bytes) -> WaitingInstance | None:
 def some_are_woken(connection: Connection) -> bool:
     found = connection.execute(sa.select(table.c.id).where(table.c.is_woken.is_not(None)).limit(1))
     return found.first() is not None
-
-
-def count_waiting(connection: Connection) -> WaitingCount:
-    found = sa.select(sa.func.count(), sa.func.min(table.c.since))
-    count, oldest = connection.execute(found).one()
-    return WaitingCount(int(count), oldest)
 
 
 def _read(connection: Connection, query: sa.Select[Any]) -> list[WaitingInstance]:

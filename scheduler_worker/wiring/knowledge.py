@@ -9,6 +9,7 @@ from scheduler_worker.aggregates.rows import read_aggregates
 from scheduler_worker.cells.hearing import hear_cells
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.cells.workers import WorkerRegistry
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.hosts.row_watch import HostWatch
 from scheduler_worker.replica.replica import HEARD_OF_CELLS, Replica
@@ -29,6 +30,7 @@ class Knowledge:
             is_avoided=settings.when_cell_down == "elsewhere",
             troubles=given.trouble_at,
         )
+        self.workers = WorkerRegistry(timedelta(seconds=settings.cell_down_s), clock)
         self.hosts = HostRegistry(
             picture,
             given.host_down_after,
@@ -40,7 +42,7 @@ class Knowledge:
             given.station, given.cells, self.cells, self.hosts, clock=clock, answer_s=settings.live_answer_s
         )
         self.waiting = WaitingSpecs(picture, given.plugins)
-        hear = partial(hear_cells, self.cells, self.hosts, self.live)
+        hear = partial(hear_cells, self.cells, self.workers, self.hosts, self.live)
         self.replica = Replica(
             given.station,
             picture,

@@ -9,6 +9,7 @@ from scheduler_worker.handlers import (
     question_handlers,
     request_handlers,
 )
+from scheduler_worker.overview.questions import Overviews
 from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.questions.planning import Planner
 from scheduler_worker.wiring.deciders import Deciders
@@ -24,6 +25,7 @@ class Queues:
 
     def __init__(self, given: Given, known: Knowledge, deciders: Deciders, sending: Sending) -> None:
         store, picture, plugins, clock = given.store, given.picture, given.plugins, given.clock
+        ask = given.station.ask
         outbox, applications = sending.outbox, sending.applications
         self.read_requests = partial(
             given.station.worker,
@@ -45,6 +47,15 @@ class Queues:
             chance=given.chance,
             before_burial={BuildInstance: (deciders.burial.end_in_error, deciders.burial.release)},
         )
+        overviews = Overviews(
+            given.station.name,
+            store,
+            picture,
+            cells=known.cells,
+            workers=known.workers,
+            hosts=known.hosts,
+            clock=clock,
+        )
         self.read_questions = partial(
             given.station.worker,
             handlers=question_handlers(
@@ -53,9 +64,10 @@ class Queues:
                 applications,
                 deciders.membership,
                 {
-                    **Planner(picture, plugins, deciders.reader, store).question_handlers(),
-                    **Explainer(store, picture, plugins).question_handlers(),
+                    **Planner(picture, plugins, deciders.reader, store, ask).question_handlers(),
+                    **Explainer(store, picture, plugins, ask).question_handlers(),
                     **known.live.question_handlers(),
+                    **overviews.handlers(),
                 },
                 cells=known.cells,
                 picture=picture,

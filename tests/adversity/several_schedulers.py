@@ -14,12 +14,14 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import asyncpg
-from msgspec import Struct
+from msgspec import Struct, structs
 from sqlalchemy.engine import make_url
 
 from bus.message import GroupId
+from bus.messages.administration import Done, WriteAnswered
 from bus.messages.build import BuildInstance, Flavor, InstanceId, InstanceState, JoinedGroup, RequestId
 from bus.messages.groups import CreateGroup, GroupsFound
+from bus.messages.quotas import SetQuota
 from bus.process import run_until
 from bus.topology import CELL0, user_of
 from bus.workers.station import Station
@@ -37,6 +39,7 @@ CPU_RATIO = 4
 BATCHES_IN_FLIGHT = 2
 CLIENTS = 8
 DRAIN_S = 10
+PROJECT = "shop"
 
 # At each commit that gives a consumer a share: how many consumers its host has, and how many of its server group. The lock lasts
 # until the commit is visible. So of two transactions that did not see each other, the second one is counted with the first.
@@ -57,6 +60,24 @@ CREATE CONSTRAINT TRIGGER watched AFTER INSERT OR UPDATE ON consumers DEFERRABLE
 """
 
 
+# At each commit that gives an instance a share: how many instances its project has. As above, the lock lasts until the commit is
+# visible.
+_WATCH_PROJECT = """
+CREATE TABLE project_looks (instances bigint);
+CREATE FUNCTION look_at_project() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.held <> '{}' THEN
+        PERFORM pg_advisory_xact_lock(1);
+        INSERT INTO project_looks
+            SELECT count(*) FROM consumers WHERE project_id = NEW.project_id AND type = 'INSTANCE' AND held <> '{}';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER project_watched AFTER INSERT OR UPDATE ON consumers DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION look_at_project();
+"""
+
+
 class Size(Struct, frozen=True, kw_only=True):
     """`capacity`: how many instances fit on a host by its CPUs. `instances_max`: how many it may have by the setting.
     `io_ops_weight`: what a host's builds under way count, which schedulers hear late.
@@ -68,6 +89,7 @@ class Size(Struct, frozen=True, kw_only=True):
     capacity: int = 64
     instances_max: int = 50
     failing: float = 0.0
+    placements: int = 1
     io_ops_weight: float = -1.0
 
 
@@ -120,6 +142,51 @@ async def apart(size: Size) -> Run:
     return await _run(size, lambda number: a_build(number, JoinedGroup(id=GROUP)))
 
 
+class LimitedRun(Struct, frozen=True):
+    """A run with more boots than the project's quota allows. `most` is the most instances of the project at any commit."""
+
+    size: Size
+    limit: int
+    states: Sequence[InstanceState]
+    looks: int
+    most: int
+    seconds: float
+    problems: Sequence[str]
+
+    @property
+    def refused(self) -> list[InstanceState]:
+        """The instances for which nothing was ever claimed."""
+        return [state for state in self.states if state.state == "error" and state.cell == CELL0]
+
+    @property
+    def ends(self) -> Counter[str]:
+        return Counter(state.state for state in self.states)
+
+    def __str__(self) -> str:
+        size, reasons = self.size, Counter(state.reason for state in self.refused)
+        return (
+            f"quota of {self.limit} instances: {size.schedulers} schedulers, {size.placements} placement workers, {CLIENTS} "
+            f"clients, {size.boots} boots, {size.failing:.0%} of the spawns fail: {dict(sorted(self.ends.items()))} in "
+            f"{self.seconds:.1f} s; at {self.looks} commits at most {self.most} instances; refused: {dict(reasons)}"
+        )
+
+
+async def limited(size: Size, limit: int) -> LimitedRun:
+    """All instances are of one project, which may have so many."""
+    async with _several(size) as here:
+        await _execute(here, _WATCH_PROJECT)
+        answer = await here.client.ask(SetQuota(project=PROJECT, limits={"instances": limit}))
+        assert answer == WriteAnswered(verdict=Done()), answer
+        builds = [structs.replace(a_build(number), project=PROJECT) for number in range(1, size.boots + 1)]
+        began_s = time.monotonic()
+        await _send(here, builds)
+        await _until_ended(here, size.boots)
+        seconds = time.monotonic() - began_s
+        await _until_only_the_active_hold(here)
+        ((looks, most),) = await here.rows("SELECT count(*), max(instances) FROM project_looks")
+        return LimitedRun(size, limit, await here.instances(), looks, most, seconds, await here.books.audit())
+
+
 async def _run(size: Size, build: Callable[[int], BuildInstance]) -> Run:
     async with _several(size) as here:
         answer = await here.client.ask(CreateGroup(id=GROUP, policy="anti-affinity", name="apart"))
@@ -157,10 +224,11 @@ async def _several(size: Size) -> AsyncIterator[RealCloud]:
         SPAWNS_FAILING=str(size.failing),
         IO_OPS_WEIGHT=str(size.io_ops_weight),
     ) as here:
-        await _watch(here)
+        await _execute(here, _WATCH)
         schedulers = [f"scheduler-{number}" for number in range(1, size.schedulers + 1)]
         of_cells = [f"{kind}-{cell}" for cell in cells for kind in ("conductor", "compute")]
-        await here.start("placement-1", *schedulers, *of_cells)
+        placements = [f"placement-{number}" for number in range(1, size.placements + 1)]
+        await here.start(*placements, *schedulers, *of_cells)
         await here.until_up(size.hosts)
 
         async def all_consume() -> bool:
@@ -191,11 +259,11 @@ async def _send(here: RealCloud, builds: Sequence[BuildInstance]) -> None:
             await client.close()
 
 
-async def _watch(here: RealCloud) -> None:
+async def _execute(here: RealCloud, statements: str) -> None:
     url = make_url(here.database_url).set(drivername="postgresql")
     connection = await asyncpg.connect(url.render_as_string(hide_password=False))
     try:
-        await connection.execute(_WATCH)
+        await connection.execute(statements)
     finally:
         await connection.close()
 
@@ -285,6 +353,12 @@ async def main() -> int:
     print(run, *run.problems, *unexplained(run), sep="\n", flush=True)
     if run.problems or run.most_members != 1 or unexplained(run) or sum(run.ends.values()) != run.size.boots:
         problems.append(f"group: {run}")
+    of_quota = await limited(
+        Size(schedulers=4, placements=2, hosts=20, boots=800, capacity=80, failing=0.05), limit=500
+    )
+    print(of_quota, *of_quota.problems, sep="\n", flush=True)
+    if of_quota.problems or of_quota.most != 500 or of_quota.ends["active"] != 500:
+        problems.append(f"quota: {of_quota}")
     print(*problems, sep="\n", file=sys.stderr)
     return bool(problems)
 

@@ -41,7 +41,7 @@ from bus.workers.dead_letters import DeadLetter, NotReplayed, open_dead_letters
 from bus.workers.link import Link
 from bus.workers.listening import listen
 from bus.workers.worker import Worker
-from moor.broker.dead_command import _document
+from moor.broker.dead_command import document_of
 from moor.options import printable
 from tests.adversity.hostile import among, hostile_parcel
 from tests.contracts.stage import SETTINGS, Remembering, line, order, station, working
@@ -119,7 +119,7 @@ async def look_and_drop(connection: Connection) -> list[DeadLetter]:
     for letter in letters:
         assert letter.reason
         assert letter.attempts >= 0
-        _document(letter)
+        document_of(letter)
         printable(letter.reason).encode()
     return letters
 

@@ -5,7 +5,7 @@ The sizes are small here; `several_schedulers.py` runs the same at their whole s
 
 import pytest
 
-from tests.adversity.several_schedulers import Size, apart, spread, unexplained
+from tests.adversity.several_schedulers import Size, apart, limited, spread, unexplained
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql]
 
@@ -41,4 +41,19 @@ async def test_no_two_members_kept_apart_share_a_host_at_any_commit_while_spawns
     assert unexplained(run) == []
     assert run.most_members == 1, run
     assert run.looks >= run.ends["active"]
+    assert run.problems == ()
+
+
+async def test_a_quota_is_kept_at_every_commit_by_four_schedulers_and_two_placement_workers() -> None:
+    run = await limited(
+        Size(schedulers=4, placements=2, hosts=8, boots=120, capacity=24, failing=0.05), limit=60
+    )
+
+    assert run.most == 60, run
+    # An instance may also end in error because its spawns failed, after the last boot was refused.
+    failed = [state for state in run.states if state.state == "error" and state not in run.refused]
+    assert 60 - len(failed) <= run.ends["active"] <= 60
+    assert len(run.refused) >= 50
+    reason = "over the quota of project shop: instances limit 60, used 60, asked 1"
+    assert {state.reason for state in run.refused} == {reason}
     assert run.problems == ()

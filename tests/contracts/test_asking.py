@@ -7,13 +7,15 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 
-from bus.broker import Broker
+from bus.broker import AccessRefused, Broker
+from bus.messages.administration import AskUsages
+from bus.messages.hosts import AskHosts
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.workers.asking import NoAnswer
 from bus.workers.handling import Answer, Received, Said
 from bus.workers.station import Station
-from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.stage import SETTINGS, Remembering, declared, order, station, until
+from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
+from tests.contracts.stage import CELLS, SETTINGS, Remembering, declared, order, station, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -186,3 +188,20 @@ async def test_nobody_answering_in_time_is_said_so(under_test: BrokerUnderTest) 
     await impatient.stop()
     await running
     await impatient.close()
+
+
+async def test_a_refused_question_fails_its_own_caller_and_no_other(under_test: BrokerUnderTest) -> None:
+    await declared(under_test)
+    await under_test.add_user(SHOP.user, CELLS)
+
+    async with station(under_test.broker(SHOP.user), asks=True) as client:
+        client.raise_refusals()
+        allowed = asyncio.ensure_future(client.ask(AskUsages(project="shop")))
+        refused = [client.ask(AskHosts()) for _ in range(3)]
+
+        found = await asyncio.gather(*refused, return_exceptions=True)
+
+        assert [type(each) for each in found] == [AccessRefused] * 3
+        done, _ = await asyncio.wait((allowed,), timeout=0.5)
+        assert not done, "it waits for placement"
+        allowed.cancel()

@@ -9,7 +9,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.build import DeleteInstance, Size
-from bus.messages.moves import WAITS, Change, MovePlace
+from bus.messages.moves import Change, MovePlace
 from scheduler_worker.core.instances.lifecycle import after_delete
 from scheduler_worker.store import ChangeQuery, SchedulerStore
 from tests.contracts.scheduler_rows import LATER, NOON, a_request, accept, instance, request_id, rows_of
@@ -109,6 +109,7 @@ async def test_what_waits_does_not_count_and_what_is_said_of_it_ends_when_it_beg
     await write(store, a_move(5, outcome="waiting", failure="no host among 3"), a_move(6, of=2))
     async with store.transaction() as transaction:
         assert [each.number for each in await transaction.lock_moves()] == [6]
+    assert (await store.work_counts()).moves == {"migrate": 1}
     assert [each.number for each in await store.changes(ChangeQuery())] == [6, 5]
 
     await write(store, a_move(5, outcome="waiting", failure="others got the room"))
@@ -162,17 +163,3 @@ async def test_a_forgotten_instance_leaves_no_history(store: SchedulerStore) -> 
     assert await store.prune(LATER, 10) == 1
 
     assert [each.number for each in await store.changes(ChangeQuery(ended=True))] == [6]
-
-
-async def test_moves_under_way_are_counted_by_kind(store: SchedulerStore) -> None:
-    assert await store.moves_under_way() == []
-    await write(
-        store,
-        a_move(5),
-        a_move(6, of=2, what="rebuild"),
-        a_move(7, of=2, what="delete"),
-        a_move(8, of=2, ended_at=LATER, outcome="done"),
-        a_move(9, of=2, outcome=WAITS),
-    )
-
-    assert await store.moves_under_way() == [("migrate", 1), ("rebuild", 1)]

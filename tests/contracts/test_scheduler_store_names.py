@@ -13,12 +13,12 @@ from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.hosts import NODE, HostState
+from bus.messages.overview import InstanceCount
 from bus.messages.placement import GroupPolicy, ServerGroup
 from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import DELETED
 from scheduler_worker.store import (
-    CellCounts,
     GroupQuery,
     HostQuery,
     KnownCell,
@@ -84,10 +84,10 @@ async def test_of_each_cell_the_latest_time_is_kept(store: SchedulerStore) -> No
     assert await store.cells() == [KnownCell("c1", LATER), KnownCell("c2", LATER)]
 
 
-async def test_the_instances_of_each_cell_are_counted_and_those_that_it_has_not_answered(
+async def test_the_instances_are_counted_by_state_and_cell_without_deleted_ones(
     store: SchedulerStore,
 ) -> None:
-    assert await store.cell_counts() == []
+    assert await store.instance_counts() == []
     placed_ones = [a_placed(a_request(number, 10 + number)) for number in (1, 2, 3)]
     await accept(store, *placed_ones, a_request(4, 21))
     (first, second, third) = await rows_of(store, 11, 12, 13)
@@ -96,8 +96,11 @@ async def test_the_instances_of_each_cell_are_counted_and_those_that_it_has_not_
     gone = structs.replace(third, told=structs.replace(third.told, state=DELETED))
     await save(store, gone)
 
-    assert await store.cell_counts() == [CellCounts("c1", instances=2, waiting=1)]
-    assert await store.instance_counts() == [("accepted", "", 1), ("active", "c1", 1), ("deleting", "c1", 1)]
+    assert await store.instance_counts() == [
+        InstanceCount(state="accepted", cell="", count=1),
+        InstanceCount(state="active", cell="c1", count=1),
+        InstanceCount(state="deleting", cell="c1", count=1),
+    ]
 
 
 async def test_orders_about_an_application_count_by_when_they_were_sent(store: SchedulerStore) -> None:

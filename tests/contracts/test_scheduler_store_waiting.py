@@ -15,7 +15,7 @@ from scheduler_worker.core.instances.lifecycle import deleted, overdue
 from scheduler_worker.core.instances.placing import accepted, waits
 from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.instances.waiting_moves import MoveWaits, move_waits
-from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingCount, WaitingInstance
+from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingInstance, WorkCounts
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 
 pytestmark = pytest.mark.asyncio
@@ -71,6 +71,7 @@ async def test_what_waits_is_told_so_and_listed_until_it_ends(store: SchedulerSt
     assert await store.one_waiting(b"t") is None
     assert list(await store.overdue(ENDS - S, 10)) == []
     assert list(await store.overdue(ENDS, 10)) == [instance(1)]
+    assert await store.work_counts() == WorkCounts(1, row.issued_at)
 
     ended = overdue(read, ENDS)
     assert ended is not None
@@ -80,6 +81,7 @@ async def test_what_waits_is_told_so_and_listed_until_it_ends(store: SchedulerSt
     assert read.told.waiting is None
     assert set(await store.waiting_digests(None)) == set()
     assert await store.one_waiting(b"s") is None
+    assert await store.work_counts() == WorkCounts()
     assert list(await store.overdue(ENDS, 10)) == []
 
 
@@ -172,15 +174,6 @@ async def test_the_lease_to_count_is_another_one(store: SchedulerStore) -> None:
         await transaction.release_waking(ONE)
         assert await transaction.lease_waking(OTHER, NOON + S, NOON + 11 * S) is None
         assert await transaction.lease_counting(ONE, NOON + 2 * S, NOON + 22 * S) == NOON + 20 * S
-
-
-async def test_what_waits_is_counted_with_the_age_of_the_oldest(store: SchedulerStore) -> None:
-    assert await store.waiting_count() == WaitingCount(0, None)
-    for number in (1, 2, 3):
-        await begin(store, number, after_s=10 * number)
-    async with store.transaction() as transaction:
-        await transaction.unlist([instance(1)])
-    assert await store.waiting_count() == WaitingCount(2, NOON + 20 * S)
 
 
 @pytest.mark.postgresql

@@ -20,7 +20,8 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState, host_in_cell
-from bus.messages.moves import WAITS, Change
+from bus.messages.moves import Change
+from bus.messages.overview import InstanceCount
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, heard
@@ -30,12 +31,10 @@ from scheduler_worker.core.instances.rows import (
     LIVING,
     NO_REQUEST,
     PLACED,
-    UNANSWERED,
     InstanceRow,
 )
 from scheduler_worker.store import (
     Acceptance,
-    CellCounts,
     ChangeQuery,
     GroupQuery,
     HostQuery,
@@ -48,8 +47,8 @@ from scheduler_worker.store import (
     OtherContent,
     OutboxNote,
     SchedulerTransaction,
-    WaitingCount,
     WaitingInstance,
+    WorkCounts,
 )
 
 
@@ -104,6 +103,11 @@ class _Rows:
         self.notes: dict[int, _Note] = dict(before.notes) if before else {}
         # Shared by all copies: a number is never used again.
         self.note_numbers: count[int] = before.note_numbers if before else count(1)
+
+    def moves_going_on(self) -> list[Change]:
+        known = self.changes.values()
+        going = [each for each in known if each.ended_at is None and each.outcome != "waiting"]
+        return [each for each in going if each.what not in ("rebuild", "delete")]
 
 
 class MemorySchedulerTransaction:
@@ -202,9 +206,7 @@ class MemorySchedulerTransaction:
         return written
 
     async def lock_moves(self) -> Sequence[Change]:
-        known = self._rows.changes.values()
-        going = [each for each in known if each.ended_at is None and each.outcome != "waiting"]
-        return [each for each in going if each.what not in ("rebuild", "delete")]
+        return self._rows.moves_going_on()
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return [host for host, _ in self._rows.hosts.values() if host.id in ids or host.name in names]
@@ -417,28 +419,18 @@ class MemorySchedulerStore:
     async def cells(self) -> Sequence[KnownCell]:
         return [KnownCell(*each) for each in sorted(self._rows.cells.items())]
 
-    async def cell_counts(self) -> Sequence[CellCounts]:
-        living = [row.told for row in self._rows.instances.values() if row.told.state != DELETED]
-        counted = Counter(told.cell for told in living if told.cell)
-        waiting = Counter(told.cell for told in living if told.state in UNANSWERED)
-        return [CellCounts(cell, count, waiting[cell]) for cell, count in sorted(counted.items())]
-
-    async def instance_counts(self) -> Sequence[tuple[str, str, int]]:
-        living = [row.told for row in self._rows.instances.values() if row.told.state != DELETED]
-        counted = Counter((told.state, told.cell) for told in living)
-        return [(state, cell, count) for (state, cell), count in sorted(counted.items())]
-
-    async def waiting_count(self) -> WaitingCount:
-        since = [each.since for each in self._rows.waiting.values()]
-        return WaitingCount(len(since), min(since, default=None))
-
-    async def moves_under_way(self) -> Sequence[tuple[str, int]]:
-        open_ones = [
-            each.what
-            for each in self._rows.changes.values()
-            if each.ended_at is None and each.what != "delete" and each.outcome != WAITS
+    async def instance_counts(self) -> Sequence[InstanceCount]:
+        told = [row.told for row in self._rows.instances.values()]
+        counted = Counter((each.state, each.cell) for each in told if each.state != DELETED)
+        return [
+            InstanceCount(state=state, cell=cell, count=count)
+            for (state, cell), count in sorted(counted.items())
         ]
-        return sorted(Counter(open_ones).items())
+
+    async def work_counts(self) -> WorkCounts:
+        moves = Counter(each.what for each in self._rows.moves_going_on())
+        waiting = self._rows.waiting.values()
+        return WorkCounts(len(waiting), min((each.since for each in waiting), default=None), moves)
 
     async def applications(self) -> Sequence[KnownApplication]:
         async with self._lock:

@@ -4,7 +4,15 @@ import json
 from pathlib import Path
 
 from placement_worker.api.openapi_document import openapi
-from tests.pages import authority_table, bus_reference, dashboard, metrics_page, moves_page, settings_page
+from tests.pages import (
+    authority_table,
+    bus_reference,
+    client_page,
+    dashboard,
+    metrics_page,
+    moves_page,
+    settings_page,
+)
 from tests.pages.placement_openapi import every_route
 
 TOP = Path(__file__).parents[2]
@@ -16,6 +24,7 @@ def main() -> None:
     _replace("bus", bus_reference.BEGIN, bus_reference.END, bus_reference.reference())
     _replace("bus", authority_table.BEGIN, authority_table.END, authority_table.section())
     _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
+    _replace("client", client_page.BEGIN, client_page.END, client_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
     (DOCS / "metrics.md").write_text(metrics_page.page())
     DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")

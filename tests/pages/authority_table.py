@@ -54,6 +54,7 @@ BY_NAME = (
         "reshape",
         "books.*",
         "instance.mend",
+        "quota.set",
         "application.*",
         "aggregate.*",
         "host.set",

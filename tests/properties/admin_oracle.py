@@ -31,6 +31,7 @@ from bus.messages.administration import (
     Write,
 )
 from bus.messages.placement import ReportedInventory
+from bus.messages.quotas import SetQuota
 
 Amounts = dict[tuple[ProviderId, str], int]
 
@@ -71,6 +72,8 @@ class AdminOracle:
                 return "Done" if self.consumers.pop(write.consumer, None) else "UnknownConsumer"
             case Reshape():
                 return self._reshape(write)
+            case SetQuota():
+                raise AssertionError("no property test sets quotas by this oracle")
             case _:
                 return self._write_provider(write)
 

@@ -15,6 +15,7 @@ from bus.messages.placement import (
     GroupRefused,
     NotAllowed,
     ProviderState,
+    QuotaExceeded,
     ReleaseClaim,
     Released,
     ReportedInventory,
@@ -176,7 +177,7 @@ async def restock(client: StoreClient, oracle: Oracle, restocked: Restock) -> No
     await client.report(report_of(restocked.provider, holds))
 
 
-def plainly(verdict: ClaimJudgement) -> Said:  # noqa: PLR0911 - one for each kind of verdict
+def plainly(verdict: ClaimJudgement) -> Said:  # noqa: C901, PLR0911 - one for each kind of verdict
     """A verdict in the oracle's form."""
     match verdict:
         case Claimed():
@@ -193,6 +194,8 @@ def plainly(verdict: ClaimJudgement) -> Said:  # noqa: PLR0911 - one for each ki
             return ("not allowed", field)
         case GroupRefused(group=group, host=host, members=members):
             return ("group refused", group, host, frozenset(members))
+        case QuotaExceeded(over=over):
+            return ("over quota", *[(each.name, each.limit, each.used, each.asked) for each in over])
         case MovedRoots(roots=roots, gone=gone):
             return ("moved", frozenset(roots), frozenset(gone))
         case DoesNotFit(shortfalls=shortfalls):

@@ -1,9 +1,10 @@
-"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N] -- COMMAND ARGS...`
+"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N [--browser]] -- COMMAND ARGS...`
 
 It uses the server named in MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL, if set. Otherwise it starts a private one from
 the installed software, which it installs first where it may; its data is kept in memory if there is room. The command finds both variables set, and
 MOOR_TEST_AMQP_CTL, the `rabbitmqctl` command line for that broker. With N private brokers, MOOR_TEST_AMQP_URL_2 and
-MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. It exits with
+MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. With --browser it makes
+sure that a browser is there, for the tests that start one. It exits with
 the command's exit code, and ends everything that it or the command started.
 """
 
@@ -42,28 +43,33 @@ class UnavailableError(RuntimeError):
 
 
 def main(arguments: Sequence[str]) -> int:
+    browser: tuple[Software, ...] = ()
     match arguments:
         case ["--", _, *_]:
             brokers, command = 1, tuple(arguments[1:])
         case ["--brokers", number, "--", _, *_] if number.isdecimal() and int(number):
             brokers, command = int(number), tuple(arguments[3:])
+        case ["--brokers", number, "--browser", "--", _, *_] if number.isdecimal() and int(number):
+            brokers, browser, command = int(number), (Software.CHROMIUM,), tuple(arguments[4:])
         case _:
-            print("usage: python -m tests.servers [--brokers N] -- COMMAND ARGS...", file=sys.stderr)
+            print(
+                "usage: python -m tests.servers [--brokers N [--browser]] -- COMMAND ARGS...", file=sys.stderr
+            )
             return os.EX_USAGE
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _leave)
     try:
         with ExitStack() as servers:
-            return run(command, {**os.environ, **_provide(servers, brokers)})
+            return run(command, {**os.environ, **_provide(servers, brokers, browser)})
     except (UnavailableError, InstallFailedError, DidNotStartError) as refused:
         print(f"tests.servers: {refused}", file=sys.stderr)
         return os.EX_UNAVAILABLE
 
 
-def _provide(servers: ExitStack, brokers: int) -> dict[str, str]:
+def _provide(servers: ExitStack, brokers: int, browser: tuple[Software, ...]) -> dict[str, str]:
     """Start the servers that were not given, all at once. Returns the variables that say how to reach them."""
     needed = _needed(os.environ)
-    _ensure_installed(needed)
+    _ensure_installed((*needed, *browser))
     given = {}
     place = place_in_memory()
     rabbitmqs = [PrivateRabbitMQ(place=place) for _ in range(brokers)] if Software.RABBITMQ in needed else []

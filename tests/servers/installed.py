@@ -30,6 +30,7 @@ class Software(StrEnum):
 
     RABBITMQ = "rabbitmq-server"
     POSTGRES = "postgresql"
+    CHROMIUM = "chromium"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,8 @@ class AskForHelp:
     message: str
 
 
-_TITLES = {Software.RABBITMQ: "RabbitMQ", Software.POSTGRES: "PostgreSQL"}
+_TITLES = {Software.RABBITMQ: "RabbitMQ", Software.POSTGRES: "PostgreSQL", Software.CHROMIUM: "Chromium"}
+# A browser is started by each test that needs one, so none can be named.
 _SETTING_INSTEAD = {
     Software.RABBITMQ: f"export {AMQP_VARIABLE}=amqp://USER:PASSWORD@HOST:5672/",
     Software.POSTGRES: f"export {POSTGRES_VARIABLE}=postgresql+asyncpg://SUPERUSER@HOST:5432/postgres",
@@ -87,14 +89,21 @@ def _how_to_help(missing: tuple[Software, ...], *, has_apt: bool) -> str:
         why, how = f"only root may install {it}", f"sudo apt-get install -y {' '.join(missing)}"
     else:
         why, how = f"there is no apt-get to install {it}", f"(your system's way to install {titles})"
-    instead = "\n".join(f"    {_SETTING_INSTEAD[software]}" for software in missing)
+    named = [_SETTING_INSTEAD[software] for software in missing if software in _SETTING_INSTEAD]
+    if not named:
+        return f"{titles} not found, and {why}. Install {it}:\n    {how}"
+    instead = "\n".join(f"    {each}" for each in named)
     return (
         f"{titles} not found, and {why}. Either install {it}:\n    {how}\nor name {a_running_one}:\n{instead}"
     )
 
 
 def look() -> Machine:
-    binaries = {Software.RABBITMQ: rabbitmq_scripts(), Software.POSTGRES: postgres_binaries()}
+    binaries = {
+        Software.RABBITMQ: rabbitmq_scripts(),
+        Software.POSTGRES: postgres_binaries(),
+        Software.CHROMIUM: chromium(),
+    }
     return Machine(
         installed=frozenset(software for software, found in binaries.items() if found),
         has_apt=shutil.which("apt-get") is not None,
@@ -135,6 +144,11 @@ def postgres_binaries() -> Path | None:
         *((Path(on_path).resolve().parent,) if on_path else ()),
     )
     return _first_with(places, ("postgres", "initdb"))
+
+
+def chromium() -> Path | None:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    return Path(found) if found else None
 
 
 def _first_with(places: tuple[Path, ...], names: tuple[str, ...]) -> Path | None:

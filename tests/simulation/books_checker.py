@@ -28,6 +28,7 @@ from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import INSTANCE_SLOTS, HostHistories, short_id
 from tests.simulation.moves_checker import MovesChecker
 from tests.simulation.moving_checker import of_classes
+from tests.simulation.quotas_checker import QuotasChecker
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.whole_checker import WholeChecker
 
@@ -55,6 +56,7 @@ class BooksChecker:
     ) -> None:
         self._whole = whole
         self.groups = GroupsChecker(findings, hosts, groups)
+        self.quotas = QuotasChecker(findings)
         self._moves = MovesChecker(findings)
         self._findings = findings
         self._hosts = hosts
@@ -110,6 +112,8 @@ class BooksChecker:
         self._moves.committed(
             orders, granted, {who: amounts for who, (amounts, _) in before.items()}, self.held
         )
+        held_before = {who: amounts for who, (amounts, _) in before.items()}
+        self.quotas.committed(orders, granted, held_before, self.held)
         existing = [provider for provider in touched if provider in self._inventories]
         self._check_used(existing)
         self._check_gone(touched - self._inventories.keys())

@@ -19,7 +19,15 @@ from tests.simulation.seeds import Outcome, run
 # The parts of a plan whose elements can be removed.
 PARTS = (
     *("faults", "boots", "flips", "admin_ops", "deletes", "rebuilds", "moves", "evacuations"),
-    *("disabled_hosts", "invalid_requests", "aggregate_orders", "host_orders", "script", "ironic"),
+    *(
+        "disabled_hosts",
+        "invalid_requests",
+        "aggregate_orders",
+        "quota_orders",
+        "host_orders",
+        "script",
+        "ironic",
+    ),
 )
 # Parts that are scripts: their faults are the elements that can be removed.
 SCRIPTS = ("script", "ironic")

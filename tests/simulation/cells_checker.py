@@ -193,6 +193,9 @@ def _in_one_batch(was: str, now: str) -> bool:
 
 
 def _left_its_host(before: Instance, row: Instance) -> bool:
-    """Whether the instance was offloaded. In the same commit it may have been deleted as well."""
-    is_offloaded = before.move is not None and before.move.kind == "offload" and before.state == "moving"
+    """Whether the instance was offloaded, or the host of an unshelve that failed has cleaned up. In the same commit it may
+    have been deleted as well.
+    """
+    is_offload = before.move is not None and before.move.kind == "offload" and before.state == "moving"
+    is_offloaded = is_offload or before.state == "offloaded"
     return row.host is None and (row.state == "offloaded" or (row.state == "deleted" and is_offloaded))

@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.broker import Broker
 from bus.errors import Failure
 from bus.message import AggregateId, Message
+from bus.messages.administration import WriteAnswered
 from bus.messages.aggregates import (
     AggregateDeleted,
     AggregateSet,
@@ -57,6 +58,7 @@ from bus.messages.planning import (
     PlanFound,
     ReasonsFound,
 )
+from bus.messages.quotas import AskQuotas, QuotasFound, SetQuota
 from bus.topology import EVENTS, FEED, Grant
 from bus.workers.listening import listen
 from bus.workers.station import Station
@@ -80,6 +82,7 @@ from tests.simulation.plan import (
     HostOrder,
     InvalidRequest,
     Plan,
+    QuotaOrder,
     Rebuild,
 )
 from tests.simulation.process import SimProcess
@@ -278,6 +281,8 @@ class Operator:
                 tasks.create_task(self._ask_cells(station, self._plan.outage))
             for order in self._plan.aggregate_orders:
                 tasks.create_task(self._change_aggregate(station, order))
+            for quota_order in self._plan.quota_orders:
+                tasks.create_task(self._set_quota(station, quota_order))
 
     async def _register(self, station: Station) -> None:
         await _ask_until_answered(station, SetApplication(name="shop", projects=(PROJECT,)))
@@ -322,6 +327,14 @@ class Operator:
                 return
             self._findings.log("operator", "was refused: {}", answer)
             await asyncio.sleep(1)
+
+    async def _set_quota(self, station: Station, planned: QuotaOrder) -> None:
+        await until_s(planned.at_s)
+        self._findings.log("operator", "{}", planned)
+        await self._ask(station, SetQuota(project=PROJECT, limits=planned.limits), WriteAnswered)
+        await self._ask(station, AskQuotas(project=PROJECT), QuotasFound)
+        request = BuildInstance(flavor=Flavor(vcpus=1, ram_mb=1, root_gb=1), project=PROJECT)
+        await self._ask(station, AskPlan(request=request), PlanFound)
 
     async def _ask_why(self, station: Station) -> None:
         """Ask for plans, reasons, capabilities and explanations at several times of the run. The funnel of a plan

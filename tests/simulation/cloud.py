@@ -20,7 +20,7 @@ from bus.topology import Limits, feed_queue, objects_of, user_of
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.requests.instance_ids import instance_id_of
@@ -55,7 +55,7 @@ from tests.simulation.workers import BUS, IRONIC, PLACEMENT, Rows, Workers, stat
 from tests.simulation.write_oracle import WriteOracle
 
 # Server groups would come first; no write here locks one.
-LOCK_ORDER = ("consumers", "trees", "names")
+LOCK_ORDER = ("quotas", "consumers", "trees", "names")
 CLIENTS = ("client", "operator", *ADMINS)
 # How long after an outage of a cell its hosts may still not be chosen.
 KNOWN_TO_BE_BACK_S = 8.0
@@ -470,6 +470,9 @@ class Cloud:
             self.nodes.written(orders, written)
         self.write_oracle.written(written)
         self.capacity.written(written)
+
+    def quotas_written(self, written: Sequence[Quota]) -> None:
+        self.books.quotas.limits_written(written)
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:
         for host in hosts:

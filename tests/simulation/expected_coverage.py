@@ -13,6 +13,7 @@ from tests.simulation.flavors_checker import FLAVOR
 from tests.simulation.groups_checker import GROUP
 from tests.simulation.moves_checker import MOVE
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
+from tests.simulation.quotas_checker import QUOTA
 from tests.simulation.whole_checker import WHOLE
 from tests.simulation.write_oracle import AGAIN, TOGETHER, WRITE
 
@@ -43,7 +44,7 @@ IN_EACH_SEED_OF_NODES = (
 
 VERDICTS = (
     *("Claimed", "AlreadyClaimed", "DoesNotFit", "GroupRefused", "MovedRoots", "Superseded", "Released"),
-    *("TooOld", "NotAllowed"),
+    *("TooOld", "NotAllowed", "QuotaExceeded"),
 )
 
 _CELL_MESSAGES = (
@@ -165,6 +166,8 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     ("candidates", "found"),
     (FEED, "compared"),
     ("limit", "reached"),
+    *((QUOTA, each) for each in ("set", "a limit below what is used", "grown below the limit")),
+    (QUOTA, "a smaller instance counts its old size"),
     *(("outage", each) for each in ("a boot went elsewhere", "told")),
     *(("host", each) for each in ("waits for its turn", "rebuilds", "fails to rebuild")),
     *(("pool", each) for each in ("claimed", "swapped", "ran out")),

@@ -9,6 +9,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.books import BookEntry
 from bus.messages.placement import LogPosition, MembersPage, ProviderState, RevisionsPage, SnapshotPage
+from bus.messages.quotas import QuotaState
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
@@ -18,10 +19,13 @@ from placement_worker.core.ledger import (
     Ledger,
     NameChanges,
     NameKeys,
+    Quota,
+    QuotaBook,
     StoredNames,
     TreeChanges,
 )
 from placement_worker.core.ownership import Owner
+from placement_worker.core.quotas import QuotaKeys
 from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,
@@ -54,6 +58,8 @@ class FaultyPlacementStore:
             tx = _BooksTransaction(inner, self._process, self._observer)
             yield tx
             await before_commit(self._process)
+        if tx.quotas:
+            self._observer.quotas_written(tx.quotas)
         self._observer.books_written(tx.orders, tx.written)
         await after_commit(self._process)
 
@@ -101,6 +107,10 @@ class FaultyPlacementStore:
         await reach_database(self._process)
         return await self._store.usages(project, user)
 
+    async def quotas(self, project: str, after: str, limit: int) -> tuple[QuotaState, ...]:
+        await reach_database(self._process)
+        return await self._store.quotas(project, after, limit)
+
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         await reach_database(self._process)
         return await self._store.custom_names(of, after, limit)
@@ -138,6 +148,7 @@ class _BooksTransaction:
         self._locked: dict[str, set[object]] = {}
         self.orders: Sequence[ClaimOrder] = ()
         self.written: list[ClaimChanges | TreeChanges] = []
+        self.quotas: Sequence[Quota] = ()
 
     def _lock(self, kind: str, ids: Iterable[object]) -> None:
         """Tell the observer which rows the transaction locks. Rows that it has locked before do not count again."""
@@ -164,6 +175,14 @@ class _BooksTransaction:
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         self._lock("consumers", keys.consumers)
         return await self._inner.lock_allocations(keys)
+
+    async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
+        self._lock("quotas", keys[0])
+        return await self._inner.lock_quotas(keys)
+
+    async def write_quotas(self, changed: Sequence[Quota]) -> None:
+        self.quotas = changed
+        await self._inner.write_quotas(changed)
 
     async def recount(self) -> None:
         await self._inner.recount()

@@ -12,13 +12,13 @@ from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.messages.moves import Change
+from bus.messages.overview import InstanceCount
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
-    CellCounts,
     ChangeQuery,
     GroupQuery,
     HostQuery,
@@ -30,8 +30,8 @@ from scheduler_worker.store import (
     OutboxNote,
     SchedulerStore,
     SchedulerTransaction,
-    WaitingCount,
     WaitingInstance,
+    WorkCounts,
 )
 from tests.simulation.faults import CURSED, CURSED_IDS
 from tests.simulation.process import SimProcess
@@ -99,21 +99,13 @@ class FaultySchedulerStore:
         await reach_database(self._process)
         return await self._store.cells()
 
-    async def cell_counts(self) -> Sequence[CellCounts]:
-        await reach_database(self._process)
-        return await self._store.cell_counts()
-
-    async def instance_counts(self) -> Sequence[tuple[str, str, int]]:
+    async def instance_counts(self) -> Sequence[InstanceCount]:
         await reach_database(self._process)
         return await self._store.instance_counts()
 
-    async def waiting_count(self) -> WaitingCount:
+    async def work_counts(self) -> WorkCounts:
         await reach_database(self._process)
-        return await self._store.waiting_count()
-
-    async def moves_under_way(self) -> Sequence[tuple[str, int]]:
-        await reach_database(self._process)
-        return await self._store.moves_under_way()
+        return await self._store.work_counts()
 
     async def applications(self) -> Sequence[KnownApplication]:
         return await self._store.applications()

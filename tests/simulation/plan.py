@@ -151,6 +151,13 @@ class HostOrder(Struct, frozen=True):
     at_s: float
 
 
+class QuotaOrder(Struct, frozen=True):
+    """An operator sets limits of the clients' project; None removes one."""
+
+    at_s: float
+    limits: dict[str, int | None]
+
+
 class AggregateOrder(Struct, frozen=True):
     """An operator changes the metadata and the hosts of an aggregate. A host may be refused while it is unknown."""
 
@@ -207,6 +214,7 @@ class Plan(Struct, frozen=True):
     disabled_hosts: tuple[DisabledHost, ...] = ()
     host_orders: tuple[HostOrder, ...] = ()
     aggregate_orders: tuple[AggregateOrder, ...] = ()
+    quota_orders: tuple[QuotaOrder, ...] = ()
     # Of the schedulers, in place of those that all seeds have.
     settings: dict[str, Any] = {}
     # Of the conductors, likewise.

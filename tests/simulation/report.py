@@ -6,7 +6,7 @@ from uuid import UUID
 
 from compute_sim.laboratory.faults import TimedFault
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
-from tests.simulation.plan import AggregateOrder, HostOrder, Plan
+from tests.simulation.plan import AggregateOrder, HostOrder, Plan, QuotaOrder
 from tests.simulation.seeds import Outcome
 
 TimelineEntry = tuple[float, str, str, tuple[object, ...]]
@@ -46,7 +46,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
             else ""
         )
         yield f"  {boot.at_s:6.2f}  boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}{boot.demand or ''}"
-    orders: tuple[AggregateOrder | HostOrder, ...] = (*plan.aggregate_orders, *plan.host_orders)
+    orders: list[AggregateOrder | HostOrder | QuotaOrder] = [*plan.aggregate_orders, *plan.host_orders]
+    orders += plan.quota_orders
     for order in orders:
         yield f"  {order.at_s:6.2f}  {order!r}"
     for delete in plan.deletes:

@@ -212,7 +212,7 @@ class RequestsChecker:
         boot = self._boots.get(row.told.request_id)
         if boot is not None and boot.all_or_nothing and reason.startswith("all or nothing"):
             return
-        if "for room, until" in reason:
+        if "for room, until" in reason or reason.startswith("over the quota of project"):
             return
         if not reason.startswith("not placed within") and "claims were refused" not in reason:
             self._findings.breaks(

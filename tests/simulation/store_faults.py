@@ -14,7 +14,7 @@ from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.process import SimProcess
@@ -32,6 +32,8 @@ class CommitObserver(Protocol):
     def books_written(
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
     ) -> None: ...
+
+    def quotas_written(self, written: Sequence[Quota]) -> None: ...
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None: ...
 

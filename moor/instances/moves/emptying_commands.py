@@ -8,14 +8,8 @@ import typer
 
 from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
 from moor.asking import Client, answer_of, ask_bus, hosts_of
-from moor.instances.moves.emptying import (
-    AtOnce,
-    Emptied,
-    EmptyingTimeout,
-    empty,
-    instances_on,
-    show_emptied,
-)
+from moor.client.emptying import Emptied, instances_on
+from moor.instances.moves.emptying import AtOnce, EmptyingTimeout, empty, show_emptied
 from moor.instances.moves.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of
 from moor.options import NOT_DONE, AsJson, BusUrl, fail

@@ -32,7 +32,7 @@ def _moves(found: HistoryFound) -> Sequence[Change] | None:
     return changes and [each for each in changes if each.what not in ("boot", "rebuild", "delete")]
 
 
-def _end(change: Change) -> str:
+def how_it_ended(change: Change) -> str:
     if not change.outcome:
         return "goes on"
     at = f" at {time_in_words(change.ended_at)}" if change.ended_at else ""
@@ -49,7 +49,7 @@ HISTORY = Columns[Change](
         "from": lambda each: each.source,
         "to": lambda each: each.destination,
         "size": lambda each: size_in_words(each.size) if each.size else "",
-        "how it ended": _end,
+        "how it ended": how_it_ended,
     },
     prose=("size", "how it ended"),
 )
@@ -59,7 +59,7 @@ MOVES = Columns[Change](
         "what": lambda each: each.what,
         "from": lambda each: each.source,
         "to": lambda each: each.destination,
-        "how it ended": _end,
+        "how it ended": how_it_ended,
     },
     prose=("how it ended",),
 )

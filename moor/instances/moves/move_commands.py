@@ -6,23 +6,20 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
-from bus.clock import now
 from bus.messages.build import (
     FlavorChange,
     InstanceId,
-    InstanceState,
     MoveEnd,
     MoveKind,
-    RequestId,
 )
 from bus.messages.moves import EndMove, MoveInstance
 from moor.asking import client
+from moor.client.ends import rests, why_not_moved
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
 from moor.instances.requests import move_wait_of
 from moor.option_structs import with_options
 from moor.options import Project, fail, read_uuid, run_with
-from scheduler_worker.core.instances.waiting_moves import is_to_wait_again
 
 InstanceArgument = Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An active instance.")]
 MovedArgument = Annotated[
@@ -227,33 +224,6 @@ def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:
     follow_order(following, order, _ARRIVAL)
 
 
-def rests(state: InstanceState, move_id: RequestId) -> bool:
-    """True if the move has arrived or ended, or if the instance is deleted or has another move by now."""
-    if state.state in ("deleting", "deleted") or state.move is None or state.move.request_id != move_id:
-        return True
-    if is_to_wait_again(state, now()):
-        return False
-    return state.state == "moved" or bool(state.move.outcome)
-
-
-def _why_not_done(state: InstanceState, order: MoveInstance | EndMove) -> str:
-    """Why the order has failed. Empty if the instance arrived, or if its move was confirmed, reverted or aborted as ordered."""
-    move = state.move
-    if move is None or move.request_id != order.request_id:
-        return "another move came after this one"
-    if state.state in ("deleting", "deleted"):
-        return "the instance was deleted"
-    if isinstance(order, EndMove):
-        wanted = {"confirm": "confirmed", "revert": "reverted", "abort": "aborted"}[order.how]
-        return (
-            "" if move.outcome == wanted else f"the move is {move.outcome}: {move.failure or 'it came first'}"
-        )
-    if state.state == "moved" or move.outcome in ("confirmed", "done"):
-        return ""
-    reasons = "; ".join([move.failure, *(f"{each.host}: {each.reason}" for each in state.failures)])
-    return f"the move has {move.outcome}: {reasons}"
-
-
 _ARRIVAL = End[MoveInstance | EndMove](
-    "the move", lambda state, order: rests(state, order.request_id), _why_not_done
+    "the move", lambda state, order: rests(state, order.request_id), why_not_moved
 )

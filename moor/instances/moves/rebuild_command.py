@@ -5,8 +5,9 @@ from uuid import UUID
 
 import typer
 
-from bus.messages.build import InstanceId, InstanceState, RebuildInstance
-from moor.instances.following import End, Following, follow_order, has_ended
+from bus.messages.build import InstanceId, RebuildInstance
+from moor.client.ends import has_ended, why_not_rebuilt
+from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
 from moor.option_structs import with_options
 from moor.options import Project, read_uuid
@@ -47,16 +48,4 @@ def rebuild(
         deadline_s=deadline,
     )
 
-    follow_order(following, order, End("the rebuild", lambda state, _: has_ended(state), _why_not_done))
-
-
-def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:
-    """Why the instance was not rebuilt; empty if it is active with the image of this rebuild."""
-    last = state.rebuild
-    if last is None or last.request_id != order.request_id:
-        why = "another rebuild came after this one"
-    elif last.failure or state.state != "active":
-        why = last.failure or state.reason or f"the instance is {state.state}"
-    else:
-        return ""
-    return f"the instance was not rebuilt from {order.image.source}: {why}"
+    follow_order(following, order, End("the rebuild", lambda state, _: has_ended(state), why_not_rebuilt))

@@ -15,6 +15,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import Holder, ReleaseClaim, ResourceAmount, SwapClaim
 from placement_worker.core.capacity import SavedUsage, UsageDraft
 from placement_worker.core.drafts.group_draft import GroupsDraft, SavedGroups
+from placement_worker.core.drafts.quota_draft import QuotasDraft, SavedQuotas
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Touched
 
 # How much of which classes of which providers, in the order in which they are named.
@@ -95,6 +96,7 @@ class Saved(NamedTuple):
     usages: Sequence[tuple[UsageDraft, SavedUsage]]
     consumers: Sequence[tuple[ConsumerDraft, SavedConsumer]]
     groups: SavedGroups
+    quotas: SavedQuotas
     claimed: int
     ended: int
 
@@ -111,6 +113,8 @@ class LedgerDraft:
         }
         # Made when an order first concerns a server group; most do not.
         self._groups: GroupsDraft | None = None
+        # None in most batches: no project of theirs has a limit.
+        self.quotas = QuotasDraft(ledger.quotas) if ledger.quotas else None
         # How many tombstones each owner may still leave; without a bound for owners that are not in it.
         self._room = dict(room or {})
         self._claimed: list[Holder] = []
@@ -182,6 +186,8 @@ class LedgerDraft:
             consumer.host_number = host
         if row.group is not None or consumer.row.group is not None:
             self.groups.changed(consumer.row, row, is_alive=bool(held))
+        if self.quotas is not None:
+            self.quotas.changed(consumer.row, consumer.held, row, held)
         consumer.row = row
         consumer.held = held
         consumer.changed = True
@@ -229,6 +235,7 @@ class LedgerDraft:
             self.groups.saved(
                 {claim.group.id for claim in claims if not isinstance(claim, ReleaseClaim) and claim.group}
             ),
+            {} if self.quotas is None else self.quotas.saved(),
             len(self._claimed),
             len(self._ended),
         )
@@ -240,6 +247,8 @@ class LedgerDraft:
         for consumer, had in before.consumers:
             consumer.restore(had)
         self.groups.restore(before.groups)
+        if self.quotas is not None:
+            self.quotas.restore(before.quotas)
         del self._claimed[before.claimed :]
         del self._ended[before.ended :]
 
@@ -268,6 +277,7 @@ class LedgerDraft:
             claimed=tuple(self._claimed),
             ended=tuple(self._ended),
             groups=tuple(groups.written.values()) if groups else (),
+            quotas=self.quotas.changes() if self.quotas else (),
             joined=tuple(groups.joined) if groups else (),
             left=tuple(groups.left) if groups else (),
         )
@@ -275,7 +285,7 @@ class LedgerDraft:
 
 def ended_row(row: Consumer, attempt: int, now: datetime) -> Consumer:
     """The row of a consumer whose attempt has ended: it has no host, and is in no group."""
-    return structs.replace(row, attempt=attempt, ended_at=now, host=None, group=None)
+    return structs.replace(row, attempt=attempt, ended_at=now, host=None, group=None, kept=())
 
 
 def consumers_of(order: ClaimOrder) -> tuple[ConsumerId, ...]:

@@ -202,6 +202,7 @@ def _rewritten(draft: LedgerDraft, plan: _Plan) -> Consumer:
         attempt=attempt,
         host=_host_of(row, roots, was_alive=was_alive) if attempt else None,
         group=row.group if was_alive else None,
+        kept=row.kept if was_alive else (),
     )
 
 

@@ -23,6 +23,7 @@ from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, 
 from placement_worker.store_sql.driver_rows import id_of, portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders
+from placement_worker.store_sql.quotas import ClaimQuotas, QuotaCache
 from placement_worker.tables import consumers, holders, providers, server_groups
 
 _FIND = """
@@ -67,9 +68,10 @@ _DROP_GROUPS = RowColumns(server_groups).delete_unlocked("uuid")
 LOCK_CONSUMERS = RowColumns(
     consumers,
     *("uuid", "id", "type", "project_id", "user_id", "cell", "generation", "attempt"),
-    *("ended_at", "host", "server_group", "held"),
+    *("ended_at", "host", "server_group", "held", "kept"),
 ).lock("uuid")
 _COUNT = RowColumns(providers, "id", "consumers").update()
+_KEEP = RowColumns(consumers, "id", "kept", free_texts=("kept",)).update()
 _FORGET = RowColumns(consumers).delete_unlocked("id")
 
 END_HOLDING = RowColumns(holders, "provider_id", "consumer_id").statement(
@@ -86,8 +88,15 @@ AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 class ClaimLocks(ABC, Generic[AnyTransaction]):
     """Locks and reads the rows that the claims of one transaction need, once, and then writes the changes."""
 
-    def __init__(self, transaction: AnyTransaction, classes: CachedNames, providers: CachedProviders) -> None:
+    def __init__(
+        self,
+        transaction: AnyTransaction,
+        classes: CachedNames,
+        providers: CachedProviders,
+        limited: QuotaCache,
+    ) -> None:
         self._transaction = transaction
+        self._quotas = ClaimQuotas(transaction, limited)
         self._classes = classes
         self._providers = providers
         self._locked: LockedClaims | None = None
@@ -96,32 +105,36 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
 
     async def lock(self, keys: ClaimKeys) -> Ledger:
         locked = self._locked = LockedClaims(keys, self._classes, self._providers)
+        locked.quotas = await self._quotas.lock(keys)
         await self._find(locked, locked.unknown())
         if keys.groups:
             await self._add_groups(locked, await self._lock_groups(keys.groups))
         if rows := await self._lock_consumers(locked):
             await self._add_consumers(locked, rows)
+            self._quotas.check_projects(locked.projects_of_holders())
         await self._lock_providers(locked)
         return locked.ledger()
 
     async def write(self, changes: ClaimChanges) -> None:
         locked = self._locked
         assert locked is not None, "claims are written only after they were locked"
+        await self._quotas.write_used(changes.quotas)
         await self._write_groups(changes.groups)
         # Consumers that the batch made and did not use have no row on SQLite.
         ids = locked.consumer_ids
         await _FORGET.fetch(self._transaction, [ids[one.int] for one in changes.forgotten if one.int in ids])
         await _COUNT.change(self._transaction, locked.counted(changes))
         if changes.consumers or changes.held or changes.touched:
-            await self._write(locked, changes)
+            self._quotas.check_last(await self._write(locked, changes))
+            await _KEEP.change(self._transaction, locked.kept(changes))
 
     @abstractmethod
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         """Lock the consumers of the claims. Returns the rows that existed before."""
 
     @abstractmethod
-    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> None:
-        """Write consumers and what they hold, the usage of providers, and the log."""
+    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
+        """Write consumers and what they hold, the usage of providers, and the log. Returns the highest id of a quota's row."""
 
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
         """Lock server groups by inserting those that have no row yet, as the batch first defines each. Returns those that

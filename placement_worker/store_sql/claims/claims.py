@@ -14,7 +14,15 @@ from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.placement import ResourceAmount
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.claims import claimed_consumer
-from placement_worker.core.ledger import ClaimChanges, Consumer, GroupBook, GroupRow, Ledger, ProviderRow
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    Consumer,
+    GroupBook,
+    GroupRow,
+    Ledger,
+    ProviderRow,
+    Quota,
+)
 from placement_worker.core.writes.allocation_writes import new_consumer
 from placement_worker.store_sql import log
 from placement_worker.store_sql.driver_rows import (
@@ -28,8 +36,9 @@ from placement_worker.store_sql.driver_rows import (
 )
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders
+from placement_worker.store_sql.quotas import kept_of, text_of_kept
 
-# uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
+# uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held, kept
 ConsumerRow = Sequence[Any]
 # id, root's id, base, generation, shape, used, consumers
 UsageRow = tuple[int, int, int, int, int, str, int]
@@ -77,6 +86,7 @@ class LockedClaims:
         self._provider_rows: dict[int, ProviderRow] = {}
         self._rows: dict[int, ConsumerRecord] = {}
         self._groups: dict[GroupId, GroupBook] = {}
+        self.quotas: Mapping[str, Quota] = {}
 
     # From rows to the ledger
 
@@ -99,7 +109,21 @@ class LockedClaims:
         """Add locked rows of consumers. Returns the internal ids of the providers they hold that are not in the cache."""
         mine = {consumer.int: consumer for consumer in self.keys.consumers}
         unknown: dict[int, None] = {}
-        for uuid, _, kind, project, user, cell, generation, attempt, ended_at, host, group, text in rows:
+        for (
+            uuid,
+            _,
+            kind,
+            project,
+            user,
+            cell,
+            generation,
+            attempt,
+            ended_at,
+            host,
+            group,
+            text,
+            kept,
+        ) in rows:
             consumer = mine[uuid.int]
             row = Consumer(
                 id=consumer,
@@ -112,6 +136,7 @@ class LockedClaims:
                 ended_at=ended_at,
                 host=None if host is None else ProviderId(host),
                 group=None if group is None else GroupId(group),
+                kept=() if kept is None else kept_of(kept),
             )
             held = decode_held(text)
             self._rows[consumer.int] = ConsumerRecord(row, held=held)
@@ -130,6 +155,19 @@ class LockedClaims:
         for consumer, kept in self._rows.items():
             if kept.held:
                 self._rows[consumer] = ConsumerRecord(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
+
+    def projects_of_holders(self) -> set[str]:
+        return {record.row.project for record in self._rows.values() if record.held}
+
+    def kept(self, changes: ClaimChanges) -> list[tuple[int, str | None]]:
+        """The consumers for which another amount is kept than before, each with this amount."""
+        before = self._rows
+        # A consumer keeps something only beside another one that was there before.
+        return [
+            (self.consumer_ids[row.id.int], text_of_kept(row.kept))
+            for row in (changes.consumers if before else ())
+            if row.kept != (old.row.kept if (old := before.get(row.id.int)) else ())
+        ]
 
     def unknown_hosts(self) -> list[ProviderId]:
         """The hosts of this batch's consumers that the cache lacks.
@@ -191,6 +229,7 @@ class LockedClaims:
             held={number: kept.amounts for number, kept in rows.items() if kept.amounts},
             providers=self._provider_rows,
             groups=self._groups,
+            quotas=self.quotas,
         )
 
     # From changes back to rows

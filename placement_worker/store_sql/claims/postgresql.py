@@ -14,6 +14,7 @@ from placement_worker.store_sql.claims.claim_locks import (
     check_written,
 )
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
+from placement_worker.store_sql.quotas import LAST_QUOTA
 
 # Waits for a transaction that has inserted the same consumer and has not committed yet. No other transaction can see rows
 # inserted here, so they count as locked. They are inserted as they will be if their claim is granted: most rows are then
@@ -67,8 +68,8 @@ WITH touched AS (
     SELECT pg_current_xact_id(), $17::timestamptz, $18::bytea
     WHERE $18::bytea IS NOT NULL
 )
-SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM kept)
-"""
+SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM kept), LAST_QUOTA
+""".replace("LAST_QUOTA", LAST_QUOTA)
 
 
 class PostgresClaims(ClaimLocks[PostgresTransaction]):
@@ -99,13 +100,13 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
         self._made = {number: record for number, record in self._made.items() if ids[number] in inserted}
         return [row for row in rows if row[1] not in inserted]
 
-    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> None:
+    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
         kept = locked.consumer_writes(changes, self._made)
         ended, begun = locked.holders(kept)
         await END_HOLDING.change(self._transaction, ended)
         touched, consumers = list(locked.touched(changes)), kept.consumers
         ids, generations, used, living = columns_of(touched, plain=4) or _NO_ROWS
-        (written,) = await self._transaction.fetch(
+        ((*written, last_quota),) = await self._transaction.fetch(
             _WRITE,
             *(ids, generations, used),
             array_of([locked.consumer_ids[one.row.id.int] for one in consumers]),
@@ -117,6 +118,7 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
             living,
         )
         check_written(tuple(written), (len(touched), len(consumers)))
+        return int(last_quota)
 
 
 _NO_ROWS = ("{}",) * 4

@@ -16,6 +16,7 @@ from placement_worker.store_sql.claims.claim_locks import (
     check_written,
 )
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
+from placement_worker.store_sql.quotas import LAST_QUOTA
 from placement_worker.tables import consumers, holders, providers
 
 _CONSUMER = (
@@ -29,6 +30,8 @@ _KEEP_CONSUMERS = RowColumns(consumers, "id", *_CONSUMER).update(**_NULLS)
 _TOUCH = RowColumns(providers, "id", "generation", "used", "consumers").update(revision="kept.revision + 1")
 _HOLD = RowColumns(holders, "provider_id", "consumer_id").insert()
 
+_LOG = f"{log.ON_SQLITE} RETURNING {LAST_QUOTA}"
+
 # The highest id ever given, also to rows that are deleted.
 _LAST_CONSUMER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'consumers'"
 
@@ -41,12 +44,12 @@ class SqliteClaims(ClaimLocks[SqliteTransaction]):
         locked.consumer_ids.update((row[0].int, row[1]) for row in rows)
         return rows
 
-    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> None:
+    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
         # In one piece: to enter the transaction for each statement would cost a lone boot more than its statements.
-        await self._transaction.run(_write, locked, changes)
+        return await self._transaction.run(_write, locked, changes)
 
 
-def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) -> None:
+def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) -> int:
     driver, ids = driver_of(connection), locked.consumer_ids
     kept = locked.consumer_writes(changes, {})
     known = [one for one in kept.consumers if one.row.id.int in ids]
@@ -62,8 +65,11 @@ def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) 
     ended, begun = locked.holders(kept)
     driver.executemany(END_HOLDING.on_sqlite, ended)
     driver.executemany(_HOLD.on_sqlite, begun)
-    if body := locked.log_body(changes):
-        driver.execute(log.ON_SQLITE, (moment_text(now()), body))
+    if (body := locked.log_body(changes)) is None:
+        (last_quota,) = driver.execute(f"SELECT {LAST_QUOTA}").fetchone()
+    else:
+        (last_quota,) = driver.execute(_LOG, (moment_text(now()), body)).fetchone()
+    return int(last_quota)
 
 
 def _add_consumers(driver: sqlite3.Connection, locked: LockedClaims, new: Sequence[ConsumerRecord]) -> None:

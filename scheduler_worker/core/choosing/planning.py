@@ -7,14 +7,17 @@ from msgspec import structs
 
 from bus.messages.build import FunnelStep, NoValidHost
 from bus.messages.moves import TOGETHER_MAX
+from bus.messages.placement import OverLimit
 from bus.messages.planning import (
     ExhaustedPool,
     HostVerdict,
     PlanFound,
     PlannedCell,
     PlannedFlavor,
+    QuotaRoom,
     ReasonsFound,
 )
+from bus.messages.quotas import INSTANCES, QuotaState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
@@ -76,6 +79,34 @@ def plan_flavors(picture: Picture, alternatives: Sequence[Alternative], plugins:
         for name, each in others
     ]
     return structs.replace(best[1], flavor=best[0], alternatives=tuple(planned))
+
+
+def with_quota(found: PlanFound, alternatives: Sequence[Alternative], quota: QuotaState | None) -> PlanFound:
+    """The plan with what the project's quota allows of each flavor."""
+    if quota is None:
+        return found
+    best, *others = [quota_room(each.spec, quota) for each in alternatives]
+    flavors = [
+        structs.replace(each, quota=room) for each, room in zip(found.alternatives, others, strict=True)
+    ]
+    return structs.replace(found, quota=best, alternatives=tuple(flavors))
+
+
+def quota_room(spec: InstanceSpec, quota: QuotaState) -> QuotaRoom | None:
+    """How many more instances of the spec the quota allows; None if it limits nothing that they ask for."""
+    asked = {**dict(spec.amounts), INSTANCES: 1}
+    limits = [
+        OverLimit(name=name, limit=limit, used=quota.used.get(name, 0), asked=asked[name])
+        for name, limit in sorted(quota.limits.items())
+        if asked.get(name)
+    ]
+    if not limits:
+        return None
+    fits = [max(0, each.limit - each.used) // each.asked for each in limits]
+    least = min(fits)
+    return QuotaRoom(
+        fit=least, limits=tuple([each for each, fit in zip(limits, fits, strict=True) if fit == least])
+    )
 
 
 def reasons(

@@ -31,12 +31,14 @@ class SearchRefused(Struct, frozen=True):
     """The outcome of a search that ends without a host, except `NoValidHost`: that says that no host qualifies.
 
     A request that wants all of its instances placed or none is refused if some of them find no host. Then
-    `no_valid_host` is the funnel of one of these. With `may_pass`, the same search may find a host later.
+    `no_valid_host` is the funnel of one of these. With `may_pass`, the same search may find a host later. `over_quota`: the
+    project's quota forbids it.
     """
 
     reason: str
     no_valid_host: NoValidHost | None = None
     may_pass: bool = False
+    over_quota: bool = False
 
 
 class EndedElsewhere(Struct, frozen=True):

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from msgspec import structs
 
 from bus.messages.build import STOPPED, BuildRejected, InstanceId, InstanceState, Move, NoValidHost, Waiting
-from bus.messages.moves import MoveInstance
+from bus.messages.moves import MoveInstance, is_to_wait_again
 from scheduler_worker.core.instances.rebuilds import refused, with_order
-from scheduler_worker.core.instances.rows import DELETED, ERROR, InstanceRow, KeptMove, KeptRequest
+from scheduler_worker.core.instances.rows import DELETED, InstanceRow, KeptMove, KeptRequest
 from scheduler_worker.core.requests.checking import PRIORITY_MAX, WAIT_S_MAX
 
 # What is lost comes before what is new.
@@ -191,18 +191,6 @@ def cut_short(told: InstanceState) -> InstanceState:
     assert told.move is not None, "what waits is a move"
     move = structs.replace(told.move, outcome="aborted", failure="the instance was deleted")
     return structs.replace(told, move=move, waiting=None, no_valid_host=None)
-
-
-def is_to_wait_again(told: InstanceState, now: datetime) -> bool:
-    """Has the cell ended a move for which nothing was tried, since others got the room before the cell asked for it? Then it
-    waits again, as long as its time is not up. Instances that move together have the same failures, so they wait again together.
-    """
-    move = told.move
-    if move is None or move.outcome != "failed" or move.waits_until is None:
-        return False
-    if now >= move.waits_until or not told.failures or not all(each.is_refused for each in told.failures):
-        return False
-    return told.state != ERROR or (told.keeps_share and bool(told.host))
 
 
 def waits_again(row: InstanceRow, now: datetime) -> InstanceRow:

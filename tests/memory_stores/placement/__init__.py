@@ -15,6 +15,8 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.books import BookEntry
 from bus.messages.placement import GroupMember, LogPosition, MembersPage, RevisionsPage, SnapshotPage
+from bus.messages.quotas import QuotaState
+from placement_worker.core.quotas import wrong_quota
 from placement_worker.store import ChangeFeed, KeptPage, PlacementTransaction, Unpublished
 from tests.memory_stores.placement.audit import contradictions
 from tests.memory_stores.placement.feed import MemoryFeed, logged_since
@@ -139,6 +141,15 @@ class MemoryPlacementStore:
         async with self._lock:
             return self._tables.usages(project, user)
 
+    async def quotas(self, project: str, after: str, limit: int) -> tuple[QuotaState, ...]:
+        async with self._lock:
+            quotas = self._tables.quotas
+            named = [project] if project else sorted(one for one in quotas if one > after)[:limit]
+            found = [quotas[one] for one in named if one in quotas]
+            return tuple(
+                QuotaState(project=one.project, limits=dict(one.limits), used=dict(one.used)) for one in found
+            )
+
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         async with self._lock:
             return tuple(sorted(name for name in self._tables.custom[of] if name > after)[:limit])
@@ -216,7 +227,12 @@ class MemoryPlacementStore:
             tables = self._tables
             trees = {root: tables.tree_book(root) for root in tables.trees}
             counted = {provider: row.consumers for provider, row in tables.providers.items()}
-            return contradictions(tables.consumers, tables.held, trees, counted)
+            wrong = [
+                wrong_quota(quota, used)
+                for quota in tables.quotas.values()
+                if (used := tables.used_by(quota.project)) != quota.used
+            ]
+            return (*contradictions(tables.consumers, tables.held, trees, counted), *wrong)
 
     async def close(self) -> None:
         """There is nothing to close."""

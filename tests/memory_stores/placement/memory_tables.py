@@ -1,6 +1,7 @@
 """The rows of a store in memory, and how to read them."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -19,7 +20,8 @@ from bus.messages.placement import (
     ProviderUsage,
     ResourceAmount,
 )
-from placement_worker.core.ledger import Consumer, GroupRow, InventoryLimits, ProviderBook, TreeBook
+from placement_worker.core.drafts.quota_draft import counted, sums_of
+from placement_worker.core.ledger import Consumer, GroupRow, InventoryLimits, ProviderBook, Quota, TreeBook
 from placement_worker.store import KeptPage
 
 
@@ -78,6 +80,7 @@ class MemoryTables:
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.held: dict[ConsumerId, tuple[ResourceAmount, ...]] = {}
         self.groups: dict[GroupId, GroupRow] = {}
+        self.quotas: dict[str, Quota] = {}
         # The members of each server group, each with a number that grows with every write; a group without members has no
         # entry.
         self.members: dict[GroupId, dict[ConsumerId, tuple[int, Consumer]]] = {}
@@ -154,6 +157,15 @@ class MemoryTables:
             )
             for row in sorted(rows, key=lambda row: row.internal)
         )
+
+    def used_by(self, project: str) -> dict[str, int]:
+        """What the consumers of a project use, as its quota counts it."""
+        used = Counter[str]()
+        for consumer, held in self.held.items():
+            row = self.consumers[consumer]
+            if row.project == project:
+                used.update(counted(row.type, row.kept, sums_of(held)))
+        return dict(used)
 
     def living_on(self, provider: ProviderId) -> int:
         """How many consumers hold something and have it as their host."""

@@ -37,12 +37,15 @@ from placement_worker.core.ledger import (
     NamesInUse,
     ProviderBook,
     ProviderRow,
+    Quota,
+    QuotaBook,
     StoredNames,
     Touched,
     TreeBook,
     TreeChanges,
 )
 from placement_worker.core.ownership import Owner, is_tombstone
+from placement_worker.core.quotas import QuotaKeys
 from placement_worker.core.vocabulary import custom_of
 from tests.memory_stores.placement.memory_tables import (
     Logged,
@@ -104,12 +107,16 @@ class MemoryTransaction:
             for each in keys.groups
             if (known := self._tables.groups.get(each.id)) is not None
         }
-        return Ledger(consumers, held, self._provider_rows(named.values()), groups=groups)
+        projects = keys.projects() | {row.project for row in consumers.values()}
+        quotas = {project: self._tables.quotas[project] for project in projects & self._tables.quotas.keys()}
+        return Ledger(consumers, held, self._provider_rows(named.values()), groups=groups, quotas=quotas)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         tables = self._tables
         for group in changes.groups:
             self._put(tables.groups, group.definition.id, group)
+        for quota in changes.quotas:
+            self._put(tables.quotas, quota.project, quota)
         for consumer in changes.consumers:
             self._put_consumer(consumer.id, consumer)
         for forgotten in changes.forgotten:
@@ -127,8 +134,21 @@ class MemoryTransaction:
         self._joined += changes.joined
         self._left += changes.left
 
+    async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
+        projects, classes = keys
+        tables = self._tables
+        quotas = {one: tables.quotas.get(one) or Quota(one, used=tables.used_by(one)) for one in projects}
+        return QuotaBook(quotas, frozenset(name for name in classes if name in tables.custom["classes"]))
+
+    async def write_quotas(self, changed: Sequence[Quota]) -> None:
+        for quota in changed:
+            self._put(self._tables.quotas, quota.project, quota if quota.limits else None)
+
     async def recount(self) -> None:
         tables = self._tables
+        for quota in [*tables.quotas.values()]:
+            recounted = structs.replace(quota, used=tables.used_by(quota.project))
+            self._put(tables.quotas, quota.project, recounted)
         held: Counter[tuple[ProviderId, str]] = Counter()
         for amount in (each for amounts in tables.held.values() for each in amounts):
             held[amount.provider, amount.resource] += amount.amount

@@ -172,6 +172,24 @@ BOOKS: dict[str, dict[str, str]] = {
     "ConsumerFound": {"consumer": "the consumer as it is now; none if it holds nothing"},
     "HoldersFound": {**PAGE, "holders": "the consumers, each with all that it holds"},
     "UsagesFound": {"usages": "one entry per type of consumer"},
+    "SetQuota": {
+        "project": "the project",
+        "limits": "by name, a resource class or `instances`: the limit, or null for none",
+    },
+    "AskQuotas": {
+        "project": "the project; empty: all projects",
+        "after": "the page behind this project",
+        "limit": "how many at most",
+    },
+    "QuotasFound": {
+        "quotas": "the quotas, in the order of projects",
+        "next": "where the next page begins; empty on the last one",
+    },
+    "QuotaState": {
+        "project": "the project",
+        "limits": "by name, a resource class or `instances`",
+        "used": "what the project's consumers use, by name; also of what is not limited",
+    },
     "NamesFound": {**PAGE, "names": "the names that start with `CUSTOM_`"},
     "ConsumerState": {
         "id": "the consumer's id",

@@ -13,6 +13,7 @@ PLANS: dict[str, dict[str, str]] = {
         "funnel": "how many of all hosts each filter removes; what is left qualifies",
         "relaxations": "smaller demands with which more hosts would qualify, the most helpful first",
         "pools": "the sharing providers that ran out",
+        "quota": "how many more the project's quota allows; null if it has no limit on them",
         "flavor": "the name of the best flavor, if the request accepts several",
         "alternatives": "the plans for the other flavors that the request accepts, in their order",
     },
@@ -25,6 +26,17 @@ PLANS: dict[str, dict[str, str]] = {
         "funnel": "how many of all hosts each filter removes",
         "relaxations": "smaller demands with which more hosts would qualify",
         "pools": "the sharing providers that ran out",
+        "quota": "how many more of it the project's quota allows",
+    },
+    "OverLimit": {
+        "name": "a resource class, or `instances`",
+        "limit": "the limit",
+        "used": "what the project uses",
+        "asked": "what one instance asks; of a refused claim, what it asks",
+    },
+    "QuotaRoom": {
+        "fit": "how many more",
+        "limits": "the limits that allow no more, each with what is used and what one instance asks",
     },
     "PlannedCell": {
         "cell": "its name",

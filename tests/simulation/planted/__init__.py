@@ -19,6 +19,7 @@ from tests.simulation.planted import (
     move_bugs,
     node_bugs,
     owner_bugs,
+    quota_bugs,
     rule_bugs,
     scheduler_bugs,
     waiting_bugs,
@@ -127,6 +128,12 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
         "the worst flavor comes first": flavor_bugs.worst_flavor_first,
         "a share of another flavor than the order": flavor_bugs.share_of_another_flavor,
         "the flavor of an alternate forgotten": flavor_bugs.flavor_of_alternate_forgotten,
+    },
+    "quotas": {
+        "the quota of a project not judged": quota_bugs.quota_not_judged,
+        "each claim of a batch judged by the same quota": quota_bugs.judged_as_before_the_batch,
+        "a larger instance not judged by its quota": quota_bugs.larger_by_a_swap,
+        "a smaller instance counts its new size at once": quota_bugs.old_size_given_away,
     },
     "moves of groups": {
         "a foreign heir accepted": owner_bugs.foreign_heir_accepted,

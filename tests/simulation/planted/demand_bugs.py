@@ -84,7 +84,7 @@ def changed_metadata_ignored() -> AbstractContextManager[None]:
     """Schedulers know the metadata of an aggregate as it was when they first heard of it."""
 
     def planted(real: Any) -> Any:
-        return lambda self, put: real(self, [each for each in put if each.id.int not in self._known])
+        return lambda self, put: real(self, [each for each in put if each.id not in self._known])
 
     return replaced(HostAggregates, "put", planted)
 

@@ -29,6 +29,7 @@ _DEFAULTS = {
     "COLUMNS": "200",
     "TERM": "dumb",
     "MOOR_LISTEN": "127.0.0.1:0",
+    "MOOR_DASHBOARD_LISTEN": "127.0.0.1:0",
     "MOOR_IRONIC_SIM_LISTEN": "127.0.0.1:0",
 }
 

@@ -136,7 +136,9 @@ async def test_an_application_publishes_and_receives_for_its_own_projects_only(t
             for project in ("p3", "p11", "xp1", NO_PROJECT, "p1.x", "*", "#"):
                 assert not await may_publish(url, API, f"{key}.{project}"), (key, project)
         assert await may_publish(url, PLACEMENT, "usages.query.p1")
+        assert await may_publish(url, PLACEMENT, "quota.query.p1")
         for key in (
+            *("quota.query.p3", "quota.query.-", "quota.set"),
             *("usages.query.p3", "snapshot", "revisions", "holders.query", "consumer.query", "names.query"),
             *("candidates", "provider.create", "claim.c1", "release.c1"),
         ):

@@ -3,6 +3,7 @@
 The commands of a page run in its order, on one cloud. So a page may use only what it has created before.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -276,6 +277,11 @@ async def test_the_commands_for_one_machine(page: str, home: Path) -> None:
 
 # On servers
 
+ALL_ROLES = {
+    *(("placement", "cell0"), ("scheduler", "cell0"), ("ironic", "cell0")),
+    *((role, cell) for role in ("conductor", "compute") for cell in ("harbour", "island")),
+}
+
 
 @asynccontextmanager
 async def a_broker() -> AsyncIterator[str]:
@@ -342,3 +348,12 @@ async def test_the_commands_for_servers(has_own: bool, home: Path) -> None:  # n
             assert booted["instances"][0]["state"] == "active", booted
         audited = await moor("audit", "--settle", "0", **environment)
         assert audited.code == 0, audited.out + audited.err
+        # Whatever the last commands started is heard by its next heartbeat.
+        roles: set[tuple[str, str]] = set()
+        troubles = ["nothing was asked yet"]
+        async with asyncio.timeout(60):
+            while troubles or not roles >= ALL_ROLES:
+                status = json.loads((await moor("status", "--json", **environment)).out)
+                workers = status["overview"]["workers"] if status["overview"] else []
+                roles = {(each["beat"]["role"], each["beat"]["cell"]) for each in workers}
+                troubles = status["troubles"]

@@ -28,6 +28,7 @@ from bus.messages.placement import (
     RevisionsPage,
     SnapshotPage,
 )
+from bus.messages.quotas import QuotaState
 from bus.workers.station import Station
 from placement_worker.store import (
     FEED_ENTRIES,
@@ -135,6 +136,9 @@ class FrozenLog:
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
         return await self._books.usages(project, user)
+
+    async def quotas(self, project: str, after: str, limit: int) -> tuple[QuotaState, ...]:
+        return await self._books.quotas(project, after, limit)
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         return await self._books.custom_names(of, after, limit)

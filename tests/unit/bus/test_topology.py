@@ -206,11 +206,15 @@ def test_only_an_operator_writes_to_the_books_directly_and_cells_may_not_even_as
         # Schedulers set the members of aggregates, by aggregate, and ask what an instance holds that is resized on its host.
         ([key for key in BOOK_WRITES if key != "aggregates.set"], {"moor-operator"}),
         (["aggregates.set"], {"moor-operator", "moor-scheduler"}),
-        (["consumer.query"], {"moor-operator", "moor-scheduler"}),
+        (["consumer.query", "quota.query.shop"], {"moor-operator", "moor-scheduler"}),
         (
             [
                 *BOOK_SEARCHES,
-                *(key.replace("*", "shop") for key in BOOK_QUESTIONS if key != "consumer.query"),
+                *(
+                    key.replace("*", "shop")
+                    for key in BOOK_QUESTIONS
+                    if key not in ("consumer.query", "quota.query.*")
+                ),
             ],
             {"moor-operator"},
         ),

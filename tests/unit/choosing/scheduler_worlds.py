@@ -2,14 +2,21 @@
 
 from collections.abc import Mapping
 
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId, Message, ProviderId
 from bus.messages.hosts import HostMode, HostSetting, HostState
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
+from bus.messages.quotas import AskQuotas, QuotasFound
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 
 ROOMY = InventoryState(total=16, max_unit=16)
+
+
+async def asks_no_quota(question: Message) -> Message:
+    """Placement's answer where no project has a limit."""
+    assert isinstance(question, AskQuotas)
+    return QuotasFound(quotas=())
 
 
 def a_state(

@@ -53,7 +53,7 @@ from scheduler_worker.store import KnownGroup, NewRequest
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
-from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
+from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 
 M = TypeVar("M", bound=Message)
@@ -101,7 +101,7 @@ async def a_store(rows: Sequence[InstanceRow]) -> MemorySchedulerStore:
 
 
 async def asked(question: Message, kind: type[M], picture: Picture, *rows: InstanceRow) -> M:
-    explainer = Explainer(await a_store(rows), picture, PLUGINS)
+    explainer = Explainer(await a_store(rows), picture, PLUGINS, asks_no_quota)
     handler = explainer.question_handlers()[type(question)]
     assert isinstance(handler, ReadOnly)
     (answer,) = await handler.handle([an_ask(question)])
@@ -213,7 +213,7 @@ async def test_explanations_come_in_pages() -> None:
     store = MemorySchedulerStore()
     async with store.transaction() as transaction:
         await transaction.accept([NewRequest(rows[0].told.request_id, b"", rows)])
-    handler = Explainer(store, three(), PLUGINS).question_handlers()[AskExplanation]
+    handler = Explainer(store, three(), PLUGINS, asks_no_quota).question_handlers()[AskExplanation]
     assert isinstance(handler, ReadOnly)
 
     pages = []

@@ -38,6 +38,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Alternative, InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.questions.planning import Planner
+from scheduler_worker.questions.quotas import Ask
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring.deciders import STANDARD
@@ -45,7 +46,7 @@ from tests.contracts.placement_orders import an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
 from tests.refusals import why_not
-from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
+from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 
 M = TypeVar("M", bound=Message)
@@ -337,9 +338,11 @@ def test_a_server_group_bounds_a_plan(policy: str, fit: int) -> None:
 # The questions
 
 
-async def asked(question: Message, kind: type[M], picture: Picture | None = None) -> M:
+async def asked(
+    question: Message, kind: type[M], picture: Picture | None = None, ask: Ask = asks_no_quota
+) -> M:
     reader = RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
-    planner = Planner(picture or mixed(), PLUGINS, reader, MemorySchedulerStore())
+    planner = Planner(picture or mixed(), PLUGINS, reader, MemorySchedulerStore(), ask)
     handler = planner.question_handlers()[type(question)]
     assert isinstance(handler, ReadOnly)
     (answer,) = await handler.handle([an_ask(question)])

@@ -29,7 +29,9 @@ from bus.messages.placement import (
     Heir,
     InventoryState,
     NotAllowed,
+    OverLimit,
     ProviderState,
+    QuotaExceeded,
     ReleaseClaim,
     ResourceAmount,
     ShapeMoved,
@@ -259,6 +261,20 @@ def test_the_claim_that_is_really_held_is_adopted() -> None:
     assert isinstance(said, SpawnInstance)
     assert (said.host, said.attempt, said.share) == (host("h2"), 2, choice("h2").share)
     assert cell.row.host == choice("h2")
+
+
+def test_an_alternate_over_the_quota_is_dropped_with_those_of_the_same_size() -> None:
+    amounts = (ResourceAmount(provider=host("h4"), resource="VCPU", amount=1),)
+    smaller = Choice(name="h4", share=Share(host=host("h4"), amounts=amounts))
+    alternates = (choice("h2"), choice("h3"), smaller)
+    cell = Cell(structs.replace(place(), alternates=alternates), failed(1, "h1"))
+    over = OverLimit(name="VCPU", limit=4, used=4, asked=1)
+
+    assert cell.swap(QuotaExceeded(project="shop", over=(over,))) == []
+
+    assert cell.row.alternates == (smaller,)
+    reason = "over the quota of project shop: VCPU limit 4, used 4, asked 1"
+    assert (cell.row.failures[-1].host, cell.row.failures[-1].reason) == ("h2", reason)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
+from bus.messages.moves import is_to_wait_again
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
@@ -43,7 +44,6 @@ from cell_conductor.core.decide import Due, Input, decide
 from cell_conductor.core.moving_together import answers_of_all, others_of
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.core.transition import state_of
-from scheduler_worker.core.instances.waiting_moves import is_to_wait_again
 from tests.unit.conductor.test_conductor import NOON, RULES, choice, drawing, host, place
 
 if TYPE_CHECKING:

@@ -59,6 +59,7 @@ from bus.messages.candidates import (
     NextPage,
     RequestGroup,
 )
+from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
 from tests.unit.examples.values import (
     AFFINITY,
     AGGREGATE,
@@ -105,6 +106,12 @@ BOOKS: tuple[Message, ...] = (
     UsagesFound(usages=(TypeUsage(type="INSTANCE", consumers=3, used={"VCPU": 12}),)),
     AskNames(of="traits", after="CUSTOM_A", limit=100),
     NamesFound(names=("CUSTOM_GOLD",), next="CUSTOM_GOLD"),
+    SetQuota(project="shop", limits={"instances": 20, "VCPU": 64, "MEMORY_MB": None}),
+    AskQuotas(project="shop", after="bank", limit=50),
+    QuotasFound(
+        quotas=(QuotaState(project="shop", limits={"VCPU": 64}, used={"VCPU": 12, "instances": 3}),),
+        next="shop",
+    ),
     AskCandidates(
         groups=(
             RequestGroup(

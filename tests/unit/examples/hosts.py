@@ -38,6 +38,7 @@ from bus.messages.groups import (
 )
 from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
 from bus.messages.hosts import (
+    NODE,
     AskHosts,
     HostChanged,
     HostFacts,
@@ -50,6 +51,19 @@ from bus.messages.hosts import (
     HostsReported,
     ImagesCached,
     SetHost,
+)
+from bus.messages.overview import (
+    AskOverview,
+    AskTiles,
+    CellFill,
+    ClassUse,
+    HostCount,
+    InstanceCount,
+    Overview,
+    Tiles,
+    WaitsForRoom,
+    WorkerAlive,
+    WorkerHeard,
 )
 from bus.messages.planning import (
     AskCapabilities,
@@ -84,6 +98,20 @@ from tests.unit.examples.values import (
     WEB_GROUP,
     WHEN,
     X86,
+)
+
+BEAT = WorkerAlive(
+    cell="c1",
+    worker="conductor-c1-1",
+    role="conductor",
+    release="0.1.0",
+    started_at=WHEN,
+    awaits="its database: it does not answer",
+    fails="sweep: it does not answer",
+    handled={"conductor.c1.work": 12},
+    counts={"claims.claimed": 3},
+    buried=1,
+    has_ended=True,
 )
 
 HOSTS: tuple[Message, ...] = (
@@ -177,6 +205,22 @@ HOSTS: tuple[Message, ...] = (
     ),
     ConductorAlive(cell="c1", conductor="conductor-1", trouble="its database"),
     AskCells(name="c1"),
+    BEAT,
+    AskOverview(),
+    AskTiles(in_cell="c1", skipped=5000, named=True),
+    Tiles(in_cell="c1", made_at=WHEN, tiles="0f?", skipped=5000, hosts=5003, names=("h1", "h2", "h3")),
+    Overview(
+        made_at=WHEN,
+        scheduler="scheduler-1",
+        cells=(CellState(cell="c1", life="up", heard_at=WHEN, hosts=3, hosts_up=2, instances=5),),
+        workers=(WorkerHeard(beat=BEAT, heard_at=WHEN, life="down"),),
+        instances=(InstanceCount(state="active", cell="c1", count=5),),
+        hosts=(HostCount(state="draining", cell="c1", kind=NODE, count=2),),
+        uses=(ClassUse(resource_class="VCPU", cell="c1", used=10, capacity=64),),
+        fill=(CellFill(cell="c1", hosts=(1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1)),),
+        waiting=WaitsForRoom(count=2, oldest=WHEN),
+        moving={"migrate": 1},
+    ),
     CellsFound(
         cells=(
             CellState(

@@ -48,6 +48,7 @@ from bus.messages.placement import (
     GroupMember,
     InventoryInUse,
     InventoryState,
+    OverLimit,
     ProviderState,
     ReportedInventory,
     ResourceAmount,
@@ -60,6 +61,7 @@ from bus.messages.planning import (
     PlanFound,
     PlannedCell,
     PlannedFlavor,
+    QuotaRoom,
     Relaxation,
 )
 
@@ -186,6 +188,7 @@ PLAN = PlanFound(
     funnel=NO_VALID_HOST,
     relaxations=(Relaxation(change="without trait HW_CPU_X86_AVX2", hosts=2),),
     pools=(ExhaustedPool(pool="nas-1", resource="DISK_GB", asked=20, free=-1, capacity=100, hosts=2),),
+    quota=QuotaRoom(fit=1, limits=(OverLimit(name="VCPU", limit=8, used=5, asked=2),)),
     flavor="large",
     alternatives=(
         PlannedFlavor(
@@ -199,6 +202,7 @@ PLAN = PlanFound(
             pools=(
                 ExhaustedPool(pool="nas-1", resource="DISK_GB", asked=10, free=-1, capacity=100, hosts=2),
             ),
+            quota=QuotaRoom(fit=0, limits=()),
         ),
     ),
 )

@@ -21,7 +21,8 @@ from bus.messages.build import (
     Waiting,
 )
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
-from moor.instances.moves.emptying import Emptied, empty
+from moor.client.emptying import Emptied
+from moor.instances.moves.emptying import empty
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON
 

@@ -14,6 +14,7 @@ from bus.memory import MemoryBroker
 from bus.message import ProviderId
 from bus.messages.build import FunnelStep, NoValidHost
 from bus.messages.hosts import HostSetting, HostState
+from bus.messages.overview import InstanceCount
 from bus.operating.health import About, Health
 from bus.operating.metrics import Metrics
 from bus.topology import objects_of
@@ -41,11 +42,11 @@ class CountedReads(MemorySchedulerStore):
         self.reads = 0
         self.is_away = False
 
-    async def instance_counts(self) -> Sequence[tuple[str, str, int]]:
+    async def instance_counts(self) -> Sequence[InstanceCount]:
         if self.is_away:
             raise ConnectionLost("the database is away")
         self.reads += 1
-        return [("active", "c1", 5)]
+        return [InstanceCount(state="active", cell="c1", count=5)]
 
 
 def clock() -> datetime:

@@ -10,7 +10,7 @@ from bus.workers.handling import Answer, ReadOnly
 from scheduler_worker.core.instances.rows import HostDecision
 from scheduler_worker.questions.explaining import Explainer
 from tests.plugins import standard_plugins
-from tests.unit.choosing.scheduler_worlds import a_host, a_state
+from tests.unit.choosing.scheduler_worlds import a_host, a_state, asks_no_quota
 from tests.unit.scheduler.test_moves_at_api_level import NOON, ONE
 from tests.unit.scheduler.test_resizes import CLASSES, ROOM, TRAITS, Cloud
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def asked(here: Cloud, question: AskExplanation | AskDrain) -> Message:
-    explainer = Explainer(here.worker.store, here.worker.picture, standard_plugins())
+    explainer = Explainer(here.worker.store, here.worker.picture, standard_plugins(), asks_no_quota)
     handler = explainer.question_handlers()[type(question)]
     assert isinstance(handler, ReadOnly)
     (said,) = await handler.handle([an_ask(question)])

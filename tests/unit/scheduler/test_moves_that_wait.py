@@ -24,7 +24,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import MoveInCell, RemoveFromCell
-from bus.messages.moves import MoveInstance, MoveWait
+from bus.messages.moves import MoveInstance, MoveWait, is_to_wait_again
 from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import after_delete, heard, overdue
 from scheduler_worker.core.instances.messages import messages_of
@@ -36,7 +36,6 @@ from scheduler_worker.core.instances.waiting_moves import (
     MoveWaits,
     before_wait,
     begun,
-    is_to_wait_again,
     may_wait,
     move_waits,
     move_waits_on,

@@ -32,6 +32,7 @@ from bus.messages.hosts import AskHosts, HostChanged, HostFacts, HostsFound, Hos
 from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
+from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
@@ -182,19 +183,28 @@ class Worker:
                 know_hosts=self.look_at_hosts,
             ),
         }
+        self.quotas: list[QuotaState] = []
         self.questions = question_handlers(
             self.store,
             self.registry,
             self.applications,
             membership,
             {
-                **Planner(self.picture, standard_plugins(), reader, self.store).question_handlers(),
-                **Explainer(self.store, self.picture, standard_plugins()).question_handlers(),
+                **Planner(
+                    self.picture, standard_plugins(), reader, self.store, self.ask_for_quota
+                ).question_handlers(),
+                **Explainer(
+                    self.store, self.picture, standard_plugins(), self.ask_for_quota
+                ).question_handlers(),
             },
             cells=CellRegistry(self.picture, timedelta(seconds=20), lambda: NOON),
             picture=self.picture,
             catch_up=asks_no_one,
         )
+
+    async def ask_for_quota(self, question: Message) -> Message:
+        assert isinstance(question, AskQuotas)
+        return QuotasFound(quotas=tuple(each for each in self.quotas if each.project == question.project))
 
     async def look_at_hosts(self) -> None:
         self.looked_at_hosts += 1

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8':sqlalchemy.exc.SAWarning"),
 ]
 
-HEAD = "0007"
+HEAD = "0008"
 KINDS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 

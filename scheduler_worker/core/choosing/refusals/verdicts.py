@@ -5,6 +5,7 @@ ShapeMoved                The picture takes the new state, and the same host is 
 DoesNotFit                The next alternate; after the last, a new choice without these hosts.
 GroupRefused              A new choice: the picture lacked members of the server group, so alternates may be as bad.
 Superseded, TooOld        Another worker has ended the instance.
+QuotaExceeded             The instance ends in error, or gets the next flavor that its request accepts. No other host would help.
 NotAllowed                The instance ends in error; but if the host has moved to another cell, as DoesNotFit.
 """
 
@@ -22,10 +23,12 @@ from bus.messages.placement import (
     DoesNotFit,
     GroupRefused,
     NotAllowed,
+    QuotaExceeded,
     ShapeMoved,
     Share,
     Superseded,
     TooOld,
+    over_quota_in_words,
 )
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, SearchRefused
@@ -74,6 +77,8 @@ def after_refusal(  # noqa: PLR0911 - one for each verdict
     match verdict:
         case GroupRefused():
             return refused_by_group(verdict, name_of(verdict.host))
+        case QuotaExceeded():
+            return SearchRefused(over_quota_in_words(verdict), over_quota=True)
         case ShapeMoved():
             return SameHostAgain()
         case DoesNotFit():

@@ -1,0 +1,148 @@
+"""Messages about the whole cloud at a glance: its workers, cells, instances, hosts and room."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.message import CellMessage, Integer, Message, StrictMessage
+from bus.messages.build import CellLife
+from bus.messages.cells import CellState
+from bus.messages.placement import Label, Moment, Natural, ResourceClass, Value
+
+# Values of one worker's counters: of its queues, and of what else it counts.
+COUNTED_MAX = 256
+Counted = Annotated[dict[Label, Natural], Meta(max_length=COUNTED_MAX)]
+# So many equal parts make a whole host.
+FILL_PARTS = 10
+
+
+class WorkerAlive(CellMessage, frozen=True, tag="worker.beat"):
+    """The heartbeat of a worker's process. `cell` is `cell0` for a worker of the API level.
+
+    `awaits` says what it needs to be ready, empty if it is ready; `fails` names its parts that fail now. `handled` are the
+    messages that it has handled since its start, by queue; `buried` those that became dead letters; `counts` its other
+    counters, such as `claims.does_not_fit`. `has_ended`: it ends as it should, and sends no further heartbeat.
+    """
+
+    worker: Label
+    role: Label
+    release: Label
+    started_at: Moment
+    awaits: Annotated[str, Meta(max_length=1024)] = ""
+    fails: Annotated[str, Meta(max_length=1024)] = ""
+    handled: Counted = {}
+    counts: Counted = {}
+    buried: Natural = 0
+    has_ended: bool = False
+
+
+class WorkerHeard(Value, frozen=True):
+    """A worker, its last heartbeat, and when that came. It is `down` if that is long ago."""
+
+    beat: WorkerAlive
+    heard_at: Moment
+    life: CellLife
+
+
+class InstanceCount(Value, frozen=True):
+    """How many instances of a cell are in a state. `cell` is empty for those without one."""
+
+    state: Label
+    cell: Label
+    count: Natural
+
+
+class HostCount(Value, frozen=True):
+    """How many hosts of a cell are in a state: `up`, `draining`, `silent`, `down` (by order), `dead`, `must clean up`."""
+
+    state: Label
+    cell: Label
+    count: Natural
+    kind: Label = ""
+
+
+class ClassUse(Value, frozen=True):
+    """How much the hosts of a cell have of a resource class, and how much of it is used.
+
+    `capacity` is what may be used: without what is reserved, and with overcommitment. What is used may exceed it, if
+    capacity shrank.
+    """
+
+    resource_class: ResourceClass
+    cell: Label
+    used: Natural
+    capacity: Integer
+
+
+class CellFill(Value, frozen=True):
+    """How full the hosts of a cell are, each by its fullest class: how many are below a tenth, two tenths, and so on. The
+    last number is of those that are full.
+    """
+
+    cell: Label
+    hosts: Annotated[tuple[Natural, ...], Meta(max_length=FILL_PARTS + 1)]
+
+
+# How full a host is is one of the digits, or FULL; a host that cannot be used has a letter for why.
+FULL = "f"
+TILES_PER_PAGE_MAX = 5000
+# What each letter stands for, with the state that `HostCount` has.
+TILE_STATES = {"s": "silent", "r": "draining", "d": "down", "x": "dead", "c": "must clean up"}
+# Placement has no provider of the host.
+WITHOUT_PROVIDER = "?"
+
+
+class WaitsForRoom(Value, frozen=True):
+    """What waits for room, instances and moves: how many, and since when the oldest does."""
+
+    count: Natural = 0
+    oldest: Moment | None = None
+
+
+class AskTiles(StrictMessage, frozen=True, tag="tiles.query"):
+    """Asks for a page of the hosts of a cell, one letter each, in the order of their names: from the one after `skipped`
+    hosts. With `named`, their names, too.
+    """
+
+    in_cell: Label
+    skipped: Natural = 0
+    named: bool = False
+
+
+class Tiles(Message, frozen=True, tag="tiles.found"):
+    """One letter for each host. 0 to 9: it is up, and so many tenths of its fullest class are used; `f`: it is full. `s`: silent,
+    `r`: draining, `d`: down by order, `x`: dead, `c`: it must clean up, `?`: placement does not have it.
+
+    `hosts` is the number of hosts of the cell. A page has at most 5,000, or as many as fit with their names, if these
+    were asked for.
+    """
+
+    in_cell: Label
+    made_at: Moment
+    tiles: Annotated[str, Meta(max_length=TILES_PER_PAGE_MAX)]
+    skipped: Natural = 0
+    hosts: Natural = 0
+    names: Annotated[tuple[Label, ...], Meta(max_length=TILES_PER_PAGE_MAX)] = ()
+
+
+class AskOverview(StrictMessage, frozen=True, tag="overview.query"):
+    """Asks for an overview of the whole cloud."""
+
+
+class Overview(Message, frozen=True, tag="overview.found"):
+    """The whole cloud, as one scheduler knew it at `made_at`. An overview of a large cloud may be some seconds old.
+
+    `instances` counts those that are not deleted. `uses` and `fill` count hosts that placement and the schedulers know, but
+    not what hosts share. `moving` counts the moves that are under way, by their kind.
+    """
+
+    made_at: Moment
+    scheduler: Label
+    cells: tuple[CellState, ...] = ()
+    workers: tuple[WorkerHeard, ...] = ()
+    instances: tuple[InstanceCount, ...] = ()
+    hosts: tuple[HostCount, ...] = ()
+    uses: tuple[ClassUse, ...] = ()
+    fill: tuple[CellFill, ...] = ()
+    waiting: WaitsForRoom = WaitsForRoom()
+    moving: dict[Label, Natural] = {}

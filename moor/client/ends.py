@@ -1,0 +1,61 @@
+"""When what an order began in an instance has ended, and why it has failed. Pure functions of the instance's state."""
+
+from bus.clock import now
+from bus.messages.build import InstanceState, RebuildInstance, RequestId
+from bus.messages.moves import EndMove, MoveInstance, is_to_wait_again
+
+ENDED = ("active", "error", "deleted")
+
+
+def has_ended(instance: InstanceState) -> bool:
+    """True if no build or rebuild of the instance goes on."""
+    return instance.state in ENDED
+
+
+def why_not_built(instance: InstanceState) -> str:
+    """Why the build failed; empty if the instance runs."""
+    if instance.state == "active":
+        return ""
+    if instance.state in ("deleting", "deleted"):
+        return "the instance was deleted"
+    failures = (f"{each.host}: {each.reason}" for each in instance.failures)
+    return "; ".join(filter(None, (instance.reason, *failures))) or f"the instance is {instance.state}"
+
+
+def rests(state: InstanceState, move_id: RequestId) -> bool:
+    """True if the move has arrived or ended, or if the instance is deleted or has another move by now."""
+    if state.state in ("deleting", "deleted") or state.move is None or state.move.request_id != move_id:
+        return True
+    if is_to_wait_again(state, now()):
+        return False
+    return state.state == "moved" or bool(state.move.outcome)
+
+
+def why_not_moved(state: InstanceState, order: MoveInstance | EndMove) -> str:
+    """Why the order has failed. Empty if the instance arrived, or if its move was confirmed, reverted or aborted as ordered."""
+    move = state.move
+    if move is None or move.request_id != order.request_id:
+        return "another move came after this one"
+    if state.state in ("deleting", "deleted"):
+        return "the instance was deleted"
+    if isinstance(order, EndMove):
+        wanted = {"confirm": "confirmed", "revert": "reverted", "abort": "aborted"}[order.how]
+        return (
+            "" if move.outcome == wanted else f"the move is {move.outcome}: {move.failure or 'it came first'}"
+        )
+    if state.state == "moved" or move.outcome in ("confirmed", "done"):
+        return ""
+    reasons = "; ".join([move.failure, *(f"{each.host}: {each.reason}" for each in state.failures)])
+    return f"the move has {move.outcome}: {reasons}"
+
+
+def why_not_rebuilt(state: InstanceState, order: RebuildInstance) -> str:
+    """Why the instance was not rebuilt; empty if it is active with the image of this rebuild."""
+    last = state.rebuild
+    if last is None or last.request_id != order.request_id:
+        why = "another rebuild came after this one"
+    elif last.failure or state.state != "active":
+        why = last.failure or state.reason or f"the instance is {state.state}"
+    else:
+        return ""
+    return f"the instance was not rebuilt from {order.image.source}: {why}"

@@ -1,0 +1,112 @@
+"""The errors that the client raises. Their fields are for programs; their texts say the same to people.
+
+ClientError
+├── Rejected            a scheduler or placement refused the order or question: `field`, `value` and `reason`
+│   └── NotSendable         the client did not send it, since no receiver could read it
+├── NotFound            there is no such instance, request, group, host or cell, so nothing was done
+├── NotInTime           no answer, or no end, within the time; the order stays, and may still be done
+├── BrokerAway          there is no connection to the broker; the order may have been taken, or not
+├── BrokerRefused       the broker refuses the request
+│   └── NotAllowed          the user has no right to it
+└── NotDone             an order has ended, and what it ordered has not come about: `states` say why
+    └── NoHostFound         no host was found for an instance; `funnel` says why
+
+`request_id` is that of the order, if it has one. To send the order again with the same id is safe: it is done once.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from bus.messages.build import InstanceState, NoValidHost, RequestId
+
+
+class ClientError(Exception):
+    """The base of all errors of the client."""
+
+    request_id: RequestId | None = None
+
+
+class Rejected(ClientError):
+    """The order or question is refused, and nothing was done. `field` and `value` say what is wrong, `reason` why."""
+
+    def __init__(self, field: str, value: str, reason: str, request_id: RequestId | None = None) -> None:
+        super().__init__(f"rejected: {field} is {value!r}: {reason}")
+        self.field = field
+        self.value = value
+        self.reason = reason
+        self.request_id = request_id
+
+
+class NotSendable(Rejected):
+    """No receiver could decode the message, so it was not sent."""
+
+    def __init__(self, field: str, value: str, reason: str, request_id: RequestId | None = None) -> None:
+        super().__init__(field, value, reason, request_id)
+        self.args = (f"{field} is {value!r}, and cannot be sent: {reason}",)
+
+
+class NotFound(ClientError):
+    """There is no `what` with this name or id, so nothing was done."""
+
+    def __init__(self, what: str, name: object) -> None:
+        super().__init__(f"there is no {what} {name}, so nothing was done")
+        self.what = what
+        self.name = str(name)
+
+
+class NotInTime(ClientError):
+    """Something has not come about within `seconds`. `states` are the instances as they were last known."""
+
+    def __init__(
+        self,
+        what: str,
+        seconds: float,
+        states: Sequence[InstanceState] = (),
+        request_id: RequestId | None = None,
+    ) -> None:
+        super().__init__(f"{what} within {seconds:g} s")
+        self.seconds = seconds
+        self.states = tuple(states)
+        self.request_id = request_id
+
+
+class BrokerAway(ClientError):
+    """There is no connection to the broker. A scheduler may have taken an order that was sent before."""
+
+    def __init__(self, reason: str, request_id: RequestId | None = None) -> None:
+        super().__init__(f"no broker: {reason}")
+        self.reason = reason
+        self.request_id = request_id
+
+
+class BrokerRefused(ClientError):
+    """The broker refuses the request: an exchange or queue is not declared, say."""
+
+    def __init__(self, reason: str, request_id: RequestId | None = None) -> None:
+        super().__init__(f"the broker refused: {reason}")
+        self.reason = reason
+        self.request_id = request_id
+
+
+class NotAllowed(BrokerRefused):
+    """The broker's user has no right to send this message, to hear these events, or to connect."""
+
+
+class NotDone(ClientError):
+    """An order has ended, and what it ordered has not come about. `states` are the instances concerned."""
+
+    def __init__(self, states: Iterable[InstanceState], reason: str, request_id: RequestId) -> None:
+        super().__init__(reason)
+        self.states = tuple(states)
+        self.reason = reason
+        self.request_id = request_id
+
+
+class NoHostFound(NotDone):
+    """No host was found for an instance. `funnel` says how many hosts each filter removed, and which were nearest."""
+
+    def __init__(
+        self, states: Iterable[InstanceState], reason: str, request_id: RequestId, funnel: NoValidHost
+    ) -> None:
+        removed = ", ".join(f"{each.removed} removed by {each.step}" for each in funnel.steps)
+        super().__init__(states, f"{reason} ({funnel.hosts} hosts: {removed or 'none'})", request_id)
+        self.funnel = funnel

@@ -1,0 +1,131 @@
+"""Follows instances, by events and by polling."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import aclosing, suppress
+
+from bus.errors import Unavailable
+from bus.messages.build import InstanceEvent, InstanceId, InstanceState
+from moor.client.bus_client import BusClient
+from moor.client.running import during
+
+# Events are fast but may be missed; polling at this interval finds what was missed.
+LOOK_AGAIN_S = 2.0
+
+States = dict[InstanceId, InstanceState]
+
+
+class InstanceFollower:
+    """Keeps the states of the instances in `ids` up to date, by events and by polling.
+
+    The caller may add ids and remove them meanwhile. `tell` is called with each new state.
+    """
+
+    def __init__(
+        self,
+        client: BusClient,
+        ids: Collection[InstanceId],
+        project: str = "",
+        tell: Callable[[InstanceState], None] | None = None,
+    ) -> None:
+        self.states: States = {}
+        self._client = client
+        self._ids = ids
+        self._project = project
+        self._changed = asyncio.Event()
+        self._listening = asyncio.Event()
+        self._tell = tell
+        # Instances to ask about before the next look at all of them.
+        self._new: set[InstanceId] = set()
+        self._are_new = asyncio.Event()
+
+    def look_soon(self, ids: Iterable[InstanceId]) -> None:
+        """Ask about these instances soon: nobody has listened to their events so far."""
+        self._new.update(ids)
+        self._are_new.set()
+
+    def take(self, states: Iterable[InstanceState]) -> None:
+        """Store these states of the API level; skip any that is not newer than the known one.
+
+        One that names another cell counts at any sequence: what was known came from an event of a cell that does not have
+        the instance.
+        """
+        for state in states:
+            known = self.states.get(state.id)
+            is_newer = known is None or known.sequence < state.sequence
+            if state.id in self._ids and (is_newer or _is_elsewhere(known, state.cell)):
+                self.states[state.id] = state
+                self._changed.set()
+                if self._tell is not None:
+                    self._tell(state)
+
+    def hear(self, event: InstanceEvent) -> None:
+        """Store the state that an event tells, unless the instance is known to be in another cell than the event's."""
+        if not _is_elsewhere(self.states.get(event.instance.id), event.cell):
+            self.take((event.instance,))
+
+    async def until(
+        self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None], by_s: float
+    ) -> bool:
+        """Call `show` at each change, until `is_over` holds for all instances. Return False if time is up before.
+
+        Time is up at `by_s` on the event loop's clock.
+        """
+        try:
+            async with asyncio.timeout_at(by_s):
+                await self._follow(
+                    lambda: all(id_ in self.states and is_over(self.states[id_]) for id_ in self._ids), show
+                )
+        except TimeoutError:
+            return False
+        return True
+
+    async def follow(self, show: Callable[[States], None]) -> None:
+        """Call `show` with the states at each change, without end."""
+        await self._follow(lambda: False, show)
+
+    async def _follow(self, is_over: Callable[[], bool], show: Callable[[States], None]) -> None:
+        await during(self._show_until(is_over, show), self._hear(), self._look())
+
+    async def _show_until(self, is_over: Callable[[], bool], show: Callable[[States], None]) -> None:
+        while not is_over():
+            await self._changed.wait()
+            self._changed.clear()
+            show(self.states)
+
+    async def _hear(self) -> None:
+        async with aclosing(self._client.listen("instance.#", project=self._project)) as heard:
+            async for batch in heard:
+                self._listening.set()
+                for each in batch:
+                    if isinstance(each, InstanceEvent):
+                        self.hear(each)
+
+    async def _look(self) -> None:
+        # Poll only once the subscription is active: an event between the first poll and the subscription would be missed,
+        # and noticed only by the second poll.
+        await self._listening.wait()
+        loop = asyncio.get_running_loop()
+        due_s = 0.0
+        while True:
+            is_due = due_s <= loop.time()
+            new = self._taken_new()
+            ids = self._ids if is_due else new
+            if is_due:
+                due_s = loop.time() + LOOK_AGAIN_S
+            # A broker that is away, or schedulers that do not answer, may be back before the caller's time is up.
+            with suppress(Unavailable):
+                self.take(await self._client.instances([*ids], self._project))
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await self._are_new.wait()
+
+    def _taken_new(self) -> Collection[InstanceId]:
+        new, self._new = self._new, set()
+        self._are_new.clear()
+        return new
+
+
+def _is_elsewhere(known: InstanceState | None, cell: str) -> bool:
+    """Is an instance in this state in another cell than this one? Without a cell it is nowhere yet."""
+    return known is not None and bool(known.cell) and bool(cell) and known.cell != cell

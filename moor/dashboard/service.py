@@ -1,0 +1,118 @@
+"""The dashboard, as one part of a process."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import uvicorn
+from msgspec import Struct, structs
+
+from bus.broker import Broker
+from bus.configuration.settings import BusSettings
+from bus.operating.listen_address import listening_socket
+from bus.operating.part_server import PartServer
+from bus.operating.running import about, run_worker
+from moor.asking import Client, station_on
+from moor.dashboard.app import dashboard_app
+from moor.dashboard.pages import Pages
+from moor.dashboard.watching import EVERY_S, Watcher
+from moor.settings import Settings
+from placement_worker.api.auth import Authentication
+from placement_worker.api.http.server import BadListenError, Listen
+
+log = logging.getLogger(__name__)
+
+# Browsers of this machine may call it so.
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+END_S_MAX = 2
+ANSWER_S = 10.0
+CONNECTIONS_MAX = 500
+
+
+class DashboardOptions(Struct, frozen=True):
+    """`names` are host names of this service for browsers, beside those of the loopback address and that to listen on."""
+
+    listen: Listen
+    auth: Authentication
+    names: tuple[str, ...] = ()
+    tls: ssl.SSLContext | None = None
+    every_s: float = EVERY_S
+
+
+@asynccontextmanager
+async def reading_client(broker: Broker, bus: BusSettings | None = None) -> AsyncIterator[Client]:
+    """A client that asks for the dashboard. It waits for a broker that is away."""
+    patient = structs.replace(bus or BusSettings(), answer_timeout_ms=ANSWER_S * 1000, ask_again_ms=1000)
+    async with station_on(broker, "dashboard", patient) as (station, running):
+        yield Client(station, running)
+
+
+async def serve(
+    broker: Broker, settings: Settings, options: DashboardOptions, *, bus: BusSettings, health_at: str
+) -> None:
+    """Run the dashboard as a process of its own, until it is told to stop."""
+    service = DashboardService(lambda: reading_client(broker, bus), settings, options)
+    await run_worker(
+        about("dashboard", brokers=(settings.bus_url,)), (service,), END_S_MAX + 1, health_at=health_at
+    )
+
+
+class DashboardService:
+    """Serves the dashboard. The constructor binds the address, and raises BadListenError if that fails."""
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Client]],
+        settings: Settings,
+        options: DashboardOptions,
+    ) -> None:
+        """`connect` opens the client on the bus that asks for all readers."""
+        self._connect = connect
+        self._settings = settings
+        self._options = options
+        try:
+            self._socket = listening_socket(options.listen.host, options.listen.port)
+        except OSError as problem:
+            raise BadListenError(f"the dashboard's address is {options.listen}: {problem.strerror}") from None
+        host = options.listen.host
+        scheme = "https" if options.tls else "http"
+        self.url = f"{scheme}://{Listen(host, self._socket.getsockname()[1])}"
+        self._server: PartServer | None = None
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        async with self._connect() as asking:
+            watcher = Watcher(asking, self._settings, self._options.every_s)
+            names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
+            app = dashboard_app(Pages(asking, watcher), self._options.auth, names)
+            tls = self._options.tls
+            config = uvicorn.Config(
+                app,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=30,
+                limit_concurrency=CONNECTIONS_MAX,
+                # An open stream would otherwise keep the server from ending.
+                timeout_graceful_shutdown=END_S_MAX,
+                ssl_context_factory=None if tls is None else lambda *_: tls,
+            )
+            self._server = PartServer(config)
+            watching = asyncio.create_task(watcher.run())
+            try:
+                log.info("the dashboard is served at %s", self.url)
+                if not self._stopping.is_set():
+                    await self._server.serve(sockets=[self._socket])
+            finally:
+                await watcher.stop()
+                await watching
+                await self._options.auth.close()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        if self._server is not None:
+            self._server.should_exit = True

@@ -1,0 +1,111 @@
+"""One watcher asks the schedulers for the overview and the tiles, for all browsers that look, and remembers an hour of rates."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+
+from msgspec import Struct
+
+from bus.broker import ConnectionLost, Refusal
+from bus.errors import Failure
+from bus.messages.overview import AskTiles, Overview, Tiles
+from bus.parts import Periodic
+from moor.asking import Asks, answer_of
+from moor.overview.gathering import CloudView, view_of
+from moor.overview.top.rates import Rates
+from moor.settings import Settings
+
+EVERY_S = 5.0
+HOUR = 720
+# A browser that does not read must not fill the memory.
+UNREAD_MAX = 2
+# Of each queue's name, the part that says what work it is.
+STAGES = {
+    "requests": "scheduler.requests",
+    "claims": "placement.claims",
+    "cells": "conductor.",
+    "hosts": "compute.",
+}
+
+
+class Sample(Struct, frozen=True):
+    """What was seen at one moment: the rate of each stage, in messages a second."""
+
+    at: datetime
+    per_s: Mapping[str, float]
+    conflicts_per_s: float
+
+
+class CloudSeen(Struct, frozen=True):
+    """The newest view, and the tiles of each cell."""
+
+    view: CloudView
+    tiles: Mapping[str, str]
+
+
+class Watcher(Periodic):
+    """A part that looks at the cloud again and again. `seen` is what it saw last; `hour` is the last hour of rates."""
+
+    def __init__(self, asking: Asks, settings: Settings, every_s: float = EVERY_S) -> None:
+        super().__init__("look at the cloud", self._look, every_s)
+        self.seen: CloudSeen | None = None
+        self.trouble = ""
+        self.hour: deque[Sample] = deque(maxlen=HOUR)
+        self._asking = asking
+        self._settings = settings
+        self._rates = Rates()
+        self._readers: set[asyncio.Queue[None]] = set()
+
+    @property
+    def readers(self) -> int:
+        return len(self._readers)
+
+    async def news(self) -> AsyncIterator[None]:
+        """Yields now, and each time that something new was seen."""
+        queue = asyncio.Queue[None](UNREAD_MAX)
+        queue.put_nowait(None)
+        self._readers.add(queue)
+        try:
+            while True:
+                await queue.get()
+                yield
+        finally:
+            self._readers.discard(queue)
+
+    async def _look(self) -> None:
+        try:
+            view = await view_of(self._asking, self._settings)
+            tiles = await self._tiles(view.overview) if view.overview else {}
+        except (Failure, ConnectionLost, Refusal) as problem:
+            self.trouble = str(problem)
+        else:
+            self.trouble = ""
+            self.seen = CloudSeen(view, tiles)
+            if view.overview is not None:
+                self._sample(view.overview)
+        for reader in self._readers:
+            with suppress(asyncio.QueueFull):
+                reader.put_nowait(None)
+
+    async def _tiles(self, overview: Overview) -> dict[str, str]:
+        found = {}
+        for cell in overview.cells:
+            tiles = ""
+            while True:
+                page = await answer_of(self._asking, AskTiles(in_cell=cell.cell, skipped=len(tiles)), Tiles)
+                tiles += page.tiles
+                if not page.tiles or len(tiles) >= page.hosts:
+                    break
+            found[cell.cell] = tiles
+        return found
+
+    def _sample(self, overview: Overview) -> None:
+        self._rates.take(overview)
+        queues = self._rates.by_queue()
+        per_s = {
+            stage: sum(each.per_s for each in queues if each.queue.startswith(queue))
+            for stage, queue in STAGES.items()
+        }
+        self.hour.append(Sample(overview.made_at, per_s, self._rates.conflicts_per_s()))

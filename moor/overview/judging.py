@@ -1,0 +1,110 @@
+"""What is wrong with a cloud, and what its operator should know besides. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+from bus.messages.overview import Overview, WorkerAlive, WorkerHeard
+from bus.topology import CELL0
+from moor.overview.gathering import BrokerSeen, CloudView
+
+# A scheduler that has just started has not heard the others yet.
+HEARD_ALL_AFTER = timedelta(seconds=12)
+# Of the API level, and of each cell with hypervisors.
+NEEDED_ABOVE = ("placement", "scheduler")
+NEEDED_BELOW = ("conductor", "compute")
+
+
+def troubles_of(view: CloudView) -> tuple[str, ...]:
+    """What keeps the cloud from being healthy: each needs somebody to do something."""
+    found = [line for broker in view.brokers for line in _troubles_of_broker(broker)]
+    if view.overview is None:
+        return (f"no scheduler answers: {view.silent}", *found)
+    return (
+        *[f"cell {each.cell} is down: {each.reason}" for each in view.overview.cells if each.life == "down"],
+        *[line for worker in view.overview.workers for line in _troubles_of_worker(worker)],
+        *_missing(view.overview),
+        *found,
+    )
+
+
+def _troubles_of_broker(broker: BrokerSeen) -> Iterator[str]:
+    if broker.trouble:
+        yield f"the broker {broker.url}: {broker.trouble}"
+    if missing := [name for name, depth in broker.queues.items() if depth is None]:
+        yield (
+            f"the broker {broker.url} lacks the {_queues(len(missing))} {', '.join(missing)}; "
+            "`moor broker declare` creates what is missing"
+        )
+    if broker.dead_letters:
+        yield f"dead letters: {broker.dead_letters}; `moor dead list` shows them"
+
+
+def _queues(count: int) -> str:
+    return "queue" if count == 1 else "queues"
+
+
+def _troubles_of_worker(worker: WorkerHeard) -> Iterator[str]:
+    name = name_of(worker.beat)
+    if worker.life == "down":
+        yield f"{name} was last heard at {worker.heard_at:%Y-%m-%d %H:%M:%S %Z}, and did not say that it ends"
+    elif worker.beat.awaits:
+        yield f"{name} is not ready: {worker.beat.awaits}"
+    elif worker.beat.fails:
+        yield f"{name}: {worker.beat.fails}"
+
+
+def name_of(beat: WorkerAlive) -> str:
+    return beat.worker if beat.cell in ("", CELL0) else f"{beat.worker} of {beat.cell}"
+
+
+def _missing(overview: Overview) -> Iterator[str]:
+    """The roles that no worker has."""
+    if not _has_heard_all(overview):
+        return
+    there = {(each.beat.role, each.beat.cell) for each in overview.workers if each.life == "up"}
+    roles = {role for role, _ in there}
+    yield from (f"no {role} worker runs" for role in NEEDED_ABOVE if role not in roles)
+    hypervisors = {each.cell for each in overview.hosts if not each.kind}
+    for cell in [each.cell for each in overview.cells if each.life != "down"]:
+        for role in NEEDED_BELOW:
+            if (role, cell) not in there and (role != "compute" or cell in hypervisors):
+                yield f"no {role} of cell {cell} runs"
+
+
+def _has_heard_all(overview: Overview) -> bool:
+    own = [each.beat for each in overview.workers if each.beat.worker == overview.scheduler]
+    return any(overview.made_at - each.started_at >= HEARD_ALL_AFTER for each in own)
+
+
+def notes_of(view: CloudView) -> tuple[str, ...]:
+    """What an operator should know, though nothing is wrong."""
+    if view.overview is None:
+        return ()
+    return (*_notes(view.overview),)
+
+
+def _notes(overview: Overview) -> Iterator[str]:
+    if not _has_heard_all(overview):
+        yield f"{overview.scheduler} has just started, and may not have heard all workers yet"
+    states = Counter[str]()
+    for each in overview.hosts:
+        states[each.state] += each.count
+    yield from (f"hosts {state}: {count}" for state, count in sorted(states.items()) if state != "up")
+    if overview.waiting.count:
+        since = overview.waiting.oldest
+        yield f"waiting for room: {overview.waiting.count}" + (
+            f", the first since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+        )
+    yield from (
+        f"cell {each.cell} has not answered {each.waiting} orders yet"
+        for each in overview.cells
+        if each.waiting
+    )
+    releases = releases_of(overview.workers)
+    if len(releases) > 1:
+        yield f"workers run several releases: {', '.join(sorted(releases))}"
+
+
+def releases_of(workers: Iterable[WorkerHeard]) -> set[str]:
+    return {each.beat.release for each in workers if each.life == "up"}

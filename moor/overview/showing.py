@@ -1,0 +1,178 @@
+"""The tables of an overview."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from bus.messages.cells import CellState
+from bus.messages.overview import FILL_PARTS, CellFill, ClassUse, Overview, WorkerHeard
+from bus.topology import CELL0
+from moor.overview.gathering import CloudView
+from moor.overview.judging import notes_of, troubles_of
+from moor.showing import COLOURS, cell_life
+from moor.tables import Columns, Rows, styled
+
+STEPS = "▁▂▃▄▅▆▇█"
+BAR = 20
+# A class is named if an operator sizes hosts by it, or if it is nearly used up.
+MAIN_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+NEARLY_USED_UP = 0.9
+
+
+def overview_in_words(view: CloudView) -> RenderableType:
+    troubles, notes = troubles_of(view), notes_of(view)
+    health = (
+        Text("healthy", "bold green")
+        if not troubles
+        else Text(f"{len(troubles)} {'trouble' if len(troubles) == 1 else 'troubles'}", "bold red")
+    )
+    lines: list[RenderableType] = [Text.assemble(("Moorage  ", "bold"), health)]
+    lines += [Text.assemble(("✗ ", "red"), each) for each in troubles]
+    lines += [Text.assemble(("• ", "yellow"), each) for each in notes]
+    if view.overview is not None:
+        lines += _tables(view.overview)
+    if queues := queue_rows(view):
+        lines += [Text(), Rows(queues, QUEUES)]
+    return Group(*lines)
+
+
+def _tables(overview: Overview) -> list[RenderableType]:
+    found: list[RenderableType] = [Text(), instances_in_words(overview)]
+    fills = {each.cell: each for each in overview.fill}
+    for rows in (
+        Rows([(each, fills.get(each.cell)) for each in overview.cells], CELLS),
+        Rows(main_uses(overview.uses), USES),
+        Rows(worker_groups(overview.workers), WORKERS),
+    ):
+        if rows.items:
+            found += [Text(), rows]
+    return found
+
+
+def instance_counts(overview: Overview) -> Counter[str]:
+    """How many instances are in each state, in all cells."""
+    counts = Counter[str]()
+    for each in overview.instances:
+        counts[each.state] += each.count
+    return counts
+
+
+def instances_in_words(overview: Overview) -> Text:
+    counts = instance_counts(overview)
+    line = Text(f"{sum(counts.values()):,} instances")
+    for state, colour in COLOURS.items():
+        if counts[state]:
+            line.append(f"   {counts[state]:,} {state}", colour)
+    for kind, count in overview.moving.items():
+        line.append(f"   {count:,} {kind} under way", "cyan")
+    return line
+
+
+def histogram(fill: CellFill | None) -> str:
+    """How many hosts are how full, from empty to full, as a row of small bars."""
+    if fill is None:
+        return ""
+    most = max(fill.hosts)
+    return "".join(STEPS[-(-count * (len(STEPS) - 1) // most)] if count else " " for count in fill.hosts)
+
+
+CELLS = Columns[tuple[CellState, CellFill | None]](
+    {
+        "cell": lambda each: each[0].cell,
+        "state": lambda each: styled(cell_life(each[0].life)),
+        "hosts up": lambda each: f"{each[0].hosts_up:,} of {each[0].hosts:,}",
+        "empty▕▏full": lambda each: histogram(each[1]).ljust(FILL_PARTS + 1),
+        "instances": lambda each: f"{each[0].instances:,}",
+        "unanswered": lambda each: f"{each[0].waiting:,}" if each[0].waiting else "",
+        "conductors up": lambda each: (
+            f"{sum(one.life == 'up' for one in each[0].conductors)} of {len(each[0].conductors)}"
+        ),
+    }
+)
+
+
+def main_uses(uses: Sequence[ClassUse]) -> list[ClassUse]:
+    """The uses that an overview names, summed over all cells."""
+    used, capacity = Counter[str](), Counter[str]()
+    for each in uses:
+        used[each.resource_class] += each.used
+        capacity[each.resource_class] += each.capacity
+    named = [
+        ClassUse(resource_class=name, cell="", used=used[name], capacity=capacity[name])
+        for name in capacity
+        if name in MAIN_CLASSES or used[name] >= capacity[name] * NEARLY_USED_UP
+    ]
+    order = {name: place for place, name in enumerate(MAIN_CLASSES)}
+    return sorted(named, key=lambda each: (order.get(each.resource_class, len(order)), each.resource_class))
+
+
+def _share(use: ClassUse) -> float:
+    return use.used / use.capacity if use.capacity > 0 else 1.0
+
+
+def _bar(use: ClassUse) -> Text:
+    filled = min(round(BAR * _share(use)), BAR)
+    colour = "red" if _share(use) >= NEARLY_USED_UP else "green"
+    return Text.assemble(("█" * filled, colour), ("░" * (BAR - filled), "dim"))
+
+
+USES = Columns[ClassUse](
+    {
+        "room": lambda each: each.resource_class,
+        "used": lambda each: f"{each.used:,} of {each.capacity:,}",
+        "share": lambda each: f"{_share(each):.0%}",
+        "": _bar,
+    }
+)
+
+
+class WorkerGroup(Struct, frozen=True):
+    """The workers of one role, cell and release."""
+
+    role: str
+    cell: str
+    release: str
+    workers: tuple[WorkerHeard, ...]
+
+    @property
+    def ready(self) -> int:
+        return sum(each.life == "up" and not each.beat.awaits for each in self.workers)
+
+
+def worker_groups(workers: Sequence[WorkerHeard]) -> list[WorkerGroup]:
+    groups = defaultdict[tuple[str, str, str], list[WorkerHeard]](list)
+    for each in workers:
+        groups[each.beat.role, each.beat.cell, each.beat.release].append(each)
+    return [WorkerGroup(*key, tuple(found)) for key, found in sorted(groups.items())]
+
+
+def _readiness(group: WorkerGroup) -> Text:
+    told = f"{group.ready} of {len(group.workers)} ready"
+    return Text(told, "green" if group.ready == len(group.workers) else "red")
+
+
+WORKERS = Columns[WorkerGroup](
+    {
+        "workers": lambda each: each.role,
+        "cell": lambda each: "" if each.cell == CELL0 else each.cell,
+        "release": lambda each: each.release,
+        "": _readiness,
+        "handled": lambda each: f"{sum(sum(one.beat.handled.values()) for one in each.workers):,}",
+        "dead letters": lambda each: (
+            f"{buried:,}" if (buried := sum(one.beat.buried for one in each.workers)) else ""
+        ),
+    }
+)
+
+
+def queue_rows(view: CloudView) -> list[tuple[str, int]]:
+    """The queues in which something waits."""
+    return [(name, depth) for broker in view.brokers for name, depth in broker.queues.items() if depth]
+
+
+QUEUES = Columns[tuple[str, int]](
+    {"queue": lambda each: each[0], "waiting parcels": lambda each: f"{each[1]:,}"}
+)

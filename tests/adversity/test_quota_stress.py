@@ -1,0 +1,194 @@
+"""Six connections claim for one project on PostgreSQL while an operator gives it a limit, changes it, and takes it away.
+
+Whatever they meet, the limit holds at every commit, and the quota counts what is held. Two tests plant the faults that would break
+this, to show that they are noticed.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from bus.errors import Transient
+from bus.messages.placement import QuotaExceeded
+from bus.messages.quotas import INSTANCES, SetQuota
+from bus.sql import Transaction
+from placement_worker.admin_writes import write_quotas
+from placement_worker.core.claims import decide_claims
+from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.store_sql import SqlPlacementStore, quotas
+from tests.contracts.placement_orders import (
+    HORIZON,
+    NOON,
+    VOCABULARY,
+    a_claim,
+    a_host,
+    a_release,
+    a_share,
+    a_swap,
+    amounts,
+    consumer,
+    provider,
+)
+from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+WORKERS, BATCHES, BATCH_SIZES = 6, 60, (1, 5, 20)
+HOSTS = [f"host-{number}" for number in range(6)]
+CONSUMERS = [consumer(f"web-{number}") for number in range(120)]
+LIMIT = 40
+TIME_LIMIT_S = 60
+# How often a claim must be under way just when the first limit comes.
+TRIES = 6
+
+# At each commit that brings the project an instance: how many it has, and its limit then. Transactions look one after another.
+# A row that was inserted for a claim, and deleted again when that was refused, brings nothing.
+_WATCH = """
+CREATE TABLE looks (instances bigint, allowed bigint);
+CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (TG_OP = 'INSERT' OR OLD.held = '{}') AND EXISTS (SELECT 1 FROM consumers WHERE id = NEW.id AND held <> '{}') THEN
+        PERFORM pg_advisory_xact_lock(1);
+        INSERT INTO looks SELECT count(*), (SELECT (limits::json ->> 'instances')::bigint FROM quotas)
+            FROM consumers WHERE type = 'INSTANCE' AND held <> '{}';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER watched AFTER INSERT OR UPDATE ON consumers DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION look();
+"""
+
+
+class Run:
+    def __init__(self) -> None:
+        self.attempts = dict.fromkeys(CONSUMERS, 1)
+        self.verdicts: Counter[str] = Counter()
+        self.problems: list[str] = []
+
+
+@pytest_asyncio.fixture
+async def url() -> AsyncIterator[str]:
+    async with migrated_database("postgresql") as url:
+        yield url
+
+
+async def test_a_limit_that_comes_while_six_connections_claim_holds_and_counts_right(url: str) -> None:
+    run = await stressed(url)
+
+    assert run.problems == []
+    for verdict in ("Claimed", "QuotaExceeded", "Released"):
+        assert run.verdicts[verdict] > 0, run.verdicts
+
+
+async def test_a_quota_read_before_its_lock_would_be_noticed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "_LOCK", ReadsWithoutLock())
+
+    assert (await stressed(url)).problems != []
+
+
+async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "_COUNTING", (sa.text("SELECT 1"),))
+
+    for _ in range(TRIES):
+        if (await stressed(url)).problems:
+            return
+    pytest.fail(f"not noticed in {TRIES} runs")
+
+
+class ReadsWithoutLock:
+    """In place of the statement that locks quotas."""
+
+    async def fetch(self, transaction: Transaction, projects: Collection[str]) -> Any:
+        statement = "SELECT project_id, limits, used FROM quotas WHERE project_id = ANY ($1::text[])"
+        return await transaction.fetch(statement, [*projects])
+
+
+async def stressed(url: str) -> Run:
+    run = Run()
+    connection = await asyncpg.connect(
+        make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    )
+    stores = [SqlPlacementStore(url, pool_size=2) for _ in range(WORKERS)]
+    try:
+        await connection.execute("TRUNCATE consumers, holders, quotas; DROP TABLE IF EXISTS looks CASCADE")
+        await connection.execute("DROP FUNCTION IF EXISTS look CASCADE")
+        await connection.execute("UPDATE providers SET used = '{}', consumers = 0")
+        await connection.execute(_WATCH)
+        await StoreClient(stores[0]).report(*[a_host(name, VCPU=10_000) for name in HOSTS])
+        async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as tasks:
+            for number, store in enumerate(stores):
+                tasks.create_task(work(store, run, random.Random(number)))
+            tasks.create_task(operate(stores[0], run))
+        over = "SELECT max(instances), count(*) FROM looks WHERE instances > allowed"
+        ((most, count),) = await connection.fetch(over)
+        if count:
+            run.problems.append(f"{count} commits have up to {most} instances, of {LIMIT}")
+        run.problems += [each for each in await stores[0].audit() if "quota" in each]
+    finally:
+        await connection.close()
+        for store in stores:
+            await store.close()
+    return run
+
+
+async def operate(store: SqlPlacementStore, run: Run) -> None:
+    for limit in (LIMIT, LIMIT, None, LIMIT, None, LIMIT):
+        await asyncio.sleep(0.15)
+        order = SetQuota(project="shop", limits={INSTANCES: limit})
+        while True:
+            try:
+                async with store.transaction() as tx:
+                    await write_quotas(tx, [order], VOCABULARY, NOON)
+            except Transient:
+                run.verdicts["an order tried again"] += 1
+                continue
+            break
+
+
+async def work(store: SqlPlacementStore, run: Run, chance: random.Random) -> None:
+    for _ in range(BATCHES):
+        orders = [an_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
+        while True:
+            try:
+                async with store.transaction() as tx:
+                    ledger = await tx.lock_claims(orders)
+                    sent = [SentOrder(order) for order in orders]
+                    decision = decide_claims(ledger, sent, NOON, HORIZON)
+                    await asyncio.sleep(0)
+                    await tx.write_claims(decision.changes)
+            except Transient:
+                run.verdicts["a batch tried again"] += 1
+                continue
+            break
+        run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)
+        assert all(
+            verdict.project == "shop" for verdict in decision.verdicts if isinstance(verdict, QuotaExceeded)
+        )
+
+
+def an_order(run: Run, chance: random.Random) -> ClaimOrder:
+    who, host = chance.choice(CONSUMERS), provider(chance.choice(HOSTS))
+    share = a_share(host, amounts(host, VCPU=chance.randint(1, 4)), {host: 1})
+    attempt = run.attempts[who]
+    match chance.random():
+        case fate if fate < 0.5:
+            run.attempts[who] = attempt + 1
+            return a_claim(share, who, attempt + 1)
+        case fate if fate < 0.65:
+            run.attempts[who] = attempt + 1
+            return a_swap(share, who, attempt, attempt + 1)
+        case _:
+            return a_release(who, attempt)

@@ -1,0 +1,100 @@
+"""The lists of docs/client.md, from the code: methods, the fields that they share, and errors. `python -m tests.pages` writes them."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
+from moor.client.groups import GroupCalls
+from moor.client.hosts import HostCalls
+from moor.client.instances import InstanceCalls
+from moor.client.moving import MoveCalls
+from moor.client.planning import PlanCalls
+
+BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
+SECTIONS: dict[str, type[object]] = {
+    "Instances": InstanceCalls,
+    "Moves and rebuilds": MoveCalls,
+    "Plans": PlanCalls,
+    "Server groups": GroupCalls,
+    "Hosts, nodes and cells": HostCalls,
+    "Events": Client,
+    "A request that was sent": SentRequest,
+}
+
+
+def section() -> str:
+    return "\n".join((BEGIN, "", *_methods(), *_fields(), *_errors(), END))
+
+
+def methods_of(kind: type[object]) -> dict[str, Any]:
+    """The public methods that this class itself defines, in the order of the file."""
+    return {name: each for name, each in vars(kind).items() if inspect.isfunction(each) and name[0] != "_"}
+
+
+def _methods() -> Iterator[str]:
+    for title, kind in SECTIONS.items():
+        yield from (f"### {title}", "", "| method | |", "| --- | --- |")
+        for name, method in methods_of(kind).items():
+            yield f"| `{name}({_arguments(method)})`{_kind_of(method)} | {_in_a_cell(method.__doc__)} |"
+        yield ""
+
+
+def _kind_of(method: Any) -> str:
+    return ", an iterator" if inspect.isasyncgenfunction(method) else ""
+
+
+def _arguments(method: Any) -> str:
+    _, *parameters = inspect.signature(method).parameters.values()
+    return ", ".join(_stars(parameters))
+
+
+def _stars(parameters: list[inspect.Parameter]) -> Iterator[str]:
+    has_star = False
+    for each in parameters:
+        if each.kind is inspect.Parameter.VAR_KEYWORD:
+            yield f"**{each.annotation.__args__[0].__name__}"
+        elif each.kind is inspect.Parameter.VAR_POSITIONAL:
+            has_star = True
+            yield f"*{each.name}"
+        else:
+            if each.kind is inspect.Parameter.KEYWORD_ONLY and not has_star:
+                has_star = True
+                yield "*"
+            yield each.name if each.default is inspect.Parameter.empty else f"{each.name}={each.default!r}"
+
+
+def _in_a_cell(text: str | None) -> str:
+    assert text, "every method and error has a docstring"
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _fields() -> Iterator[str]:
+    yield from ("### Shared arguments", "", "| name | its arguments |", "| --- | --- |")
+    for kind in (BuildFields, OrderFields, MoveFields):
+        fields = ", ".join(f"`{name}`" for name in sorted(kind.__annotations__))
+        yield f"| `{kind.__name__}` | {fields} |"
+    yield ""
+
+
+def _errors() -> Iterator[str]:
+    yield from ("### Errors", "", "| error | is a | fields | raised |", "| --- | --- | --- | --- |")
+    for kind in sorted_errors():
+        fields = ", ".join(f"`{name}`" for name in fields_of(kind))
+        yield f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {fields} | {_in_a_cell(kind.__doc__)} |"
+    yield ""
+
+
+def sorted_errors() -> list[type[ClientError]]:
+    found = [
+        each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, ClientError)
+    ]
+    return sorted(found, key=lambda each: [base.__name__ for base in reversed(each.__mro__)])
+
+
+def fields_of(kind: type[ClientError]) -> list[str]:
+    """The attributes that the constructors of an error set. All errors have `request_id`."""
+    sources = [inspect.getsource(each) for each in reversed(kind.__mro__) if issubclass(each, ClientError)]
+    found = [name for source in sources for name in re.findall(r"self\.(\w+) = ", source)]
+    return [name for name in dict.fromkeys(("request_id", *found)) if name != "args"]

@@ -1,0 +1,40 @@
+"""Draws the limits that an operator sets for the clients' project, in one seed in twenty. In half of these seeds instances move,
+too.
+"""
+
+import random
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from bus.messages.quotas import INSTANCES
+from tests.simulation.drawing_moves import with_moves
+from tests.simulation.plan import Plan, QuotaOrder
+
+# The first limit comes before most boots, or while there are many claims.
+FIRST_S = (0.0, 6.0)
+CHANGED_S = (8.0, 40.0)
+CHANGES_MAX = 5
+# Of all that the boots ask for.
+SHARE = (0.1, 0.6)
+
+
+def with_quotas(plan: Plan, chance: random.Random) -> Plan:
+    if plan.seed % 40 == 32:
+        plan = with_moves(plan, random.Random(f"{plan.seed} moves under quotas"))
+    return structs.replace(plan, quota_orders=tuple(sorted(_orders(plan, chance), key=lambda one: one.at_s)))
+
+
+def _orders(plan: Plan, chance: random.Random) -> Iterator[QuotaOrder]:
+    asked = {
+        INSTANCES: sum(boot.count for boot in plan.boots),
+        "VCPU": sum(boot.count * boot.vcpus for boot in plan.boots),
+        "MEMORY_MB": sum(boot.count * boot.ram_mb for boot in plan.boots),
+    }
+    first = chance.choice(sorted(asked))
+    yield QuotaOrder(chance.uniform(*FIRST_S), {first: int(asked[first] * chance.uniform(*SHARE))})
+    for _ in range(chance.randint(1, CHANGES_MAX)):
+        name = chance.choice(sorted(asked))
+        # A limit may be lowered below what is used, raised, and removed; also the last one.
+        limit = None if chance.random() < 0.3 else int(asked[name] * chance.uniform(*SHARE))
+        yield QuotaOrder(chance.uniform(*CHANGED_S), {name: limit})

@@ -1,0 +1,130 @@
+"""The public client on `moor up`: from a program with asyncio and from one without; and `moor up` is killed in the middle."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from moor.client import Client, Flavor, FlavorChange, NotAllowed, SyncClient
+from tests.stories.moor.moor_process import Process, moor, started, started_anew
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
+
+T = TypeVar("T")
+SMALL = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
+SLOW = """
+[[faults]]
+is = "builds_slowly"
+spawn_ms = 1500.0
+probability = 0.5
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path: the path of a socket may not be long."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+def url_of(home: Path) -> str:
+    return f"unix://{home}/moorage/bus.sock"
+
+
+@asynccontextmanager
+async def up(home: Path, *arguments: str) -> AsyncIterator[Process]:
+    async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as process:
+        await process.until_printed("ready")
+        yield process
+
+
+async def test_boots_go_on_and_are_built_once_when_moor_up_is_killed_in_the_middle(home: Path) -> None:
+    faults = home / "faults.toml"
+    faults.write_text(SLOW)
+    arguments = ("--cells", "harbour", "--hosts", "10", "--faults", str(faults))
+    async with up(home, *arguments) as first, Client(url_of(home), patience_s=60) as moorage:
+
+        async def boot(number: int) -> None:
+            request = await moorage.boot(SMALL, name=f"web-{number}", count=2)
+            await request.until_done()
+
+        booting = [asyncio.create_task(boot(number)) for number in range(30)]
+        while not [each async for each in moorage.list_instances(state="active")]:
+            await asyncio.sleep(0.05)
+        first.send_signal(signal.SIGKILL)
+        await first.ended()
+        async with up(home, *arguments):
+            await asyncio.gather(*booting)
+            listed = [each async for each in moorage.list_instances()]
+
+            assert sorted(each.name for each in listed) == sorted(
+                f"web-{number}-{copy}" for number in range(30) for copy in (1, 2)
+            )
+            assert {each.state for each in listed} == {"active"}
+            audited = await moor("audit", "--settle", "0", XDG_STATE_HOME=str(home))
+            assert audited.code == 0, audited.out
+
+
+async def in_a_thread(work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work)
+
+
+async def test_a_program_without_asyncio_boots_moves_lists_and_deletes(home: Path) -> None:
+    def work() -> None:
+        with SyncClient(url_of(home)) as moorage:
+            request = moorage.boot(SMALL, name="web")
+            assert [each.state for each in request.follow()][-1] == "active"
+            (instance,) = request.until_done()
+            (moved,) = moorage.migrate(instance.id).until_done()
+            assert (moved.state, moved.host != instance.host) == ("moved", True)
+            (back,) = moorage.revert(instance.id).until_done()
+            assert (back.state, back.host) == ("active", instance.host)
+            (resized,) = moorage.resize(instance.id, FlavorChange(vcpus=2), confirm_s=0).until_done()
+            assert resized.state == "active"
+            sizes = moorage.details(instance.id)
+            assert (size := sizes[instance.id].size) is not None
+            assert size.amounts == {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 1}
+            shelved = moorage.shelve(instance.id).until_done()
+            unshelved = moorage.unshelve(instance.id).until_done()
+            assert [each.state for each in (*shelved, *unshelved)] == ["shelved", "active"]
+            assert moorage.rebuild(instance.id, "debian").until_done()[0].state == "active"
+            assert [each.what for each in moorage.history(instance.id)] == [
+                *("boot", "migrate", "resize", "shelve", "unshelve", "rebuild")
+            ]
+            assert moorage.delete(instance.id).until_done()[0].state == "deleted"
+            assert [each.id for each in moorage.list_instances(state="deleted")] == [instance.id]
+        with pytest.raises(RuntimeError, match="the client is not open"):
+            moorage.boot(SMALL)
+
+    async with up(home, "--cells", "harbour", "--hosts", "4"):
+        await in_a_thread(work)
+
+
+async def test_an_operator_empties_hosts_and_others_may_not(home: Path) -> None:
+    async with started("up", "--cells", "harbour", "--hosts", "4", XDG_STATE_HOME=str(home)) as process:
+        await process.until_printed("ready")
+        async with Client(url_of(home)) as moorage:
+            request = await moorage.boot(SMALL, count=8)
+            await request.until_done()
+            with pytest.raises(NotAllowed, match=r"host\.set"):
+                await moorage.drain("harbour-host-00001")
+        async with Client(url_of(home), as_operator=True) as operator:
+            first, second = sorted({each.host for each in request.states})[:2]
+            drained = await operator.drain(first, reason="disk")
+            assert (await operator.show_host(first)).setting.reason == "disk"
+            await operator.set_host(second, "down")
+            evacuated = await operator.evacuate_host(second)
+
+            assert (drained.stayed, evacuated.stayed) == ((), ())
+            assert drained.moved
+            hosts = {each.host async for each in operator.list_instances(state="active")}
+            assert hosts.isdisjoint({first, second})
+            assert [each.name async for each in operator.list_hosts(mode="down")] == [second]
+            assert {each.cell for each in await operator.list_cells()} == {"harbour"}
+        audited = await moor("audit", "--settle", "0", XDG_STATE_HOME=str(home))
+        assert audited.code == 0, audited.out

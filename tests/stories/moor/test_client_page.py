@@ -1,0 +1,94 @@
+"""docs/client.md: its lists are those of the code, and its programs do what the page says, as they are printed."""
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bus.messages.build import InstanceState
+from moor.client import Client, Flavor
+from tests.pages import client_page
+from tests.stories.moor.moor_process import started
+
+PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
+PROGRAMS = {name: text for text, name in re.findall(r"```python\n(# (\w+\.py).*?)```", PAGE, re.DOTALL)}
+HOST = "harbour-host-00001"
+
+
+def test_the_lists_match_the_code() -> None:
+    printed = PAGE[PAGE.index(client_page.BEGIN) : PAGE.index(client_page.END) + len(client_page.END)]
+    assert printed == client_page.section(), "python -m tests.pages"
+
+
+def test_every_method_is_on_the_page() -> None:
+    methods = {name for kind in Client.__mro__ for name in client_page.methods_of(kind)}
+    missing = {name for name in methods if f"`{name}(" not in PAGE}
+    assert not missing
+    assert PAGE.count("```python") == len(PROGRAMS), "every program begins with its name"
+
+
+async def run(program: str, url: str, *arguments: str) -> list[str]:
+    """The lines that a program of the page prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAMS[program],
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url},
+    )
+    async with asyncio.timeout(60):
+        out, _ = await process.communicate()
+    assert process.returncode == 0, program
+    return out.decode().splitlines()
+
+
+@pytest.mark.asyncio
+async def test_the_programs_do_what_the_page_says() -> None:
+    with tempfile.TemporaryDirectory(prefix="moor-") as home:
+        url = f"unix://{home}/moorage/bus.sock"
+        async with started("up", "--cells", "harbour", "--hosts", "4", XDG_STATE_HOME=home) as process:
+            await process.until_printed("ready")
+            async with Client(url) as moor:
+
+                async def named(prefix: str) -> list[InstanceState]:
+                    return [each async for each in moor.list_instances() if each.name.startswith(prefix)]
+
+                printed = await run("boot.py", url)
+                webs = await named("web-")
+                assert {f"{each.name} active {each.host}" for each in webs} <= set(printed)
+                assert sorted(each.name for each in webs) == ["web-1", "web-2", "web-3"]
+
+                (line,) = await run("without_asyncio.py", url)
+                assert re.fullmatch(r"db runs on harbour-host-0000\d", line)
+                assert [each.state for each in await named("db")] == ["deleted"]
+
+                hosts, funnel, plan = await run("why_not.py", url)
+                assert (hosts, plan) == ("no host among 4", "of a smaller one would fit: True")
+                assert funnel.startswith(f"4 removed by capacity such as {HOST}: VCPU asked 500, free 12")
+                assert [each.state for each in await named("giant")] == ["error"]
+
+                assert await run("once.py", url) == ["the same instance: True", "['active']"]
+                assert [each.name for each in await named("web")].count("web") == 1
+
+                first, *rest = await run("resize.py", url)
+                assert first.startswith("moved to harbour-host-")
+                assert rest == ["active 2", "boot placed", "resize confirmed"]
+
+                on_the_host = await moor.boot(Flavor(vcpus=1), name="moves", hosts=[HOST])
+                await on_the_host.until_done()
+                there = [each async for each in moor.list_instances(host=HOST, state="active")]
+                assert there
+                assert await run("drain.py", url, HOST) == [f"{len(there)} moved", "up"]
+                left = [each async for each in moor.list_instances(host=HOST, state="active")]
+                assert left == []
+
+                assert await run("errors.py", url) == [
+                    "flavor.vcpus | -4 | an amount is 0 to 2147483647",
+                    "host nowhere",
+                    "NotAllowed",
+                ]

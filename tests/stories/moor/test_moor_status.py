@@ -1,0 +1,86 @@
+"""`moor status`: the whole cloud on one screen, and an exit code that says whether it is healthy."""
+
+import json
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.broker import Parcel
+from bus.urls import broker_at
+from moor.asking import LOCAL
+from tests.stories.moor.moor_process import Result, moor, moor_json, started
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path: the path of a socket may not be long."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+async def until_all_are_heard(environment: dict[str, str], workers: int) -> Result:
+    """The first status in which so many workers are known."""
+    while True:
+        status = await moor("status", "--json", **environment)
+        if len(json.loads(status.out)["overview"]["workers"]) >= workers:
+            return status
+
+
+async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour,island", "--hosts", "2", **environment) as up:
+        await up.until_printed("ready")
+        await moor_json("boot", "--vcpus", "64", "--count", "2", "--host", "island-host-00001", **environment)
+        await moor_json("host", "set", "harbour-host-00002", "draining", **environment)
+
+        status = await until_all_are_heard(environment, 6)
+        told = json.loads(status.out)
+        assert (status.code, told["healthy"], told["troubles"]) == (0, True, [])
+        assert "hosts draining: 1" in told["notes"]
+        overview = told["overview"]
+        assert overview["instances"] == [{"state": "active", "cell": "island", "count": 2}]
+        roles = [(each["beat"]["role"], each["beat"]["cell"]) for each in overview["workers"]]
+        assert roles == [
+            ("compute", "harbour"),
+            ("compute", "island"),
+            ("conductor", "harbour"),
+            ("conductor", "island"),
+            ("placement", "cell0"),
+            ("scheduler", "cell0"),
+        ]
+        used = {(each["cell"], each["resource_class"]): each["used"] for each in overview["uses"]}
+        assert (used["island", "VCPU"], used["harbour", "VCPU"]) == (128, 0)
+
+        shown = await moor("status", **environment | {"COLUMNS": "80"})
+        assert shown.code == 0
+        assert "Moorage  healthy" in shown.out
+        assert "2 instances   2 active" in shown.out
+        assert max(map(len, shown.out.splitlines())) <= 80
+
+
+async def test_a_dead_letter_is_a_trouble_and_so_is_a_cloud_that_does_not_answer(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "1", **environment) as up:
+        await up.until_printed("ready")
+        connection = await broker_at(f"unix://{LOCAL.user}@{home}/moorage/bus.sock").connect()
+        publishing = await connection.open_publishing()
+        await publishing.publish(Parcel("moor.api", "build.request.-", b"{broken"))
+        await connection.close()
+        while not (told := json.loads((await moor("status", "--json", **environment)).out))["troubles"]:
+            pass
+        assert told["troubles"] == ["dead letters: 1; `moor dead list` shows them"]
+        ill = await moor("status", **environment)
+        assert (ill.code, "1 trouble" in ill.out) == (1, True)
+
+        await moor("dead", "drop", "--all", **environment)
+        assert (await moor("status", **environment)).code == 0
+        up.send_signal(signal.SIGTERM)
+        assert (await up.ended()).code == 0
+
+    away = await moor("status", **environment)
+    assert (away.code, "no broker" in away.err) == (1, True)

@@ -1,0 +1,187 @@
+"""The programs of docs/examples, each run as a person runs it; the cloud's books say whether it did what it printed."""
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.applications import SetApplication
+from bus.messages.build import InstanceState
+from bus.topology import objects_of_application
+from moor.client import Client, Flavor
+from tests.adversity.real_cloud import RealCloud, wait_until
+from tests.contracts.broker_under_test import ADMIN, SHOP
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.stories.metal.test_nodes import nodes_setup
+from tests.stories.moor.moor_process import moor, started
+from tests.stories.test_plain_amqp import CELL, a_cloud, ask, listening
+
+pytestmark = pytest.mark.timeout(240)
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+TWENTY = sorted(f"web-{number}" for number in range(1, 21))
+NODE = ProviderId(UUID(int=77))
+
+
+class Ran(Struct, frozen=True):
+    code: int
+    lines: list[str]
+    err: str
+
+
+async def run(program: str, *arguments: str) -> Ran:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / program),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"PATH": os.environ["PATH"]},
+    )
+    async with asyncio.timeout(120):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode().splitlines(), err.decode())
+
+
+def test_every_example_is_in_the_list_and_is_run_here() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    here = Path(__file__).read_text()
+    programs = [each.name for each in EXAMPLES.glob("*.py")]
+    assert len(programs) == 4
+    assert [name for name in programs if f"[{name}]({name})" not in page] == []
+    assert [name for name in programs if f'run("{name}"' not in here] == []
+
+
+@asynccontextmanager
+async def up() -> AsyncIterator[tuple[str, str]]:
+    """The URL and the home of a `moor up`."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as home:
+        async with started("up", "--cells", CELL, "--hosts", "6", XDG_STATE_HOME=home) as process:
+            await process.until_printed("ready")
+            yield f"unix://{home}/moorage/bus.sock", home
+
+
+async def instances_at(url: str) -> list[InstanceState]:
+    async with Client(url) as client:
+        return [each async for each in client.list_instances()]
+
+
+def check_twenty(ran: Ran, instances: list[InstanceState]) -> None:
+    """The program has printed what the books have: twenty instances, each active."""
+    assert ran.code == 0, ran
+    assert ran.lines[-1] == "20 of 20 are active"
+    assert sorted(ran.lines[:-1]) == sorted(f"{e.name} {e.id} {e.state} {e.host}" for e in instances)
+    assert sorted(each.name for each in instances) == TWENTY
+    assert Counter(each.state for each in instances) == {"active": 20}
+
+
+@pytest.mark.asyncio
+async def test_twenty_boots_with_the_client() -> None:
+    async with up() as (url, home):
+        ran = await run("twenty_boots_client.py", url)
+
+        check_twenty(ran, await instances_at(url))
+        audited = await moor("audit", "--settle", "0", XDG_STATE_HOME=home)
+        assert audited.code == 0, audited.out
+
+
+@pytest.mark.asyncio
+async def test_twenty_boots_with_the_client_where_there_is_room_for_six_say_which_and_why() -> None:
+    async with up() as (url, _):
+        async with Client(url) as client:
+            # One more of them fits on each host.
+            filling = await client.boot(Flavor(vcpus=127), count=6)
+            await filling.until_done()
+
+        ran = await run("twenty_boots_client.py", url)
+
+        assert (ran.code, ran.lines[-1]) == (1, "6 of 20 are active")
+        assert sum("removed by capacity" in line for line in ran.lines) == 14
+        states = Counter(each.state for each in await instances_at(url) if each.name in TWENTY)
+        assert states == {"active": 6, "error": 14}
+
+
+@pytest.mark.asyncio
+async def test_a_load_test_of_concurrent_boots() -> None:
+    async with up() as (url, home):
+        kept = await run("load_test.py", url, "--boots", "60", "--at-once", "20", "--keep")
+        assert kept.code == 0, kept
+        assert re.fullmatch(r"60 active in [\d.]+ s: \d+ boots/s", kept.lines[0])
+        assert [line.split()[0] for line in kept.lines[1:]] == ["ms", "accepted", "placed", "active"]
+        assert Counter(each.state for each in await instances_at(url)) == {"active": 60}
+
+        deleted = await run("load_test.py", url, "--boots", "40")
+        assert (deleted.code, deleted.lines[-1]) == (0, "40 deleted")
+        assert Counter(each.state for each in await instances_at(url)) == {"active": 60, "deleted": 40}
+        audited = await moor("audit", "--settle", "0", XDG_STATE_HOME=home)
+        assert audited.code == 0, audited.out
+
+
+async def shop_is_fed(setup: RealCloud) -> None:
+    """Register the application, and wait until the schedulers publish its feed."""
+    await setup.under_test.add_users((SHOP.user,), (CELL,))
+    await setup.under_test.declare(objects_of_application(SHOP))
+    await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
+    async with listening(setup, SHOP.user, "shop") as heard:
+
+        async def is_fed() -> bool:
+            wrong = {"type": "build.request", "project": "shop", "request_id": str(uuid4())}
+            await ask(setup, wrong, SHOP.user)
+            return bool(heard)
+
+        await wait_until(is_fed, "the schedulers know of it")
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.asyncio
+async def test_twenty_boots_on_servers_with_aio_pika_alone_and_with_the_client() -> None:
+    async with a_cloud() as setup:
+        as_admin, as_shop = setup.under_test.url(ADMIN.user), setup.under_test.url(SHOP.user)
+        ran = await run("twenty_boots_aio_pika.py", as_admin)
+        check_twenty(ran, await setup.instances())
+
+        await shop_is_fed(setup)
+        ran = await run("twenty_boots_aio_pika.py", as_shop, "shop")
+        check_twenty(ran, [each for each in await setup.instances() if each.project == "shop"])
+        known = {each.id for each in await setup.instances()}
+        ran = await run("twenty_boots_client.py", as_shop, "shop")
+        check_twenty(ran, [each for each in await setup.instances() if each.id not in known])
+
+        foreign = await run("twenty_boots_client.py", as_shop, "bank")
+        assert foreign.code == 1
+        assert sum(" NotAllowed the broker refused" in line for line in foreign.lines) == 20
+        assert len(await setup.instances()) == 60
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.asyncio
+async def test_an_event_as_ironic_sends_it_changes_the_books() -> None:
+    async with nodes_setup("rabbitmq", "postgresql") as setup, setup.daemon("d1"):
+        broker = setup.cloud.brokers.api
+        assert isinstance(broker, RabbitMQUnderTest)
+        gold = (broker.url(), str(NODE), "--resource-class", "gold", "--trait", "CUSTOM_FAST")
+
+        told = await run("ironic_event.py", *gold)
+        assert (told.code, told.lines) == (0, [f"told: {NODE} is available"]), told
+        await setup.until_reserved(NODE, 0, "CUSTOM_GOLD")
+        provider = (await setup.cloud.providers())[str(NODE)]
+        assert "CUSTOM_FAST" in provider.traits
+
+        await run("ironic_event.py", *gold, "--maintenance")
+        await setup.until_reserved(NODE, 1, "CUSTOM_GOLD")
+
+        wrong = await run("ironic_event.py", broker.url(), "node-7", "--resource-class", "gold")
+        assert (wrong.code, "argument NODE: invalid UUID value: 'node-7'" in wrong.err) == (2, True)

@@ -1,0 +1,134 @@
+"""What the public client offers: its arguments are those of the messages, and both clients have the same methods."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, get_args
+from uuid import UUID
+
+import pytest
+
+from bus.message import AggregateId, GroupId
+from bus.messages.build import BuildInstance, Image, JoinedGroup, Wait
+from bus.messages.moves import MoveInstance
+from moor.client import (
+    BuildFields,
+    Client,
+    Flavor,
+    MoveFields,
+    NotSendable,
+    OrderFields,
+    StateName,
+    SyncClient,
+)
+from moor.client.fields import build_of, move_of
+from moor.showing import COLOURS
+
+# What a program must not pay for, or have, to use the client.
+NOT_NEEDED = ("typer", "click", "rich", "numpy", "sqlalchemy", "starlette", "uvicorn", "aio_pika")
+
+
+def test_the_client_is_imported_without_what_it_does_not_need() -> None:
+    code = f"import sys, moor.client; print([name for name in {NOT_NEEDED!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_boot_has_every_field_of_a_build_request() -> None:
+    assert {*BuildFields.__annotations__, "flavor"} == set(BuildInstance.__struct_fields__)
+
+
+def test_the_moves_have_every_field_of_an_order_to_move() -> None:
+    # The others are arguments of the methods that have them.
+    own = {"instance", "kind", "flavor", "change", "confirm_s", "together"}
+    shared = {*OrderFields.__annotations__, *MoveFields.__annotations__}
+    assert shared | own == set(MoveInstance.__struct_fields__)
+    assert {"confirm_s", "together"} <= set(inspect.signature(Client.migrate).parameters)
+
+
+def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
+    found = methods_of(Client)
+    assert len(found) > 30
+
+    sync = methods_of(SyncClient)
+
+    assert sync.keys() - {"run", "iterate"} == found.keys()
+    for name, method in found.items():
+        assert inspect.signature(sync[name]) == inspect.signature(method), name
+        assert method.__doc__, f"{name} has no description"
+
+
+def methods_of(kind: type[object]) -> dict[str, Callable[..., Any]]:
+    return {
+        name: method
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_the_states_are_those_that_the_commands_know() -> None:
+    assert [*get_args(StateName)] == [*COLOURS]
+
+
+def test_short_forms_of_a_build_become_what_the_receiver_reads() -> None:
+    one, two = UUID(int=1), UUID(int=2)
+    built = build_of(
+        Flavor(vcpus=1),
+        "shop",
+        {"group": one, "image": "debian", "wait": 60, "member_of": [one, [one, two]], "hosts": ["h1"]},
+    )
+
+    assert (built.group, built.image, built.wait) == (
+        JoinedGroup(id=GroupId(one)),
+        Image(source="debian"),
+        Wait(for_s=60),
+    )
+    assert built.member_of == ((AggregateId(one),), (AggregateId(one), AggregateId(two)))
+    assert (built.hosts, built.project) == (("h1",), "shop")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "value"),
+    [
+        ({"count": "two"}, "count", "two"),
+        ({"count": 2**70}, "count", str(2**70)),
+        ({"name": "x" * 300}, "name", "x" * 300),
+        ({"name": "a\0b"}, "name", "a\\0b"),
+        ({"project": "No Project"}, "project", "No Project"),
+        ({"image_properties": {"a": 1}}, "image_properties[...]", "{"),
+        ({"group": "web"}, "group", "web"),
+        ({"name": 1j}, "message", "BuildInstance"),
+        ({"hosts": [f"{number:0250}" for number in range(2000)]}, "message", "build.request"),
+    ],
+    ids=lambda given: str(given)[:40],
+)
+def test_a_value_that_cannot_be_sent_is_named(fields: BuildFields, field: str, value: str) -> None:
+    with pytest.raises(NotSendable) as wrong:
+        build_of(Flavor(vcpus=1), "", fields)
+    assert wrong.value.field == field
+    assert wrong.value.value.startswith(value[:20])
+    assert wrong.value.reason
+
+
+def test_a_move_without_a_request_id_gets_one_and_one_with_an_id_keeps_it() -> None:
+    instance, mine = UUID(int=1), UUID(int=7)
+    first, second = (move_of(instance, "migrate", "", {}) for _ in range(2))
+    assert first.request_id != second.request_id
+    assert move_of(instance, "migrate", "", {"request_id": mine}).request_id == mine
+
+
+def test_a_client_without_a_url_has_the_bus_and_the_project_of_the_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MOOR_BUS_URL", "unix:///tmp/nowhere/bus.sock")
+    monkeypatch.setenv("MOOR_PROJECT", "shop")
+
+    assert Client().project == "shop"
+    assert Client(project="").project == ""
+    assert Client("unix:///tmp/nowhere/bus.sock").project == "", (
+        "a program that names the bus names the project"
+    )
+    monkeypatch.setenv("MOOR_BUS_URL", "http://nowhere")
+    with pytest.raises(ValueError, match="http://nowhere"):
+        Client()

@@ -1,0 +1,174 @@
+"""However many callers follow instances, a client listens once, and asks about all of them together."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.broker import AccessRefused, ConnectionLost
+from bus.message import Message
+from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
+from moor.client.following import LOOK_AGAIN_S
+from moor.client.watching import LINGER_S, InstanceWatch
+from tests.simulation.loop import run_simulated, until_s
+
+
+class Bus:
+    """A bus with instances. It counts subscriptions and questions."""
+
+    def __init__(self) -> None:
+        self.states: dict[InstanceId, InstanceState] = {}
+        self.listening = 0
+        self.subscriptions = 0
+        self.asked: list[int] = []
+        self.trouble: Exception | None = None
+        self._events = asyncio.Queue[Message]()
+
+    async def listen(self, *_: str, project: str) -> AsyncGenerator[Sequence[Message], None]:
+        assert project == "shop"
+        self.subscriptions += 1
+        self.listening += 1
+        try:
+            yield ()
+            while True:
+                if self.trouble is not None:
+                    raise self.trouble
+                yield (await self._events.get(),)
+        finally:
+            self.listening -= 1
+
+    async def instances(self, ids: Sequence[InstanceId], project: str) -> list[InstanceState]:
+        assert project == "shop"
+        if ids:
+            self.asked.append(len(ids))
+        await asyncio.sleep(0.01)
+        return [self.states[id_] for id_ in ids if id_ in self.states]
+
+    def tell(self, state: InstanceState) -> None:
+        self.states[state.id] = state
+        self._events.put_nowait(InstanceActive(cell="c1", instance=state))
+
+    def watch(self) -> InstanceWatch:
+        return InstanceWatch(self, "shop")  # type: ignore[arg-type]
+
+
+def a_state(number: int, state: str = "placed", sequence: int = 1) -> InstanceState:
+    id_ = InstanceId(UUID(int=number))
+    return InstanceState(
+        id=id_, request_id=RequestId(UUID(int=number)), sequence=sequence, state=state, cell="c1"
+    )
+
+
+def test_a_thousand_callers_share_one_subscription_and_ask_together() -> None:
+    async def work() -> None:
+        bus = Bus()
+        watch = bus.watch()
+
+        async def follow(number: int) -> str:
+            id_ = InstanceId(UUID(int=number))
+            with watch.of([id_]) as told:
+                while True:
+                    state = await told.get()
+                    assert isinstance(state, InstanceState)
+                    if state.state == "active":
+                        return state.state
+
+        following = [asyncio.create_task(follow(number)) for number in range(1000)]
+        await asyncio.sleep(0.1)
+        for number in range(1000):
+            bus.tell(a_state(number, "active", 2))
+        assert await asyncio.gather(*following) == ["active"] * 1000
+        assert (bus.subscriptions, sum(bus.asked)) == (1, 1000)
+        assert len(bus.asked) <= 2
+        await asyncio.sleep(LINGER_S + 1)
+        assert bus.listening == 0, "it listens only while somebody follows"
+        await watch.close()
+
+    run_simulated(work())
+
+
+def test_an_event_that_was_missed_is_found_by_asking() -> None:
+    async def work() -> None:
+        bus = Bus()
+        state = a_state(1)
+        watch = bus.watch()
+        bus.states[state.id] = state
+        with watch.of([state.id], (state,)) as told:
+            assert await told.get() == state
+            bus.states[state.id] = over = structs.replace(state, state="active", sequence=2)
+            async with asyncio.timeout(LOOK_AGAIN_S + 1):
+                assert await told.get() == over
+        await watch.close()
+
+    run_simulated(work())
+
+
+def test_a_second_caller_gets_the_state_that_is_known_already() -> None:
+    async def work() -> None:
+        bus = Bus()
+        watch = bus.watch()
+        old, new = a_state(1), a_state(1, "active", 5)
+        with watch.of([old.id], (new,)) as first, watch.of([old.id], (old,)) as second:
+            assert (await first.get(), await second.get()) == (new, new)
+            assert (first.empty(), second.empty()) == (True, True)
+        await watch.close()
+
+    run_simulated(work())
+
+
+def test_a_refused_subscription_is_told_to_all_callers_and_tried_anew_for_the_next() -> None:
+    async def work() -> None:
+        bus = Bus()
+        bus.trouble = AccessRefused("no right to hear")
+        watch = bus.watch()
+        one, two = a_state(1), a_state(2)
+        with watch.of([one.id, two.id]) as first, watch.of([two.id]) as second:
+            assert [await first.get(), await second.get()] == [bus.trouble] * 2
+            assert first.empty(), "the reason is told once"
+        bus.trouble = None
+        with watch.of([one.id]) as told:
+            await until_s(asyncio.get_running_loop().time() + 0.1)
+            bus.tell(one)
+            assert await told.get() == one
+        assert bus.subscriptions == 2
+        await watch.close()
+
+    run_simulated(work())
+
+
+def test_a_caller_who_comes_just_when_the_subscription_ends_gets_a_new_one() -> None:
+    async def work() -> None:
+        bus = Bus()
+        watch = bus.watch()
+        state = a_state(1)
+        with watch.of([state.id]):
+            await asyncio.sleep(0.1)
+        ended = asyncio.Event()
+        asyncio.get_running_loop().call_later(LINGER_S, ended.set)
+        await ended.wait()
+        with watch.of([state.id]) as told:
+            await asyncio.sleep(0.1)
+            bus.tell(state)
+            assert await told.get() == state
+        assert bus.subscriptions == 2
+        await watch.close()
+
+    run_simulated(work())
+
+
+def test_a_watch_that_is_closed_lets_nobody_wait() -> None:
+    async def work() -> None:
+        watch = Bus().watch()
+        with watch.of([a_state(1).id]) as told:
+            await asyncio.sleep(0.1)
+            await watch.close()
+            assert isinstance(await told.get(), ConnectionLost)
+
+    run_simulated(work())
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_nobody_used_is_closed_without_a_word() -> None:
+    await Bus().watch().close()

@@ -1,0 +1,38 @@
+"""Numbers as small pictures."""
+
+from bus.messages.build import FunnelStep, NoValidHost
+from moor.dashboard.pictures import HEIGHT, WIDTH, funnel_of, line_of, share
+
+
+def test_a_line_goes_from_left_to_right_with_the_highest_at_the_top() -> None:
+    points = [tuple(map(float, each.split(","))) for each in line_of([0.0, 5.0, 10.0]).split()]
+
+    assert [x for x, _ in points] == [0.0, WIDTH / 2, WIDTH]
+    assert points[0][1] > points[1][1] > points[2][1] > 0
+    assert points[0][1] < HEIGHT
+
+
+def test_lines_of_nothing_and_of_one_value_are_drawn() -> None:
+    assert line_of([]) == ""
+    assert len(line_of([3.0]).split()) == 1
+    assert len(line_of([0.0, 0.0]).split()) == 2
+
+
+def test_a_funnel_ends_with_what_is_left() -> None:
+    found = NoValidHost(
+        hosts=200,
+        steps=(
+            FunnelStep(step="enabled", removed=50, example="h1: down"),
+            FunnelStep(step="capacity", removed=150, example="h2: full"),
+        ),
+    )
+
+    assert [(each.left, each.left_share, each.removed_share) for each in funnel_of(found)] == [
+        (150, 75.0, 25.0),
+        (0, 0.0, 75.0),
+    ]
+    assert funnel_of(NoValidHost(hosts=0, steps=())) == []
+
+
+def test_a_share_is_at_most_whole_and_nothing_at_all_is_full() -> None:
+    assert (share(1, 4), share(9, 4), share(0, 0), share(0, 5)) == (25.0, 100.0, 100.0, 0.0)

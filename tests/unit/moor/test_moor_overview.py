@@ -1,0 +1,214 @@
+"""`moor status`: what is wrong with a cloud, what its operator should know, and how the screen looks."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+from rich.console import Console
+
+from bus.messages.cells import CellState
+from bus.messages.overview import (
+    CellFill,
+    ClassUse,
+    HostCount,
+    InstanceCount,
+    Overview,
+    WaitsForRoom,
+    WorkerAlive,
+    WorkerHeard,
+)
+from bus.topology import DEAD_QUEUE
+from moor.overview.gathering import BrokerSeen, CloudView
+from moor.overview.judging import notes_of, troubles_of
+from moor.overview.showing import histogram, main_uses, overview_in_words, worker_groups
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LONG_AGO = NOON - timedelta(hours=1)
+
+
+def a_worker(
+    worker: str, role: str, cell: str = "cell0", *, started_at: datetime = LONG_AGO, life: str = "up"
+) -> WorkerHeard:
+    beat = WorkerAlive(cell=cell, worker=worker, role=role, release="0.1.0", started_at=started_at)
+    return WorkerHeard(beat=beat, heard_at=NOON, life="up" if life == "up" else "down")
+
+
+def changed(worker: WorkerHeard, **fields: object) -> WorkerHeard:
+    return structs.replace(worker, beat=structs.replace(worker.beat, **fields))
+
+
+SCHEDULER = a_worker("scheduler-1", "scheduler")
+PLACEMENT = a_worker("placement-1", "placement")
+CONDUCTOR = a_worker("conductor-1", "conductor", "c1")
+COMPUTE = a_worker("compute-1", "compute", "c1")
+HEALTHY = Overview(
+    made_at=NOON,
+    scheduler="scheduler-1",
+    cells=(CellState(cell="c1", life="up", heard_at=NOON, hosts=3, hosts_up=3, instances=5),),
+    workers=(SCHEDULER, PLACEMENT, CONDUCTOR, COMPUTE),
+    instances=(InstanceCount(state="active", cell="c1", count=5),),
+    hosts=(HostCount(state="up", cell="c1", count=3),),
+    uses=(ClassUse(resource_class="VCPU", cell="c1", used=24, capacity=48),),
+    fill=(CellFill(cell="c1", hosts=(1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0)),),
+)
+BROKER = BrokerSeen("amqp://localhost/", {"scheduler.requests": 0, DEAD_QUEUE: 0})
+
+
+def view(overview: Overview | None = HEALTHY, broker: BrokerSeen = BROKER, silent: str = "") -> CloudView:
+    return CloudView(overview, silent, (broker,))
+
+
+def with_workers(*workers: WorkerHeard) -> CloudView:
+    return view(structs.replace(HEALTHY, workers=workers))
+
+
+def test_a_healthy_cloud_has_neither_troubles_nor_notes() -> None:
+    assert (troubles_of(view()), notes_of(view())) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("ill", "said"),
+    [
+        (view(None, silent="asked for 10 s"), "no scheduler answers: asked for 10 s"),
+        (view(broker=BrokerSeen("amqp://b/", trouble="it is away")), "the broker amqp://b/: it is away"),
+        (view(broker=BrokerSeen("amqp://b/", {"q": None})), "lacks the queue q"),
+        (view(broker=BrokerSeen("amqp://b/", {DEAD_QUEUE: 3})), "dead letters: 3"),
+        (
+            view(
+                structs.replace(
+                    HEALTHY, cells=(structs.replace(HEALTHY.cells[0], life="down", reason="it is silent"),)
+                )
+            ),
+            "cell c1 is down: it is silent",
+        ),
+        (
+            with_workers(
+                SCHEDULER, PLACEMENT, CONDUCTOR, a_worker("compute-1", "compute", "c1", life="down")
+            ),
+            "compute-1 of c1 was last heard at 2026-01-01 12:00:00 UTC",
+        ),
+        (
+            with_workers(SCHEDULER, PLACEMENT, changed(CONDUCTOR, awaits="database: away"), COMPUTE),
+            "conductor-1 of c1 is not ready: database: away",
+        ),
+        (
+            with_workers(SCHEDULER, PLACEMENT, changed(CONDUCTOR, fails="sweep: away"), COMPUTE),
+            "conductor-1 of c1: sweep: away",
+        ),
+        (with_workers(SCHEDULER, CONDUCTOR, COMPUTE), "no placement worker runs"),
+        (with_workers(SCHEDULER, PLACEMENT, COMPUTE), "no conductor of cell c1 runs"),
+        (with_workers(SCHEDULER, PLACEMENT, CONDUCTOR), "no compute of cell c1 runs"),
+    ],
+)
+def test_each_trouble_is_said(ill: CloudView, said: str) -> None:
+    (trouble, *others) = [each for each in troubles_of(ill) if said in each]
+    assert (said in trouble, others) == (True, [])
+
+
+def test_a_cell_of_nodes_alone_needs_no_compute() -> None:
+    nodes = structs.replace(
+        HEALTHY,
+        workers=(SCHEDULER, PLACEMENT, CONDUCTOR),
+        hosts=(HostCount(state="up", cell="c1", kind="ironic", count=3),),
+    )
+
+    assert troubles_of(view(nodes)) == ()
+
+
+def test_a_scheduler_that_has_just_started_misses_nobody_yet() -> None:
+    new = changed(SCHEDULER, started_at=NOON - timedelta(seconds=3))
+    just_started = view(structs.replace(HEALTHY, workers=(new,)))
+
+    assert troubles_of(just_started) == ()
+    assert notes_of(just_started) == ("scheduler-1 has just started, and may not have heard all workers yet",)
+
+
+def test_notes_say_what_is_no_fault_of_the_cloud() -> None:
+    overview = structs.replace(
+        HEALTHY,
+        hosts=(*HEALTHY.hosts, HostCount(state="draining", cell="c1", count=2)),
+        waiting=WaitsForRoom(count=4, oldest=LONG_AGO),
+        workers=(*HEALTHY.workers, changed(a_worker("scheduler-2", "scheduler"), release="0.2.0")),
+        cells=(structs.replace(HEALTHY.cells[0], waiting=7),),
+    )
+
+    assert notes_of(view(overview)) == (
+        "hosts draining: 2",
+        "waiting for room: 4, the first since 2026-01-01 11:00:00 UTC",
+        "cell c1 has not answered 7 orders yet",
+        "workers run several releases: 0.1.0, 0.2.0",
+    )
+
+
+def screen_of(seen: CloudView, width: int = 80) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(overview_in_words(seen))
+    return captured.get()
+
+
+def test_the_screen_says_first_whether_all_is_well_and_fits_80_columns() -> None:
+    large = structs.replace(
+        HEALTHY,
+        cells=tuple(
+            CellState(
+                cell=f"cell-number-{number}", life="up", hosts=10_000, hosts_up=10_000, instances=100_000
+            )
+            for number in (1, 2)
+        ),
+        uses=(ClassUse(resource_class="MEMORY_MB", cell="c1", used=5_000_000_000, capacity=6_000_000_000),),
+        instances=tuple(
+            InstanceCount(state=state, cell="c1", count=100_000) for state in ("active", "error", "building")
+        ),
+    )
+    workers = [
+        a_worker(f"{role}-{cell}", role, cell)
+        for cell in ("cell-number-1", "cell-number-2")
+        for role in ("conductor", "compute")
+    ]
+    large = structs.replace(large, workers=(SCHEDULER, PLACEMENT, *workers), hosts=())
+    lines = screen_of(view(large)).splitlines()
+
+    assert lines[0] == "Moorage  healthy"
+    assert max(map(len, lines)) <= 80
+    assert any("10,000 of 10,000" in line for line in lines)
+    assert any("5,000,000,000 of 6,000,000,000" in line for line in lines)
+    assert any("300,000 instances" in line for line in lines)
+
+
+def test_the_screen_lists_troubles_before_everything_else() -> None:
+    lines = screen_of(with_workers(SCHEDULER, CONDUCTOR, COMPUTE)).splitlines()
+
+    assert lines[:2] == ["Moorage  1 trouble", "✗ no placement worker runs"]
+
+
+def test_without_an_answer_the_screen_still_shows_the_queues() -> None:
+    seen = view(None, BrokerSeen("amqp://b/", {"scheduler.requests": 12}), silent="asked for 1 s")
+
+    assert "scheduler.requests  12" in screen_of(seen)
+
+
+def test_bars_show_few_hosts_as_something() -> None:
+    fill = CellFill(cell="c1", hosts=(1000, 0, 0, 0, 0, 1, 0, 0, 0, 0, 500))
+
+    assert histogram(fill) == "█    ▂    ▅"
+
+
+def test_only_classes_that_matter_are_named() -> None:
+    def use(name: str, used: int) -> ClassUse:
+        return ClassUse(resource_class=name, cell="c1", used=used, capacity=100)
+
+    named = main_uses([use("CUSTOM_FULL", 95), use("CUSTOM_FREE", 5), use("DISK_GB", 0), use("VCPU", 1)])
+
+    assert [each.resource_class for each in named] == ["VCPU", "DISK_GB", "CUSTOM_FULL"]
+
+
+def test_workers_are_shown_by_role_cell_and_release() -> None:
+    groups = worker_groups(
+        (SCHEDULER, changed(a_worker("scheduler-2", "scheduler"), awaits="hosts"), COMPUTE)
+    )
+
+    assert [(each.role, each.cell, len(each.workers), each.ready) for each in groups] == [
+        ("compute", "c1", 1, 1),
+        ("scheduler", "cell0", 2, 1),
+    ]
