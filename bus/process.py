@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from bus.logs import begin_to_log
+from bus.tracing import SHARE_VARIABLE, URL_VARIABLE, want_traces
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ def exiting_if_wrong(prefix: str = "", *, setting: type[ValueError] = ValueError
 def make_ready(environment: Mapping[str, str], *needed: str) -> None:
     """Start logging, and check that the environment has the needed variables. Raises ValueError if one is missing."""
     begin_to_log(environment)
+    want_traces(environment.get(URL_VARIABLE, ""), environment.get(SHARE_VARIABLE) or 1.0)
     if missing := [name for name in needed if not environment.get(name)]:
         what = ", and ".join(MEANINGS[name] for name in missing)
         raise ValueError(f"{' and '.join(missing)} must be set: {what}")

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from bus.logs import InstanceLog
+from bus.measuring import Readings
 from bus.message import CellName
 from bus.messages.books import AskCellBooks
 from bus.messages.build import InstanceId
@@ -27,8 +29,11 @@ from bus.workers.handling import Bury, Handlers, OutboxKey, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, Decision, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import ConductorRules, DrawId, Instance
+from cell_conductor.log_lines import endings
+from cell_conductor.metrics import BootTimes
 from cell_conductor.store import ConductorTransaction
 
+LOG = InstanceLog("moor.instances")
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
 
 
@@ -43,13 +48,30 @@ class Decider:
         self.clock = clock
         self.hosts: HostStates = ALL_UP
         self._draw = draw
+        self._times = BootTimes(rules.cell)
+
+    @property
+    def readings(self) -> Readings:
+        return self._times.readings
 
     async def decide(
-        self, tx: ConductorTransaction, rows: Mapping[InstanceId, Instance], inputs: Sequence[Input]
+        self,
+        tx: ConductorTransaction,
+        rows: Mapping[InstanceId, Instance],
+        inputs: Sequence[Input],
+        traces: Sequence[str] = (),
     ) -> tuple[Decision, OutboxKey | None]:
-        """The decision on these inputs, which the transaction saves; and the key of its note of messages, if it has any."""
-        decision = decide(rows, inputs, self.clock(), self.rules, self.hosts, draw=self._draw)
-        return decision, await tx.save(decision.rows, decision.forgotten, decision.kept)
+        """The decision on these inputs, which the transaction saves; and the key of its note of messages, if it has any.
+
+        `traces` are those of the inputs, if these are messages.
+        """
+        now = self.clock()
+        decision = decide(rows, inputs, now, self.rules, self.hosts, draw=self._draw)
+        note = await tx.save(decision.rows, decision.forgotten, decision.kept)
+        self._times.note(rows, decision.rows, now)
+        if LOG.is_on:
+            LOG.write(endings(decision.said, traces))
+        return decision, note
 
 
 def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> Handlers:
@@ -61,7 +83,9 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours, said = of_cell(decider.rules.cell, received)
         rows = await tx.load([each.message.instance for each in ours])
-        decision, kept = await decider.decide(tx, rows, [each.message for each in ours])
+        decision, kept = await decider.decide(
+            tx, rows, [each.message for each in ours], [each.trace for each in ours]
+        )
         expect(decision.rows)
         said += [
             Tell(each.message, ours[each.cause], kept if each.sequence is not None else None)

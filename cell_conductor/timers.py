@@ -66,7 +66,7 @@ class Timers:
         self._checking = Periodic("do what is due", self._check, self._pause_s, chance=chance)
         self._swapping = Status("swap claims", chance=chance)
         self._sending = Status("say what was decided", chance=chance)
-        self.parts = (self._checking, self._swapping, self._sending)
+        self.parts = (self._checking, self._swapping, self._sending, decider)
         self._background = Background()
 
     def expect(self, rows: Sequence[Instance]) -> None:

@@ -46,6 +46,7 @@ class NodeWriter:
         self._skew_us = skew_us
         self._listeners: list[Listener] = []
         self._comparing: list[Callable[[Sequence[Written]], None]] = []
+        self._hearing: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
         """After each commit, call `listener` with the rows as they were written. It must not block."""
@@ -56,6 +57,10 @@ class NodeWriter:
         not block.
         """
         self._comparing.append(listener)
+
+    def listen_to_events(self, listener: Listener) -> None:
+        """After the commit of what notifications changed, call `listener` with these rows. It must not block."""
+        self._hearing.append(listener)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["NodeWriter"]:
@@ -85,7 +90,9 @@ class NodeWriter:
 
             return change
 
-        await self.change({node: change_by(own) for node, own in of_nodes.items()})
+        written = await self.change({node: change_by(own) for node, own in of_nodes.items()})
+        for listener in self._hearing:
+            listener(written)
 
     async def change(
         self, changes: Mapping[ProviderId, Change], *, is_lazy: bool = False

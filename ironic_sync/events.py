@@ -10,6 +10,7 @@ from contextlib import aclosing
 from functools import partial
 
 from bus.configuration.settings import BusSettings
+from bus.measuring import Readings
 from bus.parts import Supervised
 from bus.workers.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
 from bus.workers.link import Link
@@ -22,6 +23,7 @@ from ironic_sync.core.notifications import (
     UnreadableNotification,
     read,
 )
+from ironic_sync.metrics import NOTIFICATIONS_UNREADABLE
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,10 @@ class EventReader(Supervised):
         self._on_allocations = on_allocations
         self._unknown_types: set[str] = set()
         self.unreadable = 0
+
+    @property
+    def readings(self) -> Readings:
+        return (NOTIFICATIONS_UNREADABLE.numbers({(): self.unreadable}),)
 
     async def _hear(self) -> None:
         loop = asyncio.get_running_loop()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import structs
 
 from bus.errors import Operational, WrongAnswer
+from bus.measuring import Histogram, Readings
 from bus.message import ProviderId
 from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswered
 from bus.parts import Background, PartGroup, Periodic, Status, Supervised
@@ -20,6 +21,7 @@ from bus.workers.station import Station
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.reports import ReportUnderWay, after_verdict, report_of
 from ironic_sync.core.rows import NodeRow
+from ironic_sync.metrics import EVENT_TO_SCHEDULABLE, REPORTS_ACCEPTED
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore, pages_of
 
@@ -81,6 +83,14 @@ class Reporter(PartGroup):
         self._asked: dict[ProviderId, int] = {}
         self._batches = Background()
         self.accepted = 0
+        # When the events happened that placement has not heard of yet, of each node the first one, and the version that it
+        # made.
+        self._events: dict[ProviderId, tuple[int, int]] = {}
+        self._heard_of = Histogram(EVENT_TO_SCHEDULABLE)
+
+    @property
+    def readings(self) -> Readings:
+        return (self._heard_of, REPORTS_ACCEPTED.numbers({(): self.accepted}))
 
     def touch(self, rows: Iterable[NodeRow]) -> None:
         """Report those of the written rows that placement must hear of."""
@@ -90,6 +100,20 @@ class Reporter(PartGroup):
                 if known is None or known.version <= row.version:
                     self._touched[row.id] = row
                     self._woken.set()
+
+    def await_offers(self, rows: Iterable[NodeRow]) -> None:
+        """Measure how long it takes until placement has what an event has just changed in these rows."""
+        for row in rows:
+            if row.needs_report:
+                self._events.setdefault(row.id, (row.version, row.heard_at_us))
+            else:
+                self._events.pop(row.id, None)
+
+    def _measure(self, accepted: ReportUnderWay) -> None:
+        version, happened_at_us = self._events.get(accepted.report.root, (0, 0))
+        if happened_at_us and accepted.version >= version:
+            del self._events[accepted.report.root]
+            self._heard_of.observe((self._writer.clock_us() - happened_at_us) / 1_000_000)
 
     def try_foreign(self, rows: Iterable[NodeRow]) -> None:
         """Report the nodes again that are left alone because another program keeps their providers: it may have let
@@ -135,6 +159,7 @@ class Reporter(PartGroup):
                     raise WrongAnswer(f"placement answered a report by {answer!r}")
                 change = self._change_by(each, answer)
                 if isinstance(answer.verdict, ReportAccepted) and not each.is_trial:
+                    self._measure(each)
                     self._accepted[each.report.root] = change
                     self._has_notes.set()
                 else:

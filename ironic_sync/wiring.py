@@ -64,6 +64,7 @@ def ironic_parts(
     )
     announcer = NodeAnnouncer(store, membership, station.publisher, settings, chance=chance)
     writer.listen(reporter.touch)
+    writer.listen_to_events(reporter.await_offers)
     writer.listen_to_changes(announcer.touch)
     membership.listen(announcer)
     reading: Sweeper | Adopter

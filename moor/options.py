@@ -23,6 +23,7 @@ from bus.broker import Broker, Connection, ConnectionLost, Refusal
 from bus.configuration.sections import BadSetting, Section, Stated
 from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
+from bus.tracing import want_traces
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
 from moor import forms
@@ -168,9 +169,13 @@ class Operating(Struct, frozen=True):
         str, option_of(TOP, "health_listen", metavar="ADDRESS:PORT", show_default=False)
     ] = ""
     log_format: Annotated[str, option_of(TOP, "log_format", metavar="text|json")] = "text"
+    traces_url: Annotated[str, option_of(TOP, "traces_url", metavar="URL", show_default=False)] = ""
+    traces_share: Annotated[float, option_of(TOP, "traces_share", min=0, max=1)] = 1.0
 
     def begin_to_log(self, level: str = "INFO") -> None:
         log_as({**os.environ, "MOOR_LOG_FORMAT": self.log_format}, level=level)
+        with wrong_value():
+            want_traces(self.traces_url, self.traces_share)
 
 
 def use_config(file: Path | None) -> None:

@@ -106,6 +106,18 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(description="The format of the log: text for people, json for programs."),
     ] = "text"
+    traces_url: Annotated[
+        str,
+        Meta(
+            description="Send traces to this OTLP receiver, as http://localhost:4318; needs moorage[otel]. Empty: none."
+        ),
+    ] = ""
+    traces_share: Annotated[
+        Annotated[float, Meta(ge=0, le=1)],
+        Meta(
+            description="The share of requests that begin a trace, if they are in none yet. More shows more, for CPU in every worker."
+        ),
+    ] = 1.0
     listen: Annotated[
         str,
         Meta(description="The address of placement's HTTP API."),

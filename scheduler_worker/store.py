@@ -255,6 +255,9 @@ class SchedulerTransaction(Protocol):
         A lease that ends far later than `until` was written by a worker with a wrong clock, and is taken over.
         """
 
+    async def lease_counting(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        """Take the lease to count the cloud for the metrics, in the same way."""
+
     async def release_waking(self, holder: UUID) -> None:
         """End the lease to try waiting instances, if `holder` has it."""
 

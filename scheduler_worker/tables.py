@@ -211,11 +211,11 @@ waiting = Table(
     ),
 )
 
-# The one worker that tries waiting instances.
+# Leases, each of which one worker has: to try waiting instances, and to count the cloud for the metrics.
 waking = Table(
     "waking_lease",
     metadata,
-    # There is one row, of number 1.
+    # One row for each kind of lease: 1 to try waiting instances, 2 to count.
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("holder", Id, nullable=False),
     Column("held_until", Moment, nullable=False),

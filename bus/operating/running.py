@@ -18,6 +18,7 @@ from bus.logs import FORMATS
 from bus.operating.health import About, Health, ReadyTeller
 from bus.operating.health_server import VARIABLE, HealthServer
 from bus.operating.listen_address import BadAddressError
+from bus.operating.otel import traced
 from bus.operating.worker_beats import WorkerBeats
 from bus.parts import Once
 from bus.process import Part, exiting_if_wrong, run_process, run_until, stopped_by_signals
@@ -65,7 +66,7 @@ async def run_worker(
         watchers.append(server)
         url = server.url
     _introduce(about, url)
-    with stopped_by_signals() as told:
+    with traced(about), stopped_by_signals() as told:
         watching = [asyncio.create_task(_watch(each, told)) for each in watchers]
         stopping = asyncio.create_task(_stop_then(told, health, first))
         try:

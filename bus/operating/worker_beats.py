@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from bus.errors import Operational
+from bus.measuring import Numbers
 from bus.messages.overview import COUNTED_MAX, WorkerAlive
 from bus.operating.health import Health
-from bus.parts import Counts, every_part
+from bus.parts import every_part
 from bus.topology import CELL0
 from bus.workers.announcing import Heartbeats
 from bus.workers.publisher import now
@@ -59,10 +60,12 @@ class WorkerBeats(Heartbeats):
 
 def _counts_of(parts: Iterable[object]) -> Iterable[tuple[str, int]]:
     for part in parts:
-        for counts in getattr(part, "counts", ()):
-            if isinstance(counts, Counts):
-                name = counts.metric.removeprefix("moor_").removesuffix("_total")
-                yield from ((f"{name}.{value}"[:255], count) for value, count in counts.by_value.items())
+        for numbers in getattr(part, "readings", ()):
+            if isinstance(numbers, Numbers) and numbers.metric.kind == "counter":
+                name = numbers.metric.name.removeprefix("moor_")
+                for labels, count in numbers.by_labels.items():
+                    if count:
+                        yield ".".join((name, *labels))[:255], int(count)
 
 
 def _summed(counts: Iterable[tuple[str, int]]) -> dict[str, int]:

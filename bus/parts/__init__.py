@@ -20,12 +20,11 @@ jitter a given random generator, so that a simulation can replay them.
 from bus.parts.background import Background
 from bus.parts.groups import PartGroup, every_part, set_beside, statuses
 from bus.parts.shared_runs import SharedRuns, SingleFlight, mark_seen
-from bus.parts.status import Counts, PartState, Status, Work, operational
+from bus.parts.status import PartState, Status, Work, operational
 from bus.parts.supervised import Once, Periodic, Supervised, wait_at_most
 
 __all__ = [
     "Background",
-    "Counts",
     "Once",
     "PartGroup",
     "PartState",

@@ -8,10 +8,8 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from enum import Enum
-
-from msgspec import Struct
 
 from bus.errors import AccessRefused, NotFound, Operational
 from bus.pauses import Pauses
@@ -21,18 +19,6 @@ log = logging.getLogger(__name__)
 _IDS_AND_NUMBERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 
 Work = Callable[[], Awaitable[object]]
-
-
-class Counts(Struct, frozen=True):
-    """A metric that a room defines itself: a counter with one label, and a count for each value of the label.
-
-    A part of a worker lists its own metrics in its attribute `counts`.
-    """
-
-    metric: str
-    meaning: str
-    label: str
-    by_value: Mapping[str, int]
 
 
 class PartState(Enum):

@@ -15,19 +15,22 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 
+from bus import tracing
 from bus.broker import Refusal
 from bus.codec import Codec, known_messages
 from bus.configuration.settings import BusSettings
 from bus.errors import Unavailable
-from bus.message import Envelope, Message
+from bus.measuring import Histogram, Readings
+from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.parts import Supervised
 from bus.topology import Objects, answers_queue
+from bus.workers import metrics
 from bus.workers.authority import judge_answer
 from bus.workers.link import Link, pauses_of
 from bus.workers.publisher import Outgoing, Publisher
@@ -49,6 +52,7 @@ class _Batch(Struct, eq=False):
     questions: dict[str, Message]
     answers: dict[str, Message]
     done: asyncio.Future[None]
+    traces: Mapping[str, str] = {}
     # The future of the last copy, done when the broker has it, and when that was.
     sent: asyncio.Future[None] | None = None
     left_at_s: float | None = None
@@ -87,6 +91,8 @@ class Asker:
         # Why there is no queue for the answers; None if it was not refused.
         self._refused: Refusal | None = None
         self.asked_again = 0
+        self._took = Histogram(metrics.ASKED)
+        self.readings: Readings = (self._took,)
         self.taking_answers = Supervised(
             "answers", self._take_answers, is_needed=True, pauses=pauses_of(settings), chance=chance
         )
@@ -126,11 +132,15 @@ class Asker:
         if self._refused is not None and self.raises_refusals:
             raise self._refused
         by_id = {f"{self._secret}-{next(self._ids)}": question for question in questions}
-        batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future())
+        of_traces = dict(zip(by_id, tracing.asked_for(), strict=False))
+        batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future(), of_traces)
         self._asked |= dict.fromkeys(by_id, batch)
+        clock_s = asyncio.get_running_loop().time
+        began_s = clock_s()
         try:
             async with asyncio.timeout(self._settings.answer_timeout_ms / 1000):
                 await self._until_answered(batch)
+            self._took.observe(clock_s() - began_s, labels=(type_of(questions[0]),))
         except TimeoutError:
             raise NoAnswer(
                 f"{len(by_id) - len(batch.answers)} of {len(by_id)} questions unanswered after "
@@ -175,7 +185,7 @@ class Asker:
         """Publish the questions of this batch that have no answer yet, and withdraw earlier copies that have not left."""
         self._withdraw(batch)
         questions = [
-            Outgoing(question, id=id_, reply_to=self._reply_to)
+            Outgoing(question, trace=batch.traces.get(id_, ""), id=id_, reply_to=self._reply_to)
             for id_, question in batch.questions.items()
             if id_ not in batch.answers
         ]

@@ -15,21 +15,24 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct, structs
 
 from bus.broker import Consuming, Delivery, Interrupted, Parcel
+from bus.clock import now
 from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
 from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken
+from bus.measuring import Histogram, Readings
 from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.parts import Status, wait_at_most
 from bus.pauses import drawn
 from bus.topology import QueueKind, broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
-from bus.workers import dead_letters
+from bus.workers import dead_letters, metrics
 from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
 from bus.workers.handling import Received, received
 from bus.workers.link import Link, pauses_of
@@ -48,6 +51,9 @@ class OpenParcel(Struct, eq=False):
     origin: Origin
     # The only cell that its sender may speak for; None for any cell.
     cell: str | None = None
+    # When it was opened, by the event loop's clock, and with how many messages.
+    opened_s: float = 0.0
+    items: int = 0
 
     @property
     def tag(self) -> int:
@@ -88,8 +94,10 @@ class Intake:
         codec: Codec,
         name: str,
         chance: random.Random,
+        clock: Callable[[], datetime] = now,
     ) -> None:
         self.queue = queue
+        self._clock = clock
         # The broker reports that a parcel came back to this queue, but not how often.
         self._is_uncounted = kind_of(queue) is QueueKind.QUESTIONS
         self._link = link
@@ -127,6 +135,10 @@ class Intake:
         self.dropped = 0
         self.interruptions = 0
         self.redelivered = 0
+        self._waited = Histogram(metrics.WAITED)
+        self._took = Histogram(metrics.TOOK)
+        self._labels = (queue,)
+        self.readings: Readings = (self._waited, self._took)
 
     @property
     def in_hand(self) -> int:
@@ -236,7 +248,9 @@ class Intake:
         if handed_over and judge_parcel(origin, self._facts) is None:
             held = self._hold(consuming, delivery, origin, len(handed_over))
             judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
-            self._ready.extend([Item(n, held, each) for n, each in enumerate(judged) if each is not None])
+            taken = [Item(n, held, each) for n, each in enumerate(judged) if each is not None]
+            self._measure_wait(taken)
+            self._ready.extend(taken)
             return
         lines = self._lines_of(delivery, origin)
         if isinstance(lines, Unreadable):
@@ -248,6 +262,7 @@ class Intake:
             held = self._hold(consuming, delivery, origin, len(lines))
             read = [self._read(place, line, held, delivery.returns) for place, line in enumerate(lines)]
             items = [Item(place, held, each) for place, each in enumerate(read) if each is not None]
+            self._measure_wait(items)
             if any(item.received.attempts for item in items):
                 self._suspects.append(items)
             else:
@@ -264,8 +279,16 @@ class Intake:
 
     def _hold(self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int) -> OpenParcel:
         cell = speaks_for(origin.sender, self._facts)
-        held = self._open[delivery.tag] = OpenParcel(consuming, delivery, items, origin, cell)
+        opened_s = asyncio.get_running_loop().time()
+        held = self._open[delivery.tag] = OpenParcel(
+            consuming, delivery, items, origin, cell, opened_s, items
+        )
         return held
+
+    def _measure_wait(self, items: Sequence[Item]) -> None:
+        """Note how long the messages of a parcel have waited. They were sent together: the first one speaks for all."""
+        if items and (sent_at := items[0].received.sent_at) is not None:
+            self._waited.observe((self._clock() - sent_at).total_seconds(), len(items), self._labels)
 
     def _judged(
         self, place: int, envelope: Envelope[Message], held: OpenParcel, returns: int
@@ -435,8 +458,10 @@ class Intake:
             held.left -= 1
             if held.left == 0 and self._open.get(held.tag) is held:
                 complete[held.tag] = held
-        for tag in complete:
+        now_s = asyncio.get_running_loop().time()
+        for tag, held in complete.items():
             del self._open[tag]
+            self._took.observe(now_s - held.opened_s, held.items, self._labels)
         # Projects take turns, so a parcel that is not opened yet may have been delivered before these.
         waiting = min(self._open, default=None), self._unopened.lowest_tag
         before = min((tag for tag in waiting if tag is not None), default=None)

@@ -33,9 +33,11 @@ from bus.broker import (
 from bus.clock import now
 from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken, Unavailable, Undeliverable
+from bus.measuring import Histogram, Readings
 from bus.message import Envelope, Message
 from bus.pauses import Pauses
 from bus.topology import FEED, REPLY, Destination, Kind, destination_of, reader_of_end
+from bus.workers import metrics
 from bus.workers.link import Link, PublishingChannel
 from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
 
@@ -108,6 +110,8 @@ class Publisher:
         self.answers_dropped = 0
         self.held_back = 0
         self.parcels_sent = 0
+        self._confirmed = Histogram(metrics.CONFIRMED)
+        self.readings: Readings = (self._confirmed,)
 
     def send(self, message: Message, cause: str = "") -> asyncio.Future[None]:
         """Send one message. The future is done when the broker has it, or raises `Undeliverable`."""
@@ -336,9 +340,12 @@ class Publisher:
     async def _deliver(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
         """Publish one parcel until its outcome is known, and tell the waiting callers."""
         problem: Exception | None = ConnectionLost("closed before the broker confirmed")
+        clock_s = asyncio.get_running_loop().time
+        began_s = clock_s()
         try:
             receipt = await self._publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
             problem = None
+            self._confirmed.observe(clock_s() - began_s)
             if receipt is Receipt.UNROUTABLE:
                 count = sum(waiting.values())
                 if kind is Kind.ANSWER:

@@ -19,10 +19,12 @@ from bus.broker import Broker
 from bus.codec import CODEC, Codec
 from bus.configuration.addresses import Addresses
 from bus.configuration.settings import BusSettings
+from bus.measuring import Histogram, Readings
 from bus.message import Message
 from bus.parts import Supervised
 from bus.topology import Grant
 from bus.urls import broker_at
+from bus.workers import metrics
 from bus.workers.asking import Asker
 from bus.workers.authority import broker_facts_of
 from bus.workers.handling import Handler, Handlers, Received, Tx
@@ -56,6 +58,7 @@ class Station:
         self.settings = settings or BusSettings()
         self.codec = codec
         self.chance = chance or random.Random(secrets.randbits(64))
+        self.clock = clock
         facts = broker_facts_of(broker.user, cells)
         self.consuming = Link(
             broker, self.settings, facts, name="connection for consuming", chance=self.chance
@@ -110,6 +113,7 @@ class Station:
             sweeps=sweeps,
             says_by=says_by,
             before_burial=before_burial,
+            clock=self.clock,
         )
 
     def raise_refusals(self) -> None:
@@ -148,6 +152,10 @@ class Station:
             await self._asker.taking_answers.stop()
 
     @property
+    def readings(self) -> Readings:
+        return (*self.publisher.readings, *(self._asker.readings if self._asker else ()))
+
+    @property
     def parts(self) -> Sequence[object]:
         """The parts whose status health and metrics show (bus/parts/)."""
         asking = (self._asker.taking_answers,) if self._asker else ()
@@ -184,6 +192,9 @@ class FeedListener(Supervised):
         self._station = station
         self._grants = grants
         self._hear = hear
+        self._fed = Histogram(metrics.FED)
+        self._labels = (name,)
+        self.readings: Readings = (self._fed,)
 
     async def _listen(self) -> None:
         feed = listen(
@@ -196,6 +207,9 @@ class FeedListener(Supervised):
         )
         async with aclosing(feed) as batches:
             async for batch in batches:
+                if batch and (sent_at := batch[0].sent_at) is not None:
+                    age_s = (self._station.clock() - sent_at).total_seconds()
+                    self._fed.observe(age_s, len(batch), self._labels)
                 self._hear(batch)
 
 

@@ -13,16 +13,22 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import structs
+
+from bus import tracing
+from bus.clock import now
 from bus.codec import Codec
 from bus.configuration.settings import BusSettings
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
 from bus.message import Message, type_of
 from bus.parts import Periodic, Supervised, operational
 from bus.pauses import drawn
+from bus.tracing import MessageTracer, OpenSpan
 from bus.unreadable import Unreadable
 from bus.workers.handling import (
     Bury,
@@ -99,6 +105,7 @@ class Worker(Generic[Tx]):
         sweeps: bool = True,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
+        clock: Callable[[], datetime] = now,
     ) -> None:
         self._handlers = handlers
         self._store = store
@@ -109,8 +116,16 @@ class Worker(Generic[Tx]):
         self._outbox = outbox
         self._chance = chance
         self.intake = Intake(
-            queue, link=link, publisher=publisher, settings=settings, codec=codec, name=name, chance=chance
+            queue,
+            link=link,
+            publisher=publisher,
+            settings=settings,
+            codec=codec,
+            name=name,
+            chance=chance,
+            clock=clock,
         )
+        self.readings = self.intake.readings
         # Confirmed, but still on their rows: cleared with the next batch's transaction.
         self._confirmed: list[OutboxKey] = []
         self._unsaid: set[asyncio.Task[None]] = set()
@@ -186,9 +201,13 @@ class Worker(Generic[Tx]):
 
     async def _handle(self, handler: Handler | ReadOnly, items: Sequence[Item]) -> None:
         """Run the handler on a batch and save the result. Publishing and settling continue beside the next batch."""
+        spans: Sequence[OpenSpan] = ()
+        if (tracer := tracing.tracer()) is not None:
+            items, spans = _traced(items, self.intake.queue, tracer)
         try:
             said = await self._in_tries(partial(self._decide_and_save, handler, items))
         except Exception as problem:  # noqa: BLE001 - the only place that handles failures of handlers
+            _end(spans, problem)
             await self._failed(handler, items, problem)
             return
         self.batches += 1
@@ -198,6 +217,8 @@ class Worker(Generic[Tx]):
         task = asyncio.get_running_loop().create_task(self._settle(handler, items, leaving, confirmed))
         self._unsaid.add(task)
         task.add_done_callback(self._settled)
+        if spans:
+            task.add_done_callback(lambda _: _end(spans))
 
     async def _in_tries(self, work: Callable[[], Awaitable[Sequence[Said]]]) -> Sequence[Said]:
         """Run this work, and again after a pause whenever it fails transiently.
@@ -329,6 +350,27 @@ class Worker(Generic[Tx]):
             await self._publisher.send_all([Outgoing(message) for _, message in kept], keys)
             self._confirmed.extend(keys)
             after = page[-1][0]
+
+
+def _traced(
+    items: Sequence[Item], queue: str, tracer: MessageTracer
+) -> tuple[Sequence[Item], Sequence[OpenSpan]]:
+    """These messages, each in its span as far as it is in a trace; so what follows from them names the span as its parent."""
+    spans: list[OpenSpan] = []
+    found: list[Item] = []
+    for item in items:
+        read = item.received
+        span = tracer.begin(read.message, queue, read.trace, read.sent_at)
+        if span is not None:
+            spans.append(span)
+            item = structs.replace(item, received=structs.replace(read, trace=span.context))  # noqa: PLW2901
+        found.append(item)
+    return found, spans
+
+
+def _end(spans: Sequence[OpenSpan], problem: Exception | None = None) -> None:
+    for span in spans:
+        span.end("" if problem is None else str(problem))
 
 
 class _Leaving:

@@ -28,6 +28,7 @@ from bus.messages.hosts import NODE
 from bus.operating.health import Health
 from bus.operating.health_server import HealthServer
 from bus.operating.listen_address import BadAddressError
+from bus.operating.otel import traced
 from bus.operating.running import about
 from bus.process import stopped_by_signals
 from bus.topology import objects_of
@@ -165,7 +166,11 @@ async def _up(
         f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), data in {escape(str(settings.data))}",
         soft_wrap=True,
     )
-    with stopped_by_signals() as stop, _opened_broker(settings.data / JOURNAL, hosts) as broker:
+    with (
+        traced(about("moor up")),
+        stopped_by_signals() as stop,
+        _opened_broker(settings.data / JOURNAL, hosts) as broker,
+    ):
         url = settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
         running = cloud(
             broker.as_user(),

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import get_args
 
 import tenacity
 from msgspec import structs
 
+from bus import tracing
 from bus.errors import Transient, WrongAnswer
+from bus.measuring import Readings
 from bus.message import Message, ProviderId
 from bus.messages.build import Flavor, NoValidHost
 from bus.messages.cell import ALTERNATES_MAX, Choice
@@ -34,7 +37,6 @@ from bus.messages.placement import (
     Superseded,
     TooOld,
 )
-from bus.parts import Counts
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
@@ -51,6 +53,7 @@ from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outc
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.metrics import CLAIMS
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 
@@ -87,7 +90,7 @@ class Claimer:
         # Among hosts equally good, each worker prefers others.
         self._salt = chance.getrandbits(32)
         # Placement's answers so far, by the verdict's type.
-        self._verdicts: Counter[type[ClaimVerdict]] = Counter()
+        self._verdicts: Counter[type[ClaimVerdict]] = Counter(dict.fromkeys(get_args(ClaimVerdict), 0))
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
         # How often claims were answered so far.
@@ -103,10 +106,13 @@ class Claimer:
         )
 
     @property
-    def counts(self) -> tuple[Counts, ...]:
-        """For the metrics: claims by verdict. Every refusal is a conflict: the picture was outdated."""
-        by_verdict = {str(kind.__struct_config__.tag): count for kind, count in self._verdicts.items()}
-        return (Counts("moor_claims", "Claims that placement answered.", "verdict", by_verdict),)
+    def readings(self) -> Readings:
+        """Claims by verdict. Every refusal is a conflict: the picture was outdated."""
+        return (
+            CLAIMS.numbers(
+                {(str(kind.__struct_config__.tag),): count for kind, count in self._verdicts.items()}
+            ),
+        )
 
     def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
         self._verdicts.update(verdicts)
@@ -362,7 +368,8 @@ class Claimer:
         claiming = _chosen(searches)
         needs_more = False
         with self.claiming():
-            verdicts = await self._ask([one.claim() for one, _ in claiming])
+            traces = [one.trace for one, _ in claiming]
+            verdicts = await self._ask([one.claim() for one, _ in claiming], traces)
             self.count(map(type, verdicts))
             for (one, chosen), verdict in zip(claiming, verdicts, strict=True):
                 needs_more |= self._take(one, chosen, verdict)
@@ -431,9 +438,11 @@ class Claimer:
         rows = [index.row_of(each.provider) for each in share.amounts]
         return {trait for row in rows if row is not None for trait in index.state(row).traits}
 
-    async def _ask(self, claims: Sequence[ClaimResources]) -> list[ClaimVerdict]:
+    async def _ask(self, claims: Sequence[ClaimResources], traces: Sequence[str] = ()) -> list[ClaimVerdict]:
         verdicts = []
-        for answer in await self._ask_all(claims):
+        with tracing.asking_for(traces):
+            answers = await self._ask_all(claims)
+        for answer in answers:
             if not isinstance(answer, ClaimAnswered):
                 raise WrongAnswer(f"placement answered a claim by {answer!r}")
             verdicts.append(answer.verdict)

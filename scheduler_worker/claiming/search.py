@@ -38,9 +38,12 @@ class Search:
         build: BuildInstance,
         spec: InstanceSpec,
         alternatives: Sequence[Alternative] = (),
+        *,
+        trace: str = "",
     ) -> None:
         """`alternatives` are all flavors that the request accepts, the best first; none if it accepts one only."""
         self.instance = instance
+        self.trace = trace
         # The moment of acceptance, which goes with each claim: so a repeated claim is the same claim.
         self.issued_at = issued_at
         # The request and the needs with the present flavor.

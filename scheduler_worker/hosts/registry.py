@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
+from bus.measuring import Labels, Readings, limited
 from bus.message import Message, ProviderId
 from bus.messages.hosts import (
     NODE,
@@ -23,17 +24,26 @@ from bus.messages.hosts import (
     HostState,
     ImagesCached,
 )
-from bus.parts import Counts
 from bus.workers.announcing import is_silent
 from bus.workers.handling import Received
 from scheduler_worker.core.host_modes import is_untold, may_be_up
 from scheduler_worker.core.host_reports import reported, rewritten
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.metrics import HOST_NAME_CLASHES
 
 log = logging.getLogger(__name__)
 
 # A pause in all that is heard of a cell is long if it is longer than this share of the time after which a host is silent.
 LONG_PAUSE = 1 / 3
+
+
+# The kind of a host that names none.
+HYPERVISOR = "hypervisor"
+
+
+def state_of(host: HostState) -> str:
+    """The host's mode; but `silent` if it is to be used, and nothing is heard of it."""
+    return host.setting.mode if host.up or host.setting.mode != "up" else "silent"
 
 
 class _KnownHost:
@@ -77,9 +87,12 @@ class HostRegistry:
         self._clashes_seen: Counter[str] = Counter()
 
     @property
-    def counts(self) -> tuple[Counts, ...]:
-        meaning = "Times that hosts of several cells were found to have one name."
-        return (Counts("moor_host_name_clashes", meaning, "name", {**self._clashes_seen}),)
+    def readings(self) -> Readings:
+        names = limited([*self._clashes_seen])
+        seen = Counter[Labels]()
+        for name, count in self._clashes_seen.items():
+            seen[(names[name],)] += count
+        return (HOST_NAME_CLASHES.numbers(seen),)
 
     def when_untold(self, do: Callable[[], None]) -> None:
         """Set a function to be called when a row is learnt whose cell does not know the host's mode yet."""
@@ -244,6 +257,10 @@ class HostRegistry:
         """The number of hosts in each cell, and the number of those that are up."""
         hosts = tuple(self.rows())
         return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
+
+    def count_by_state(self) -> Counter[tuple[str, str, str]]:
+        """The number of hosts by cell, kind and state: `up`, `silent`, or the mode that they were set to."""
+        return Counter((host.cell, host.kind or HYPERVISOR, state_of(host)) for host in self.rows())
 
     def names(self) -> list[str]:
         return [host.name for host in self.rows()]

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
+from bus.measuring import Readings
 from bus.moments import EPOCH
-from bus.parts import Counts, Periodic
+from bus.parts import Periodic
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.store import HostQuery, SchedulerStore
 
@@ -31,9 +32,8 @@ class HostWatch(Periodic):
         self._since = EPOCH
 
     @property
-    def counts(self) -> tuple[Counts, ...]:
-        """For the metrics."""
-        return self._registry.counts
+    def readings(self) -> Readings:
+        return self._registry.readings
 
     async def look_again(self) -> None:
         """On return, the registry has every row of its doubted hosts that was written before the call."""

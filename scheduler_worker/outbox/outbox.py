@@ -16,16 +16,19 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from bus.logs import InstanceLine, InstanceLog
 from bus.message import Message
 from bus.workers.handling import OutboxKey, Received, Tell
 from bus.workers.publisher import Outgoing, Publisher
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
+from scheduler_worker.outbox.log_lines import line_of
 from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.store import OutboxNote, SchedulerStore, SchedulerTransaction
 
 Dispatches = Mapping[str, CellDispatch]
+LOG = InstanceLog("moor.instances")
 
 
 class OutboxTransaction:
@@ -43,6 +46,8 @@ class OutboxTransaction:
         self._dispatches = dispatches
         # The note of each row that is noted, by the id of its instance.
         self._kept: dict[int, OutboxKey] = {}
+        # Written to the log after the commit.
+        self.lines: list[InstanceLine] = []
         self.leaving: defaultdict[CellDispatch, list[tuple[OutboxKey, Sequence[Outgoing]]]] = defaultdict(
             list
         )
@@ -59,6 +64,7 @@ class OutboxTransaction:
     def committed(self) -> None:
         for do in self._when_committed:
             do()
+        LOG.write(self.lines)
 
     async def note(self, rows: Iterable[InstanceRow]) -> None:
         """Write notes for those of these rows that have messages to send. Rows whose cell has its own broker get one
@@ -91,6 +97,8 @@ class OutboxTransaction:
         messages = messages_of(row)
         if not messages:
             return ()
+        if LOG.is_on:
+            self.lines.append(line_of(row, "" if cause is None else cause.trace))
         kept = self._kept[row.id.int]
         if (dispatch := self._dispatches.get(row.told.cell)) is None:
             return [Tell(message, cause, kept) for message in messages]

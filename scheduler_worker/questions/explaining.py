@@ -35,12 +35,13 @@ from scheduler_worker.core.choosing.planning import (
 )
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.moves import why_stays_on_node
+from scheduler_worker.core.instances.outcomes import in_words
 from scheduler_worker.core.instances.rows import ERROR, HostDecision, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.questions.quotas import Ask, quota_of
-from scheduler_worker.requests.answering import in_words, rejection
+from scheduler_worker.requests.answering import rejection
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 DRAINED_MAX = 200

@@ -8,7 +8,7 @@ from datetime import timedelta
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId, NoValidHost, RequestId
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId, RequestId
 from bus.workers.handling import Answer, Received, Said, Tell
 
 # The field that a request is refused for when it comes too late.
@@ -48,8 +48,3 @@ def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
     if isinstance(ask.message, BuildInstance):
         why = structs.replace(why, project=ask.message.project)
     return (Answer(ask, why), Tell(why, ask))
-
-
-def in_words(refusal: NoValidHost) -> str:
-    steps = [f"{step.removed} removed by {step.step} ({step.example})" for step in refusal.steps]
-    return f"no host among {refusal.hosts}" + (f": {', '.join(steps)}" if steps else "")

@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import structs
 
+from bus.logs import InstanceLine
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
 from scheduler_worker.claiming.claimer import Claimer
@@ -32,9 +33,10 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.messages import release_of
 from scheduler_worker.core.instances.outcomes import Holds, SearchRefused
 from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
-from scheduler_worker.core.instances.rows import ACCEPTED, WAITING, InstanceRow, KeptRequest
+from scheduler_worker.core.instances.rows import ACCEPTED, PLACED, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.requests import COUNT_MAX
-from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.outbox.log_lines import rejected_line, request_line
+from scheduler_worker.outbox.outbox import LOG, OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
     other_content,
@@ -44,6 +46,7 @@ from scheduler_worker.requests.answering import (
 from scheduler_worker.requests.instance_ids import instance_ids_of
 from scheduler_worker.requests.named_by_requests import with_groups, with_neighbours
 from scheduler_worker.requests.named_flavors import read_requests
+from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
@@ -73,9 +76,11 @@ class Builder:
         settings: SchedulerSettings,
         *,
         begin_waits: Callable[[Sequence[InstanceRow]], None],
+        outcomes: RequestOutcomes,
     ) -> None:
         """`begin_waits` is called after a commit, with the rows of instances that begin to wait for room."""
         self._begin_waits = begin_waits
+        self._outcomes = outcomes
         self._store = store
         self._claimer = claimer
         self.reader = reader
@@ -108,6 +113,12 @@ class Builder:
         await self._decide(builds, transaction)
         await self._place_waiting(builds, transaction)
         await transaction.note(row for build in builds if not build.rejection for row in build.rows)
+        self._outcomes.count(
+            invalid=len(asks) - len(valid), builds=[build.rejection is None for build in builds]
+        )
+        if LOG.is_on:
+            transaction.lines += [rejected_line(ask, why) for ask, why in invalid]
+            transaction.lines += [_line_of(build) for build in builds if not build.is_placed_alone]
         for build in builds:
             said += await self._release(build, transaction)
             for each in build.requests:
@@ -154,6 +165,8 @@ class Builder:
             others = await (await transaction.begun()).decide([row for _, _, row in decided])
             for build, at, row in decided:
                 build.rows[at] = others.get(row.id, row)
+                if row.told.no_valid_host is not None and row.id not in others:
+                    self._outcomes.no_host(row.told.no_valid_host)
             begun = [row for _, _, row in decided if row.kept is not None and row.id not in others]
             if begun:
                 transaction.when_committed(lambda: self._begin_waits(begun))
@@ -225,7 +238,14 @@ class _Build:
         self.requests = [request]
         self.rows = list(new_rows(request.ask.message, now, settings, request.kept, by=request.ask.sender))
         self.searches = [
-            Search(row.id, row.issued_at, request.ask.message, request.spec, request.alternatives)
+            Search(
+                row.id,
+                row.issued_at,
+                request.ask.message,
+                request.spec,
+                request.alternatives,
+                trace=request.ask.trace,
+            )
             for row in self.rows
         ]
         if request.unjoined:
@@ -251,6 +271,11 @@ class _Build:
             ended = next(row for row in self.rows if not row.is_open)
             self.refusal = SearchRefused(f"all or nothing: instance {ended.id} is {ended.told.state} already")
         return len(still_open) == len(self.rows)
+
+    @property
+    def is_placed_alone(self) -> bool:
+        """Is it for one instance, which was placed at once? Then the log needs no line about the request beside that."""
+        return len(self.rows) == 1 and self.rejection is None and self.rows[0].told.state == PLACED
 
     @property
     def is_found(self) -> bool:
@@ -296,6 +321,13 @@ class _Build:
         decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
+
+
+def _line_of(build: _Build) -> InstanceLine:
+    ask = build.requests[0].ask
+    if build.rejection is not None:
+        return rejected_line(ask, build.rejection)
+    return request_line(ask, len(build.rows))
 
 
 def _instances_of(build: BuildInstance) -> int:

@@ -20,12 +20,12 @@ from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.choosing.choosing import choose
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.lifecycle import awaits_alternates, with_alternates
+from scheduler_worker.core.instances.outcomes import in_words
 from scheduler_worker.core.instances.rows import BUILDING, InstanceRow
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.locked_rows import Ordered, take_steps
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 

@@ -14,18 +14,19 @@ from bus.messages.build import BuildRejected, InstanceId, NoValidHost
 from bus.messages.moves import MoveInstance
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.instances.moves import MoveRoom
+from scheduler_worker.core.instances.outcomes import in_words
 from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
 from scheduler_worker.core.instances.waiting_moves import may_wait, move_waits, wait_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.companions import Unit
 from scheduler_worker.requests.kept_moves import kept_order, source_of
 from scheduler_worker.requests.locked_rows import follow_several
 from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound
 from scheduler_worker.requests.move_verdicts import after_order, room_for_moves, why_none_named
+from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
@@ -43,6 +44,7 @@ class Mover:
         know_hosts: Callable[[], Awaitable[None]],
         waiting: WaitingSpecs,
         unclaimed: UnclaimedShares,
+        outcomes: RequestOutcomes,
     ) -> None:
         self._needs = needs
         self._hosts = hosts
@@ -52,6 +54,7 @@ class Mover:
         self._know_hosts = know_hosts
         self._waiting = waiting
         self._unclaimed = unclaimed
+        self._outcomes = outcomes
 
     def handlers(self) -> Handlers:
         return {MoveInstance: self._on_moves}
@@ -122,6 +125,7 @@ class Mover:
         )
         if isinstance(verdict, NoValidHost):
             assert row is not None, "a row that is not there is refused"
+            self._outcomes.no_host(verdict)
             verdict = self._without_host(row, order, verdict, kept, unit.together)
         if not isinstance(verdict, BuildRejected) and verdict is not row:
             refusal = None if room is None or verdict.move_waits else room.take(verdict, order)

@@ -17,6 +17,7 @@ from bus.messages.moves import MOVE_LIMITS, MoveInstance
 from bus.workers.publisher import Publisher
 from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.moves import MoveRoom
+from scheduler_worker.core.instances.outcomes import in_words
 from scheduler_worker.core.instances.rows import MOVING, InstanceRow
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.instances.waiting_moves import (
@@ -28,7 +29,6 @@ from scheduler_worker.core.instances.waiting_moves import (
 )
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import Outbox
-from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.companions import Unit
 from scheduler_worker.requests.kept_moves import source_of
 from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder

@@ -13,7 +13,7 @@ same number of statements.
     flavors.py          rows of flavors that requests may name
     groups.py           rows of server groups
     history.py          what was ordered for instances
-    waiting.py          the list of what waits, and the lease to try it
+    waiting.py          the list of what waits, and the leases of workers
 """
 
 import asyncio
@@ -85,7 +85,8 @@ class SqlSchedulerTransaction:
             return [Known(request.rows) for request in requests]
         return await judge_conflicts(self._transaction, requests)
 
-    lease_waking = runs(waiting.lease_waking)
+    lease_waking = runs(waiting.lease)
+    lease_counting = runs(partial(waiting.lease, number=waiting.COUNTING))
     release_waking = runs(waiting.release_waking)
     next_waiting = runs(waiting.next_waiting)
 

@@ -1,4 +1,6 @@
-"""The list of what waits, and the lease to try it: rare statements, once for both databases."""
+"""The list of what waits, and the leases of workers: to try it, and to count the cloud. Rare statements, once for both
+databases.
+"""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -17,7 +19,8 @@ from scheduler_worker.tables import waking
 
 _READ = (table.c.id, table.c.digest, table.c.build)
 _IN_TURN = (table.c.precedence, table.c.since, table.c.id)
-_THE_ROW = 1
+# The leases, each a row of this number.
+_WAKING, COUNTING = 1, 2
 
 
 def list_waiting(connection: Connection, rows: Sequence[InstanceRow]) -> None:
@@ -41,20 +44,24 @@ def unlist(connection: Connection, instances: Sequence[InstanceId]) -> None:
     connection.execute(sa.delete(table).where(among(connection, table.c.id, instances)))
 
 
-def lease_waking(connection: Connection, holder: UUID, now: datetime, until: datetime) -> datetime | None:
-    lease = insert(connection, waking).values(number=_THE_ROW, holder=holder, held_until=until)
+def lease(
+    connection: Connection, holder: UUID, now: datetime, until: datetime, *, number: int = _WAKING
+) -> datetime | None:
+    row = insert(connection, waking).values(number=number, holder=holder, held_until=until)
     # Clocks differ, but not by as much as a whole lease.
     is_wrong = waking.c.held_until > until + (until - now)
     is_free = sa.or_(waking.c.holder == holder, waking.c.held_until <= now, is_wrong)
     taken = connection.execute(
-        lease.on_conflict_do_update(
+        row.on_conflict_do_update(
             index_elements=[waking.c.number], set_={"holder": holder, "held_until": until}, where=is_free
         ).returning(waking.c.number)
     )
     if taken.first() is not None:
         return None
     # It may have just ended.
-    held_until: datetime | None = connection.scalars(sa.select(waking.c.held_until)).first()
+    held_until: datetime | None = connection.scalars(
+        sa.select(waking.c.held_until).where(waking.c.number == number)
+    ).first()
     return held_until or now
 
 

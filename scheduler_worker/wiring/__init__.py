@@ -21,6 +21,7 @@ from bus.process import Part
 from bus.workers.station import Station, by_station
 from scheduler_worker.application_queues import ApplicationQueues
 from scheduler_worker.cells.down_watch import CellWatch
+from scheduler_worker.cloud_counts import API, CloudCounter
 from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting
@@ -82,7 +83,7 @@ def scheduler_parts(
     )
     first = _first(given, known, sending)
     workers = _workers(given, known, deciders, sending, queues)
-    return (Staged(first, ready, workers, seen=(deciders.claimer,)),)
+    return (Staged(first, ready, workers, seen=(deciders.claimer, deciders.outcomes)),)
 
 
 def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]:
@@ -149,6 +150,16 @@ def _workers(
             known.waiting,
             moves=moves,
             settings=settings,
+            clock=clock,
+            chance=chance,
+        ),
+        CloudCounter(
+            store,
+            given.picture,
+            known.hosts,
+            known.cells,
+            {API: given.station, **{" ".join(names): below for below, names in given.cells_at.items()}},
+            every_s=settings.count_every_s,
             clock=clock,
             chance=chance,
         ),

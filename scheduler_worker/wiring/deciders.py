@@ -14,6 +14,7 @@ from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
+from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.wiring.given import Given
 from scheduler_worker.wiring.knowledge import Knowledge
@@ -39,8 +40,15 @@ class Deciders:
             chance=chance,
             clock=clock,
         )
+        self.outcomes = RequestOutcomes([each.name for each in plugins.filters])
         self.builder = Builder(
-            store, self.claimer, self.reader, clock, settings, begin_waits=known.waiting.wrote
+            store,
+            self.claimer,
+            self.reader,
+            clock,
+            settings,
+            begin_waits=known.waiting.wrote,
+            outcomes=self.outcomes,
         )
         self.burial = Burial(self.reader, store, clock, settings)
         self.membership = AggregateMembership(picture, ask_all, known.replica.catch_up)
@@ -72,6 +80,7 @@ class Deciders:
             know_hosts=known.host_watch.look_again,
             waiting=known.waiting,
             unclaimed=known.unclaimed,
+            outcomes=self.outcomes,
         )
         self.more_alternates = AlternatesFinder(
             store,

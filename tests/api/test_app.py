@@ -225,6 +225,8 @@ async def test_metrics_count_by_route_and_are_for_everybody() -> None:
     assert f'{total}{{method="GET",route="/things/{{name}}",status="200"}} 2.0' in page
     assert f'{total}{{method="GET",route="-",status="404"}} 2.0' in page
     assert f'{total}{{method="other",route="-",status="405"}} 1.0' in page
+    assert 'moor_placement_http_request_seconds_count{method="GET",route="/things/{name}"} 2.0' in page
+    assert "moor_placement_http_requests_under_way 1.0" in page, "this one"
 
 
 async def test_the_root_tells_the_versions_without_a_token() -> None:

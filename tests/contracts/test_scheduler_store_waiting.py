@@ -165,6 +165,17 @@ async def test_one_worker_at_a_time_has_the_lease(store: SchedulerStore) -> None
     assert await lease(OTHER, NOON - timedelta(days=1)) is None
 
 
+async def test_the_lease_to_count_is_another_one(store: SchedulerStore) -> None:
+    async with store.transaction() as transaction:
+        assert await transaction.lease_waking(ONE, NOON, NOON + 10 * S) is None
+        assert await transaction.lease_counting(OTHER, NOON, NOON + 20 * S) is None
+        assert await transaction.lease_counting(ONE, NOON + S, NOON + 21 * S) == NOON + 20 * S
+        assert await transaction.lease_waking(OTHER, NOON + S, NOON + 11 * S) == NOON + 10 * S
+        await transaction.release_waking(ONE)
+        assert await transaction.lease_waking(OTHER, NOON + S, NOON + 11 * S) is None
+        assert await transaction.lease_counting(ONE, NOON + 2 * S, NOON + 22 * S) == NOON + 20 * S
+
+
 @pytest.mark.postgresql
 async def test_what_another_worker_has_locked_is_passed_over() -> None:
     async with open_scheduler_store("postgresql") as store:

@@ -87,7 +87,8 @@ class _Rows:
         # What waits, by its turn; and of these, what is being tried.
         self.waiting: dict[InstanceId, _Listed] = dict(before.waiting) if before else {}
         self.woken: set[InstanceId] = set(before.woken) if before else set()
-        self.lease: tuple[UUID, datetime] | None = before.lease if before else None
+        # By purpose.
+        self.leases: dict[str, tuple[UUID, datetime]] = dict(before.leases) if before else {}
         # The open rows, so that looking for overdue ones costs nothing when there are none.
         self.open: dict[InstanceId, None] = dict(before.open) if before else {}
         # Each host, and when it was written.
@@ -157,16 +158,23 @@ class MemorySchedulerTransaction:
             self._put(row)
 
     async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
-        if self._rows.lease is not None:
-            other, held_until = self._rows.lease
+        return self._lease("waking", holder, now, until)
+
+    async def lease_counting(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        return self._lease("counting", holder, now, until)
+
+    def _lease(self, purpose: str, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        if (lease := self._rows.leases.get(purpose)) is not None:
+            other, held_until = lease
             if other != holder and now < held_until <= until + (until - now):
                 return held_until
-        self._rows.lease = holder, until
+        self._rows.leases[purpose] = holder, until
         return None
 
     async def release_waking(self, holder: UUID) -> None:
-        if self._rows.lease is not None and self._rows.lease[0] == holder:
-            self._rows.lease = None
+        self._rows.leases = {
+            purpose: lease for purpose, lease in self._rows.leases.items() if lease[0] != holder
+        }
 
     async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
         found = [each for each in self._rows.waiting.values() if each.digest in digests]

@@ -9,12 +9,16 @@ from tests.pages import (
     bus_reference,
     client_page,
     command_helps,
+    dashboard,
+    metrics_page,
     moves_page,
     settings_page,
 )
 from tests.pages.placement_openapi import every_route
 
-DOCS = Path(__file__).parents[2] / "docs"
+TOP = Path(__file__).parents[2]
+DOCS = TOP / "docs"
+DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 
 
 def main() -> None:
@@ -24,6 +28,8 @@ def main() -> None:
     _replace("client", client_page.BEGIN, client_page.END, client_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
     command_helps.FILE.write_text(command_helps.page())
+    (DOCS / "metrics.md").write_text(metrics_page.page())
+    DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")
     for name, document in (
         ("asyncapi", bus_reference.asyncapi()),
         ("placement-openapi", openapi(every_route())),

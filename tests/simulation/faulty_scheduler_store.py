@@ -239,6 +239,9 @@ class RequestsTransaction:
     async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
         return await self._inner.lease_waking(holder, now, until)
 
+    async def lease_counting(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        return await self._inner.lease_counting(holder, now, until)
+
     async def release_waking(self, holder: UUID) -> None:
         await self._inner.release_waking(holder)
 

@@ -79,8 +79,8 @@ def _watched_looks(alarms: set[str], real: Callable[[Any], None]) -> Callable[[A
 
     def look(registry: Any) -> None:
         real(registry)
-        (clashes,) = registry.counts
-        alarms.update(clashes.by_value)
+        (clashes,) = registry.readings
+        alarms.update(name for (name,) in clashes.by_labels)
 
     return look
 

@@ -8,10 +8,28 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bus.measuring import Metric as Described
 from placement_worker.api.http.connections import Closed, Connections
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PATH: Final = "/metrics"
+
+REQUESTS = Described(
+    "moor_placement_http_requests", "counter", "Requests that were answered.", ("method", "route", "status")
+)
+SECONDS = Described(
+    "moor_placement_http_request_seconds",
+    "histogram",
+    "From a request's headers to the last of its answer.",
+    ("method", "route"),
+)
+UNDER_WAY = Described("moor_placement_http_requests_under_way", "gauge", "Requests not yet answered.")
+OPEN = Described("moor_placement_http_connections_open", "gauge", "Connections that are open.")
+CLOSED = Described(
+    "moor_placement_http_connections_closed", "counter", "Connections that the server closed.", ("why",)
+)
+METRICS = (REQUESTS, SECONDS, UNDER_WAY, OPEN, CLOSED)
+
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -21,23 +39,21 @@ class HttpMetrics:
         if connections is not None:
             self._registry.register(_OfConnections(connections))
         self._requests = Counter(
-            "moor_placement_http_requests",
-            "Requests that were answered.",
-            ("method", "route", "status"),
+            REQUESTS.name,
+            REQUESTS.meaning,
+            REQUESTS.labels,
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "moor_placement_http_request_seconds",
-            "From a request's headers to the last of its answer.",
-            ("method", "route"),
+            SECONDS.name,
+            SECONDS.meaning,
+            SECONDS.labels,
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
         # A plain counter that the application changes: a Gauge would take a lock each time.
         self.under_way = 0
-        Gauge(
-            "moor_placement_http_requests_under_way", "Requests not yet answered.", registry=self._registry
-        ).set_function(lambda: self.under_way)
+        Gauge(UNDER_WAY.name, UNDER_WAY.meaning, registry=self._registry).set_function(lambda: self.under_way)
         # To look up a label's child takes a lock and a tuple of strings; there are few, so they are cached.
         self._child = lru_cache(maxsize=1024)(self._made)
 
@@ -58,12 +74,8 @@ class _OfConnections(Collector):
         self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "moor_placement_http_connections_open", "Connections that are open.", self._connections.open
-        )
-        closed = CounterMetricFamily(
-            "moor_placement_http_connections_closed", "Connections that the server closed.", labels=("why",)
-        )
+        yield GaugeMetricFamily(OPEN.name, OPEN.meaning, self._connections.open)
+        closed = CounterMetricFamily(CLOSED.name, CLOSED.meaning, labels=CLOSED.labels)
         for why in Closed:
             closed.add_metric((why.value,), self._connections.closed[why])
         yield closed

@@ -58,3 +58,8 @@ class FlavorFound(NamedTuple):
     flavor: Flavor
     spec: bytes
     passed_over: tuple[FlavorPassedOver, ...]
+
+
+def in_words(refusal: NoValidHost) -> str:
+    steps = [f"{step.removed} removed by {step.step} ({step.example})" for step in refusal.steps]
+    return f"no host among {refusal.hosts}" + (f": {', '.join(steps)}" if steps else "")

@@ -5,10 +5,11 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 import pytest
 
-from bus.logs import JsonFormatter, begin_to_log
+from bus.logs import InstanceLine, InstanceLog, JsonFormatter, TextFormatter, begin_to_log
 from bus.process import exiting_if_wrong, make_ready
 
 
@@ -117,3 +118,65 @@ def test_an_unknown_level_or_format_is_named_with_what_is_allowed(
     with pytest.raises(SystemExit, match="2"), exiting_if_wrong():
         make_ready(environment)
     assert capsys.readouterr().err == f"{said}\n"
+
+
+INSTANCE, REQUEST = UUID("4238bc08-5119-4acf-b0bc-724c2c964b7c"), UUID("4238bc08-5119-4acf-b0bc-724c2c964b70")
+PLACED = InstanceLine("placed", INSTANCE, REQUEST, "h1", "harbour", name="web")
+ODD = InstanceLine("error", INSTANCE, reason='no host: {"x": 1}, really\n2026 moor INFO a forged line')
+
+
+def lines_of(formatter: logging.Formatter, *lines: InstanceLine) -> list[str]:
+    written: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            written.extend(formatter.format(record).split("\n"))
+
+    log, handler = logging.getLogger("moor.instances"), Kept()
+    log.addHandler(handler)
+    before = log.level
+    log.setLevel(logging.INFO)
+    try:
+        InstanceLog("moor.instances").write(lines)
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+    return written
+
+
+def test_each_line_of_a_batch_is_a_line_with_its_own_beginning_as_text() -> None:
+    placed = rf"^\d{{4}}-\S+ \S+ moor.instances INFO placed instance={INSTANCE} request={REQUEST} host=h1 cell=harbour name=web$"
+
+    for line in lines_of(TextFormatter(), PLACED, PLACED):
+        assert re.match(placed, line)
+    plain, odd = lines_of(TextFormatter(), PLACED, ODD)
+    assert re.match(placed, plain), "also beside a line that is written in the other way"
+    assert odd.endswith(
+        rf"INFO error instance={INSTANCE} reason=no host: {{\"x\": 1}}, really\n2026 moor INFO a forged line"
+    )
+
+
+def test_each_line_of_a_batch_is_an_object_as_json() -> None:
+    placed, odd = map(json.loads, lines_of(JsonFormatter(), PLACED, ODD))
+
+    assert placed.pop("at").endswith("Z")
+    assert placed == {
+        "level": "INFO",
+        "logger": "moor.instances",
+        "message": "placed",
+        "instance": str(INSTANCE),
+        "request": str(REQUEST),
+        "host": "h1",
+        "cell": "harbour",
+        "name": "web",
+    }
+    assert odd["reason"] == ODD.reason
+
+
+def test_no_lines_are_made_where_the_level_is_higher() -> None:
+    log = InstanceLog("moor.instances")
+    logging.getLogger("moor.instances").setLevel(logging.WARNING)
+    try:
+        assert not log.is_on
+    finally:
+        logging.getLogger("moor.instances").setLevel(logging.NOTSET)

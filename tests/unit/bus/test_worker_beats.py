@@ -7,11 +7,12 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.errors import Unavailable
+from bus.measuring import Metric, Numbers
 from bus.memory import MemoryBroker
 from bus.messages.overview import COUNTED_MAX, WorkerAlive
 from bus.operating.health import About, Health
 from bus.operating.worker_beats import WorkerBeats
-from bus.parts import Counts, Supervised
+from bus.parts import Supervised
 from bus.topology import EVENTS, Grant, objects_of
 from bus.workers.station import FeedListener, Station
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Counting(Struct):
-    counts: tuple[Counts, ...]
+    readings: tuple[Numbers, ...]
 
 
 async def a_station() -> tuple[Station, Broker]:
@@ -36,8 +37,9 @@ def beats_of(station: Station, *parts: object, cell: str = "c1") -> WorkerBeats:
 
 async def test_a_beat_says_what_its_worker_counts() -> None:
     station, _ = await a_station()
-    verdicts = Counts("moor_claims_total", "Claims.", "verdict", {"claimed": 3, "does_not_fit": 1})
-    more = Counts("moor_claims_total", "Claims.", "verdict", {"claimed": 2})
+    claims = Metric("moor_claims", "counter", "Claims.", ("verdict",))
+    verdicts = claims.numbers({("claimed",): 3, ("does_not_fit",): 1, ("too_old",): 0})
+    more = claims.numbers({("claimed",): 2})
 
     beat = beats_of(station, Counting((verdicts,)), Counting((more,))).beat()
 
@@ -66,7 +68,8 @@ async def test_a_beat_names_what_fails_and_what_is_awaited() -> None:
 
 async def test_a_worker_with_very_many_counters_still_sends_a_beat() -> None:
     station, _ = await a_station()
-    many = Counts("moor_things_total", "Things.", "thing", {f"{'x' * 300}{n}": 1 for n in range(1000)})
+    things = Metric("moor_things", "counter", "Things.", ("thing",))
+    many = things.numbers({(f"{'x' * 300}{n}",): 1 for n in range(1000)})
 
     beat = beats_of(station, Counting((many,))).beat()
 

@@ -25,6 +25,7 @@ from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
@@ -318,7 +319,15 @@ async def ends_after_s(build: BuildInstance, picture: Picture, settings: Schedul
     """How long after its acceptance the cell is told that a request ends."""
     store = MemorySchedulerStore()
     reader = RequestReader(VOCABULARY, settings.horizon, PLUGINS)
-    builder = Builder(store, ClaimsAll(picture), reader, lambda: NOON, settings, begin_waits=list)  # type: ignore[arg-type]
+    builder = Builder(
+        store,
+        ClaimsAll(picture),  # type: ignore[arg-type]
+        reader,
+        lambda: NOON,
+        settings,
+        begin_waits=list,  # type: ignore[arg-type]
+        outcomes=RequestOutcomes(),
+    )
     outbox = Outbox(store, OutboxNotes(store, timedelta(seconds=5), lambda: NOON))
     ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)
     async with outbox.transaction() as transaction:

@@ -22,6 +22,8 @@ from bus.messages.hosts import (
     HostState,
     SetHost,
 )
+from bus.operating.health import About, Health
+from bus.operating.metrics import Metrics
 from bus.topology import objects_of
 from bus.workers.handling import Answer, Received, Said, Tell
 from bus.workers.station import Station
@@ -38,6 +40,7 @@ from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.handlers import host_order_handlers, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts.row_watch import HostWatch
 from scheduler_worker.hosts.telling import ModeTeller
 from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
@@ -216,14 +219,17 @@ def test_a_name_in_two_cells_raises_one_alarm(caplog: pytest.LogCaptureFixture) 
         worker = Worker(UP, structs.replace(UP, id=ProviderId(UUID(int=9)), name="other"))
         await worker.open()
         worker.registry.look()
-        assert worker.registry.counts[0].by_value == {}
+        assert worker.registry.readings[0].by_labels == {}
 
         facts = HostFacts(id=ProviderId(UUID(int=8)), name="RACK-1")
         await worker.handle(HostsReported(cell="c2", hosts=(facts,)), cell="c2")
         worker.registry.look()
         worker.registry.look()
 
-        assert worker.registry.counts[0].by_value == {"rack-1": 1}
+        assert worker.registry.readings[0].by_labels == {("rack-1",): 1}
+        watch = HostWatch(worker.store, worker.registry, 1.0, lambda: NOON)
+        page = Metrics(Health(About("scheduler", "1"), (watch,))).page().decode()
+        assert 'moor_host_name_clashes_total{name="rack-1"} 1.0' in page
         assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [
             "hosts of cells c1, c2 are called rack-1: give the name with its cell"
         ]

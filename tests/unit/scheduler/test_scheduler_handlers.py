@@ -62,6 +62,7 @@ from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.named_by_requests import with_neighbours
+from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
@@ -113,7 +114,15 @@ class Worker:
         self.outbox = Outbox(self.store, OutboxNotes(self.store, timedelta(seconds=5), lambda: NOON))
         settings = SchedulerSettings()
         reader = RequestReader(STANDARD, settings.horizon, standard_plugins())
-        builder = Builder(self.store, NoClaims(), reader, lambda: NOON, settings, begin_waits=list)  # type: ignore[arg-type]
+        builder = Builder(
+            self.store,
+            NoClaims(),  # type: ignore[arg-type]
+            reader,
+            lambda: NOON,
+            settings,
+            begin_waits=list,  # type: ignore[arg-type]
+            outcomes=RequestOutcomes(),
+        )
         self.burial = Burial(reader, self.store, lambda: NOON, settings)
         publisher = Station(MemoryBroker().as_user(), "s").publisher
         self.applications = Applications(self.store, publisher, 5.0, lambda: NOON)
@@ -158,6 +167,7 @@ class Worker:
             know_hosts=self.look_at_hosts,
             waiting=self.waiting,
             unclaimed=self.unclaimed,
+            outcomes=RequestOutcomes(),
         )
         self.handlers: Handlers = {
             **event_handlers(self.registry, self.applications, lambda: NOON, (), self.more_alternates),

@@ -1,0 +1,89 @@
+"""The metrics of conductors."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from bus.measuring import Histogram, Metric, Readings
+from bus.messages.build import InstanceId
+from cell_conductor.core.instance import Instance
+
+_CELL = ("cell",)
+BOOT = Metric(
+    "moor_boot_seconds",
+    "histogram",
+    "From the acceptance of a request to its instance being active, of every boot: the whole way through all workers.",
+    _CELL,
+)
+HOST_BUILD = Metric(
+    "moor_host_build_seconds",
+    "histogram",
+    "The part of that on the host: from the order to spawn or deploy until its answer, of the attempt that succeeded.",
+    _CELL,
+)
+INSTANCES_ENDED = Metric(
+    "moor_boots_ended",
+    "counter",
+    "Boots that ended in their cell, by `outcome`: `active`, or `error` when no alternate was left. One that finds no host "
+    "reaches no cell (`moor_no_valid_host_total`).",
+    ("cell", "outcome"),
+)
+ATTEMPTS_FAILED = Metric(
+    "moor_attempts_failed",
+    "counter",
+    "Attempts on a host that failed; the next alternate is tried if there is one. `why`: `host` if the host failed or fell "
+    "silent, `refused` if placement refused the claim there, or the host could not be used any more.",
+    ("cell", "why"),
+)
+METRICS = (BOOT, HOST_BUILD, INSTANCES_ENDED, ATTEMPTS_FAILED)
+
+
+_ENDS = ("active", "error")
+
+
+class BootTimes:
+    """Counts how boots of a cell end, and how long they took. If a batch is decided anew after its transaction failed,
+    it counts twice.
+    """
+
+    def __init__(self, cell: str) -> None:
+        self._labels = (cell,)
+        self._whole = Histogram(BOOT)
+        self._on_host = Histogram(HOST_BUILD)
+        # Prometheus sees no growth of a counter that was not there before.
+        self._outcomes = Counter(dict.fromkeys(_ENDS, 0))
+        self._failed = Counter({"host": 0, "refused": 0})
+
+    @property
+    def readings(self) -> Readings:
+        (cell,) = self._labels
+        return (
+            self._whole,
+            self._on_host,
+            INSTANCES_ENDED.numbers({(cell, outcome): count for outcome, count in self._outcomes.items()}),
+            ATTEMPTS_FAILED.numbers({(cell, why): count for why, count in self._failed.items()}),
+        )
+
+    def note(
+        self, before: Mapping[InstanceId, Instance], after: Sequence[Instance], decided_at: datetime
+    ) -> None:
+        """Note the rows that one decision has changed."""
+        for row in after:
+            # A row takes the time of the decision itself only if the decision has changed its state.
+            if (
+                row.changed_at is decided_at
+                and row.state in _ENDS
+                and row.move is None
+                and row.rebuild is None
+            ):
+                self._note_end(before.get(row.id), row, decided_at)
+            if row.failures and (known := before.get(row.id)) is not None:
+                for failure in row.failures[len(known.failures) :]:
+                    self._failed["refused" if failure.is_refused else "host"] += 1
+
+    def _note_end(self, known: Instance | None, row: Instance, decided_at: datetime) -> None:
+        self._outcomes[row.state] += 1
+        if row.state == "active" and row.order is not None:
+            self._whole.observe((decided_at - row.order.issued_at).total_seconds(), labels=self._labels)
+            if known is not None and known.state == "building" and known.changed_at is not None:
+                self._on_host.observe((decided_at - known.changed_at).total_seconds(), labels=self._labels)

@@ -1,0 +1,85 @@
+"""The metrics of schedulers. Those of the whole cloud (`OF_CLOUD`) are counted by one scheduler at a time."""
+
+from bus.measuring import Metric
+
+CLAIMS = Metric(
+    "moor_claims",
+    "counter",
+    "Claims that placement answered. All verdicts but `claimed` and `already_claimed` are conflicts with other "
+    "schedulers, or with changes of hosts. Of a request that is all or nothing each instance counts, or each that placement refused.",
+    ("verdict",),
+)
+REQUESTS = Metric(
+    "moor_requests",
+    "counter",
+    "Build requests that were answered, by `outcome`: accepted or rejected. One that is sent again counts again.",
+    ("outcome",),
+)
+NO_VALID_HOST = Metric(
+    "moor_no_valid_host",
+    "counter",
+    "Instances and moves for which no host was found, by the filter that removed the last host; `(none)` if there was no "
+    "host at all. One that waits for room counts once.",
+    ("filter",),
+)
+HOST_NAME_CLASHES = Metric(
+    "moor_host_name_clashes",
+    "counter",
+    "Times that hosts of several cells were found to have one name.",
+    ("name",),
+)
+
+INSTANCES = Metric(
+    "moor_instances",
+    "gauge",
+    "Instances by state and cell, without deleted ones. `cell` is empty until one is chosen, and `cell0` if none ever was.",
+    ("state", "cell"),
+)
+WAITING = Metric("moor_waiting", "gauge", "Instances and moves that wait for room.")
+WAITING_OLDEST = Metric(
+    "moor_waiting_oldest_seconds", "gauge", "How long the oldest of these has waited; 0 if none waits."
+)
+MOVES = Metric(
+    "moor_moves_under_way",
+    "gauge",
+    "Moves that have begun and not ended, by `kind`: migrate, resize, shelve and so on.",
+    ("kind",),
+)
+HOSTS = Metric(
+    "moor_hosts",
+    "gauge",
+    "Hosts by cell, kind and `state`: `up`; `silent` if nothing is heard of it; else the mode that an operator, or too many "
+    "failed builds, set: `draining`, `down` or `dead`.",
+    ("cell", "kind", "state"),
+)
+CAPACITY = Metric(
+    "moor_capacity",
+    "gauge",
+    "What hosts and pools of a cell have of a resource class: less what is reserved, times the allocation ratio.",
+    ("cell", "class"),
+)
+CAPACITY_USED = Metric("moor_capacity_used", "gauge", "How much of that is in use.", ("cell", "class"))
+CAPACITY_OPEN = Metric(
+    "moor_capacity_open",
+    "gauge",
+    "How much is free on hosts that take new instances: up, enabled, of a cell that is up.",
+    ("cell", "class"),
+)
+CELL_UP = Metric(
+    "moor_cell_up",
+    "gauge",
+    "1 if a conductor of the cell was heard that can work, 0 if the cell is down.",
+    ("cell",),
+)
+DEAD_LETTERS = Metric(
+    "moor_dead_letters",
+    "gauge",
+    "Messages among the dead letters, by `broker`: `api`, or the cells of a cell's own broker.",
+    ("broker",),
+)
+
+OF_CLOUD = (
+    *(INSTANCES, WAITING, WAITING_OLDEST, MOVES),
+    *(HOSTS, CAPACITY, CAPACITY_USED, CAPACITY_OPEN, CELL_UP, DEAD_LETTERS),
+)
+METRICS = (REQUESTS, NO_VALID_HOST, CLAIMS, HOST_NAME_CLASHES)

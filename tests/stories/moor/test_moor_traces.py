@@ -1,0 +1,152 @@
+"""Traces: one from the request to the active instance, sent by OTLP to a receiver, through every worker that had a part in it."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from bus.messages.build import BuildInstance, Flavor, RequestId
+from bus.tracing import tracer, want_traces, wanted
+from bus.urls import broker_at
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
+from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
+
+CLIENTS_TRACE, CLIENTS_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+# The way of a boot: queue and type of each message.
+WAY = [
+    "scheduler.requests build.request",
+    "placement.claims claim",
+    "conductor.harbour.work place",
+    "compute.harbour.work spawn",
+    "conductor.harbour.work spawned",
+    "scheduler.events instance.active",
+]
+
+
+class Receiver:
+    """An OTLP receiver: it keeps the spans that it gets."""
+
+    def __init__(self) -> None:
+        spans: list[Any] = []
+        self.services: set[str] = set()
+        services = self.services
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if self.path == "/v1/traces":
+                    for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                        named = {each.key: each.value.string_value for each in resource.resource.attributes}
+                        services.add(named["service.name"])
+                        spans.extend(span for scope in resource.scope_spans for span in scope.spans)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._spans = spans
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    async def until_active(self, trace: str = "") -> list[Any]:
+        """The spans of a whole boot: of the trace with this id, or of any."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                await asyncio.sleep(0.1)
+                for span in [*self._spans]:
+                    id_ = span.trace_id.hex()
+                    if span.name == WAY[-1] and trace in ("", id_):
+                        found = [each for each in [*self._spans] if each.trace_id == span.trace_id]
+                        if {*WAY} <= {each.name for each in found}:
+                            return found
+
+
+@asynccontextmanager
+async def a_traced_cloud(**settings: str) -> AsyncIterator[tuple[Receiver, dict[str, str]]]:
+    receiver = Receiver()
+    with tempfile.TemporaryDirectory(prefix="moor-") as home:
+        environment = {"XDG_STATE_HOME": home}
+        traced = {"MOOR_TRACES_URL": receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100", **settings}
+        async with started("up", "--cells", "harbour", "--hosts", "2", **environment, **traced) as up:
+            await up.until_printed("ready")
+            yield receiver, environment
+    receiver.close()
+
+
+def root_of(spans: Sequence[Any]) -> Any:
+    """The only span whose parent is none of these; every other one leads to it."""
+    ids = {span.span_id for span in spans}
+    (root,) = [span for span in spans if span.parent_span_id not in ids]
+    return root
+
+
+@pytest.mark.asyncio
+async def test_one_trace_leads_from_the_request_to_the_active_instance() -> None:
+    async with a_traced_cloud() as (receiver, environment):
+        booted = await moor_json("boot", "--vcpus", "1", **environment)
+        spans = await receiver.until_active()
+
+        root = root_of(spans)
+        assert (root.name, root.parent_span_id) == (WAY[0], b"")
+        begun = {span.name: span.start_time_unix_nano for span in spans}
+        assert sorted(WAY, key=lambda name: begun[name]) == WAY
+        assert all(span.end_time_unix_nano >= span.start_time_unix_nano for span in spans)
+        facts = {each.key: each.value.string_value for span in spans for each in span.attributes}
+        assert facts["moorage.request_id"] == booted["request_id"]
+        assert facts["moorage.instance"] == booted["instances"][0]["id"]
+        assert receiver.services == {"moor up"}
+
+
+@pytest.mark.asyncio
+async def test_the_trace_of_a_client_goes_on_even_if_no_request_begins_one() -> None:
+    async with a_traced_cloud(MOOR_TRACES_SHARE="0") as (receiver, environment):
+        await moor("boot", "--vcpus", "1", **environment)
+        home = environment["XDG_STATE_HOME"]
+        client = Station(broker_at(f"unix://moor-operator@{home}/moorage/bus.sock"), "client")
+        build = BuildInstance(
+            request_id=RequestId(uuid4()), flavor=Flavor(name="f", vcpus=1, ram_mb=1, root_gb=0)
+        )
+        await client.publisher.send_all((Outgoing(build, trace=f"00-{CLIENTS_TRACE}-{CLIENTS_SPAN}-01"),))
+        spans = await receiver.until_active()
+        await client.close()
+
+        assert {span.trace_id.hex() for span in spans} == {CLIENTS_TRACE}
+        assert root_of(spans).parent_span_id.hex() == CLIENTS_SPAN
+
+
+@pytest.mark.parametrize(
+    ("url", "share", "why"),
+    [
+        ("localhost:4318", 1.0, "MOOR_TRACES_URL is 'localhost:4318': write the address of an OTLP receiver"),
+        ("http://localhost:4318", "2", "MOOR_TRACES_SHARE is '2', must be a number from 0 to 1"),
+        ("http://localhost:4318", "half", "MOOR_TRACES_SHARE is 'half', must be a number from 0 to 1"),
+    ],
+)
+def test_what_no_traces_can_be_sent_by_is_refused_and_changes_nothing(
+    url: str, share: float | str, why: str
+) -> None:
+    with pytest.raises(ValueError, match=why.split(":", maxsplit=1)[0]):
+        want_traces(url, share)
+    assert (wanted(), tracer()) == (("", 1.0), None), "off by default"
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_address_ends_the_command_with_its_reason() -> None:
+    ran = await moor("up", MOOR_TRACES_URL="collector:4318")
+    assert ran.code == 2
+    assert "MOOR_TRACES_URL" in ran.err
