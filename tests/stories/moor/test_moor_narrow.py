@@ -26,6 +26,8 @@ LISTS = {
     "list": (),
     "migration list": ("--all",),
     "group list": (),
+    "flavor list": (),
+    "quota list": (),
     "host list": (),
     "host capabilities": (),
     "cell list": (),
@@ -68,6 +70,13 @@ async def cloud() -> AsyncIterator[dict[str, str]]:
             )
             pairs = ("availability_zone=north", "rack=17", "floor=second")
             await moor_json("aggregate", "create", "an-aggregate-with-a-long-name", *pairs, **environment)
+            specs = ("--extra-spec", "hw:cpu_policy=shared", "--trait", "HW_CPU_X86_AVX2")
+            await moor_json(
+                "flavor", "create", "a-flavor-with-a-long-name", "--vcpus", "2", *specs, **environment
+            )
+            await moor_json(
+                "quota", "set", "a-project-of-somebody", "instances=50", "MEMORY_MB=6000000", **environment
+            )
             size = ("--vcpus", "1", "--ram", "64", "--project", "a-project-of-somebody")
             names = (
                 "web",
