@@ -220,6 +220,11 @@ class Cloud:
     def was_cut(self, process: str) -> None:
         self.cells.silence.disturbed(process)
 
+    def came_back(self, process: SimProcess) -> None:
+        # A zombie has the name of its successor, which listens already.
+        if process not in self._zombies:
+            self.cells.silence.disturbed(process.name)
+
     def died(self, process: SimProcess, *, quiet_s: float) -> None:
         if self._is_over:
             return

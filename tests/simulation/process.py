@@ -28,11 +28,13 @@ class Cuttable(Protocol):
 
 
 class ProcessObserver(Protocol):
-    """Is told of faults, broken connections and deaths of processes."""
+    """Is told of faults, connections that break and can be made again, and deaths of processes."""
 
     def fired(self, fault: str, process: str) -> None: ...
 
     def was_cut(self, process: str) -> None: ...
+
+    def came_back(self, process: "SimProcess") -> None: ...
 
     def died(self, process: "SimProcess", *, quiet_s: float) -> None: ...
 
@@ -150,7 +152,9 @@ class SimProcess:
         self.cut("taken for dead")
 
     def go_online(self) -> None:
-        self._online.set()
+        if not self._online.is_set():
+            self._online.set()
+            self._observer.came_back(self)
 
     def pause(self, for_s: float) -> None:
         """Suspend the process. Everything that it does with other processes waits this long, including operations
@@ -169,7 +173,7 @@ class SimProcess:
         self._armed_crashes.clear()
         self.armed.clear()
         self.database_away_until_s = 0.0
-        self._online.set()
+        self.go_online()
         self._awake.set()
 
     async def until_online(self) -> None:

@@ -20,7 +20,7 @@ class SilenceChecker:
         self._began_s: dict[InstanceId, float] = {}
 
     def disturbed(self, process: str) -> None:
-        """The process starts, dies or suffers from a fault: it counts silence anew."""
+        """The process starts, dies, suffers from a fault, or reaches the broker again: it counts silence anew."""
         if process.startswith("conductor"):
             self._listens_since_s[process] = self._findings.now_s
 
