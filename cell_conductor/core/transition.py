@@ -216,16 +216,16 @@ class Transition:
         self.clean_up_host(self.row.host_attempt, self.host.share.host, *release)
 
     def clean_up_host(self, attempt: int, host: ProviderId, *release: HeldClaim) -> None:
-        """Order this host to destroy an attempt of the instance. These claims are released when it has done so.
+        """Order this host to destroy an attempt of the instance. These claims are released when it has done so, and those
+        that wait for that already: they may be of an earlier attempt there, whose own cleanup has ended.
 
         A claim that waits for several hosts is released when the last of them has cleaned up.
         """
         before = self.row.cleanups
         others = tuple(each for each in before if (each.attempt, each.host) != (attempt, host))
-        self.change(
-            cleanups=(*others, Cleanup(attempt, host, release)),
-            remind_at=self.now + self.rules.remind_every,
-        )
+        waiting = [claim for each in before if each not in others for claim in each.release]
+        cleanup = Cleanup(attempt, host, tuple(dict.fromkeys((*release, *waiting))))
+        self.change(cleanups=(*others, cleanup), remind_at=self.now + self.rules.remind_every)
         self.withdraw((*SPAWNS, *REBUILDS, *MOVES), attempt=attempt)
         if len(others) == len(before):
             self.destroy(attempt, host)

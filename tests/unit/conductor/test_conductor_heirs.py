@@ -25,6 +25,7 @@ from tests.unit.conductor.test_conductor import (
     spawned,
 )
 from tests.unit.conductor.test_conductor_moves import active, arrived, end, move, stopped
+from tests.unit.conductor.test_conductor_offload import offloaded
 
 TAKEN = NotAllowed(field="heir.id", reason="the id is taken")
 ATTEMPT_S = RULES.attempt_timeout.total_seconds()
@@ -52,6 +53,16 @@ def going_back() -> Cell:
     cell.hear(stopped(1, "h1"))
     cell.after_s(ATTEMPT_S)
     cell.hear_due()
+    return cell
+
+
+def received_where_it_was_given_up() -> Cell:
+    """The first host kept silent, and keeps the share of attempt 1. The instance moves from the second host to it."""
+    cell = silent()
+    cell.swap(CLAIMED)
+    cell.hear(spawned(2, "h2"))
+    cell.hear(move("live-migrate", "h1"))
+    cell.swap(CLAIMED)
     return cell
 
 
@@ -165,6 +176,61 @@ def test_a_move_that_an_earlier_release_has_begun_goes_on_with_the_heir_that_was
     assert way_back.consumer == old
     came.hear(end(order, "confirm"))
     assert came.row.cleanups[0].release == (HeldClaim(old, 1),)
+
+
+@pytest.mark.parametrize("how", ["aborted", "silent"])
+def test_a_host_that_must_destroy_two_attempts_frees_the_shares_of_both_in_the_end(how: str) -> None:
+    cell = received_where_it_was_given_up()
+    if how == "aborted":
+        cell.hear(end(move("live-migrate", "h1"), "abort"))
+    else:
+        cell.after_s(ATTEMPT_S)
+    # Of the first attempt nothing is left, and its heir's share waits for the other one.
+    assert released(cell.hear(destroyed(1, "h1"))) == []
+    cell.after_s(RULES.destroy_timeout.total_seconds())
+    cell.swap(CLAIMED)
+
+    assert released(cell.hear(destroyed(3, "h1"))) == [(cell.heir(3), 3), (cell.heir(1), 1)]
+    assert cell.row.state == "active"
+
+
+@pytest.mark.parametrize("how", ["aborted", "silent"])
+def test_an_instance_that_is_deleted_while_a_host_must_destroy_two_attempts_frees_all_its_shares(
+    how: str,
+) -> None:
+    cell = received_where_it_was_given_up()
+    if how == "aborted":
+        cell.hear(end(move("live-migrate", "h1"), "abort"))
+    else:
+        cell.after_s(ATTEMPT_S)
+    cell.hear(destroyed(1, "h1"))
+    cell.hear(REMOVE)
+
+    free = released(cell.hear(destroyed(3, "h1"), destroyed(2, "h2")))
+    assert (cell.heir(1), 1) in free
+    assert {consumer for consumer, _ in free} == {ONE, *cell.heirs.values()}
+    assert cell.row.state == "deleted"
+
+
+def test_an_instance_that_is_not_built_again_where_it_was_given_up_frees_both_shares_there() -> None:
+    cell = offloaded()
+    cell.hear(move("unshelve", "h2", "h3", number=60))
+    cell.swap(CLAIMED)
+    cell.after_s(ATTEMPT_S)
+    cell.swap(CLAIMED)
+    cell.hear(spawned(3, "h3"))
+    cell.hear(move("offload", number=70))
+    cell.hear(structs.replace(stopped(3, "h3", number=70), saved=f"{ONE}-70"))
+    cell.hear(destroyed(3, "h3"))
+    again = move("unshelve", "h2", "h4", number=80)
+    cell.hear(again)
+    cell.swap(CLAIMED)
+    cell.after_s(ATTEMPT_S)
+    cell.hear(destroyed(2, "h2"))
+    cell.hear(end(again, "abort"))
+
+    assert {*released(cell.hear(destroyed(4, "h2")))} == {(cell.heir(4), 4), (ONE, 5), (cell.heir(2), 2)}
+    assert cell.row.state == "offloaded"
 
 
 def test_an_audit_learns_which_consumers_a_cell_has_just_freed() -> None:
