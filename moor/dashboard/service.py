@@ -110,6 +110,7 @@ class DashboardService:
             finally:
                 await watcher.stop()
                 await watching
+                await watcher.close()
                 await self._options.auth.close()
 
     async def stop(self) -> None:

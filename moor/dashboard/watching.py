@@ -13,7 +13,7 @@ from bus.errors import Failure
 from bus.messages.overview import AskTiles, Overview, Tiles
 from bus.parts import Periodic
 from moor.asking import Asks, answer_of
-from moor.overview.gathering import CloudView, view_of
+from moor.overview.gathering import CloudView, CloudViewer
 from moor.overview.top.rates import Rates
 from moor.settings import Settings
 
@@ -54,13 +54,16 @@ class Watcher(Periodic):
         self.trouble = ""
         self.hour: deque[Sample] = deque(maxlen=HOUR)
         self._asking = asking
-        self._settings = settings
+        self._viewer = CloudViewer(asking, settings)
         self._rates = Rates()
         self._readers: set[asyncio.Queue[None]] = set()
 
     @property
     def readers(self) -> int:
         return len(self._readers)
+
+    async def close(self) -> None:
+        await self._viewer.close()
 
     async def news(self) -> AsyncIterator[None]:
         """Yields now, and each time that something new was seen."""
@@ -76,7 +79,7 @@ class Watcher(Periodic):
 
     async def _look(self) -> None:
         try:
-            view = await view_of(self._asking, self._settings)
+            view = await self._viewer.look()
             tiles = await self._tiles(view.overview) if view.overview else {}
         except (Failure, ConnectionLost, Refusal) as problem:
             self.trouble = str(problem)

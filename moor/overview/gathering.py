@@ -1,10 +1,11 @@
 """What schedulers and brokers say about the whole cloud now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from bus.broker import ConnectionLost, Refusal
+from bus.broker import Connection, ConnectionLost, Refusal
 from bus.configuration.sections import without_password
 from bus.messages.overview import AskOverview, Overview
 from bus.topology import DEAD_QUEUE, Queue, Site
@@ -42,32 +43,46 @@ class CloudView(Struct, frozen=True):
         return sum(broker.dead_letters for broker in self.brokers)
 
 
-async def view_of(asking: Asks, settings: Settings) -> CloudView:
-    try:
-        overview, silent = await answer_of(asking, AskOverview(), Overview), ""
-    except NoAnswer as problem:
-        overview, silent = None, str(problem)
-    addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
-    cells = {*addresses.cells, *([each.cell for each in overview.cells] if overview else ())}
-    return CloudView(overview, silent, await brokers_seen(deployments_of(addresses, sorted(cells))))
+class CloudViewer:
+    """Looks at a cloud as often as it is told to. Its connections to the brokers stay open between two looks."""
 
+    def __init__(self, asking: Asks, settings: Settings) -> None:
+        self._asking = asking
+        self._settings = settings
+        self._connections: dict[str, Connection] = {}
 
-async def brokers_seen(deployments: Sequence[BrokerDeployment]) -> tuple[BrokerSeen, ...]:
-    return tuple([await _seen(each) for each in deployments])
-
-
-async def _seen(deployment: BrokerDeployment) -> BrokerSeen:
-    url = without_password(deployment.url)
-    try:
-        connection = await broker_of(deployment.url).connect()
+    async def look(self) -> CloudView:
         try:
-            depths = await depths_of([each.name for each in deployment.objects().queues], connection)
-        finally:
+            overview, silent = await answer_of(self._asking, AskOverview(), Overview), ""
+        except NoAnswer as problem:
+            overview, silent = None, str(problem)
+        addresses = structs.replace(self._settings.addresses, bus_url=self._settings.bus_url)
+        cells = {*addresses.cells, *([each.cell for each in overview.cells] if overview else ())}
+        brokers = [await self._seen(each) for each in deployments_of(addresses, sorted(cells))]
+        return CloudView(overview, silent, tuple(brokers))
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
             await connection.close()
-    except (ConnectionLost, Refusal) as problem:
-        return BrokerSeen(url, trouble=str(problem))
-    needed = {each.name for each in deployment.objects().queues if _is_needed(each)}
-    return BrokerSeen(url, {name: at for name, at in depths.items() if at is not None or name in needed})
+        self._connections.clear()
+
+    async def _seen(self, deployment: BrokerDeployment) -> BrokerSeen:
+        url = deployment.url
+        queues = deployment.objects().queues
+        try:
+            if url not in self._connections:
+                self._connections[url] = await broker_of(url).connect()
+            depths = await depths_of([each.name for each in queues], self._connections[url])
+        except (ConnectionLost, Refusal) as problem:
+            if (lost := self._connections.pop(url, None)) is not None:
+                with suppress(ConnectionLost, Refusal):
+                    await lost.close()
+            return BrokerSeen(without_password(url), trouble=str(problem))
+        needed = {each.name for each in queues if _is_needed(each)}
+        return BrokerSeen(
+            without_password(url),
+            {name: at for name, at in depths.items() if at is not None or name in needed},
+        )
 
 
 def _is_needed(queue: Queue) -> bool:

@@ -6,7 +6,7 @@ import typer
 
 from moor.asking import Client, client
 from moor.options import NOT_DONE, AsJson, BusUrl, Cells, command_settings, out, run_with
-from moor.overview.gathering import CloudView, view_of
+from moor.overview.gathering import CloudView, CloudViewer
 from moor.overview.judging import notes_of, troubles_of
 from moor.overview.showing import overview_in_words
 from moor.showing import print_json
@@ -25,7 +25,11 @@ def status(
     settings = command_settings(bus=bus, cells=cells)
 
     async def work(asking: Client) -> CloudView:
-        return await view_of(asking, settings)
+        viewer = CloudViewer(asking, settings)
+        try:
+            return await viewer.look()
+        finally:
+            await viewer.close()
 
     view = run_with(client(settings, patience_s=within), work)
     troubles = troubles_of(view)

@@ -17,7 +17,7 @@ from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
 from moor.asking import Client
 from moor.client.errors import ClientError
-from moor.overview.gathering import CloudView, view_of
+from moor.overview.gathering import CloudView, CloudViewer
 from moor.overview.showing import overview_in_words
 from moor.overview.top.lists import ABOUT, Lists, TabRows, as_text, filled
 from moor.overview.top.rates import RATES, Rates
@@ -82,8 +82,7 @@ class Top(App[None]):
 
     def __init__(self, asking: Client, settings: Settings, every_s: float) -> None:
         super().__init__()
-        self._asking = asking
-        self._settings = settings
+        self._viewer = CloudViewer(asking, settings)
         self._every_s = every_s
         self._lists = Lists(asking, settings)
         self._rates = Rates()
@@ -100,6 +99,9 @@ class Top(App[None]):
                         yield DataTable[Any](id=f"{tab}-rows", cursor_type="row", zebra_stripes=True)
         yield Static("", id="told")
         yield Footer()
+
+    async def on_unmount(self) -> None:
+        await self._viewer.close()
 
     def on_mount(self) -> None:
         self._watch()
@@ -140,7 +142,7 @@ class Top(App[None]):
         await self._trying(self._look if self.tab == "overview" else self._fill)
 
     async def _look(self) -> None:
-        self.view = await view_of(self._asking, self._settings)
+        self.view = await self._viewer.look()
         parts: list[RenderableType] = [overview_in_words(self.view)]
         if self.view.overview is not None:
             self._rates.take(self.view.overview)
