@@ -122,6 +122,6 @@ T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
-def page_that_fits(values: Sequence[T]) -> tuple[T, ...]:
+def page_that_fits(values: Sequence[T], bytes_max: int = VALUES_BYTES_MAX) -> tuple[T, ...]:
     """The first of these values, as many as one message has room for, and at least one: a single state may be large."""
-    return tuple(values[next(chunks([len(_encode(each)) + 1 for each in values], VALUES_BYTES_MAX))])
+    return tuple(values[next(chunks([len(_encode(each)) + 1 for each in values], bytes_max))])

@@ -28,6 +28,8 @@ class WorkerAlive(CellMessage, frozen=True, tag="worker.beat"):
     role: Label
     release: Label
     started_at: Moment
+    # By the worker's own clock: rates between two heartbeats go by it.
+    told_at: Moment
     awaits: Annotated[str, Meta(max_length=1024)] = ""
     fails: Annotated[str, Meta(max_length=1024)] = ""
     handled: Counted = {}
@@ -133,7 +135,7 @@ class Overview(Message, frozen=True, tag="overview.found"):
     """The whole cloud, as one scheduler knew it at `made_at`. An overview of a large cloud may be some seconds old.
 
     `instances` counts those that are not deleted. `uses` and `fill` count hosts that placement and the schedulers know, but
-    not what hosts share. `moving` counts the moves that are under way, by their kind.
+    not what hosts share. `workers_left_out` had no room in the message. `moving` counts the moves that are under way, by their kind.
     """
 
     made_at: Moment
@@ -146,3 +148,4 @@ class Overview(Message, frozen=True, tag="overview.found"):
     fill: tuple[CellFill, ...] = ()
     waiting: WaitsForRoom = WaitsForRoom()
     moving: dict[Label, Natural] = {}
+    workers_left_out: Natural = 0

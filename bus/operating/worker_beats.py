@@ -49,6 +49,7 @@ class WorkerBeats(Heartbeats):
             role=about.role,
             release=about.version,
             started_at=self._started_at,
+            told_at=now(),
             awaits=_in_words(self._health.awaits().items()),
             fails=_in_words((str(each["part"]), str(each["last_error"])) for each in self._health.failing()),
             handled=_summed((loop.intake.queue, loop.handled) for loop in loops),

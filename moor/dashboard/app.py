@@ -45,6 +45,8 @@ def dashboard_app(pages: Pages, auth: Authentication, hosts: Iterable[str]) -> S
                 reader = await _reader(request, auth)
             except ApiError as refused:
                 return PlainTextResponse(refused.detail, refused.status, dict(refused.headers))
+            except Failure as problem:
+                return PlainTextResponse(str(problem), HTTPStatus.SERVICE_UNAVAILABLE)
             if not (reader.is_admin or for_all):
                 return pages.refusal(
                     request, reader, HTTPStatus.FORBIDDEN, "Only administrators may see this."
@@ -63,7 +65,7 @@ def dashboard_app(pages: Pages, auth: Authentication, hosts: Iterable[str]) -> S
         route("/live", pages.live),
         route("/hosts", pages.hosts),
         route("/hosts/{cell}/{name:path}", pages.host),
-        route("/tiles/{cell}/{number:int}", pages.tile),
+        route("/tiles/{cell}/{number}", pages.tile),
         route("/instances", pages.instances, for_all=True),
         route("/instances/{id:uuid}", pages.instance, for_all=True),
         route("/why", pages.why, for_all=True),
@@ -100,4 +102,9 @@ class ProtectedPages:
 async def _reader(request: Request, auth: Authentication) -> Reader:
     caller = await auth.caller(request.headers)
     is_admin = ADMIN in caller.roles
+    if not (is_admin or caller.project):
+        # In a question, no project means all.
+        raise ApiError(
+            HTTPStatus.FORBIDDEN, f"{caller.user} acts for no project here, and is no administrator"
+        )
     return Reader(name=caller.user, project="" if is_admin else caller.project, is_admin=is_admin)

@@ -25,7 +25,7 @@ from bus.messages.build import (
 )
 from bus.messages.groups import AskGroups, GroupsFound
 from bus.messages.hosts import AskHosts, HostsFound, host_in_cell
-from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovesFound
+from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from bus.messages.overview import AskTiles, Tiles
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
 from moor.asking import Client, answer_of
@@ -45,6 +45,8 @@ PAGE = 100
 QUIET_S = 20.0
 SIZES = {"vcpus": "VCPUs", "ram_mb": "memory (MB)", "root_gb": "disk (GB)"}
 SIZE_MAX = 2**31
+DIGITS_MAX = 10
+HISTORY_PAGES_MAX = 10
 
 
 class PageRefused(Exception):  # noqa: N818 - named for what happened
@@ -79,7 +81,7 @@ class Pages:
             "host_in_cell": host_in_cell,
         }
         # The last part of the overview that was rendered, and of what.
-        self._rendered: tuple[object, str] = (None, "")
+        self._rendered: tuple[object, str, str] = (None, "", "")
 
     async def overview(self, request: Request, reader: Reader) -> Response:
         return self._page(request, reader, "overview.html", live=self._live())
@@ -111,10 +113,11 @@ class Pages:
     def _live(self) -> str:
         """The changing part of the overview: rendered once for all who look."""
         seen = self._watcher.seen
-        key = (id(seen), self._watcher.trouble, len(self._watcher.hour))
-        if self._rendered[0] != key:
-            self._rendered = (key, self._render("live.html", **self._seen()))
-        return self._rendered[1]
+        known, trouble, page = self._rendered
+        if known is not seen or trouble != self._watcher.trouble or not page:
+            page = self._render("live.html", **self._seen())
+            self._rendered = (seen, self._watcher.trouble, page)
+        return page
 
     def _seen(self) -> Mapping[str, Any]:
         seen, hour = self._watcher.seen, [*self._watcher.hour]
@@ -152,7 +155,10 @@ class Pages:
 
     async def tile(self, request: Request, reader: Reader) -> Response:
         """The host behind a tile: that with this number, in the order of names."""
-        cell, number = request.path_params["cell"], request.path_params["number"]
+        cell, text = request.path_params["cell"], request.path_params["number"]
+        if not _is_number(text):
+            raise PageRefused(f"{text!r} is no number of a host.")
+        number = int(text)
         page = await self._ask(AskTiles(in_cell=cell, skipped=number, named=True), Tiles)
         if not page.names:
             return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"cell {cell} has no host {number}.")
@@ -197,23 +203,35 @@ class Pages:
 
     async def instance(self, request: Request, reader: Reader) -> Response:
         id_ = InstanceId(request.path_params["id"])
-        states = await self._asking.instances([id_], reader.project)
-        if not states:
+        found = await self._ask(AskInstances(instances=(id_,), project=reader.project), InstancesFound)
+        if not found.instances:
             return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no instance {id_}.")
-        (state,) = states
-        history = await self._ask(AskHistory(instance=id_, project=reader.project), HistoryFound)
+        (state,) = found.instances
+        changes, has_more = await self._history(id_, reader)
         explained = await self._ask(AskExplanation(instance=id_, project=reader.project), ExplanationsFound)
-        details = self._asking.details.get(id_)
         return self._page(
             request,
             reader,
             "instance.html",
             state=state,
-            details=details,
-            changes=history.changes,
+            details=next(iter(found.details), None),
+            changes=changes,
+            has_more=has_more,
             explanations=explained.explanations,
             how_it_ended=how_it_ended,
         )
+
+    async def _history(self, id_: InstanceId, reader: Reader) -> tuple[list[Change], bool]:
+        """The orders for an instance, the oldest first, and whether there are more than are read here."""
+        changes: list[Change] = []
+        question = AskHistory(instance=id_, project=reader.project)
+        for _ in range(HISTORY_PAGES_MAX):
+            page = await self._ask(question, HistoryFound)
+            changes += page.changes
+            if not page.next:
+                return changes, False
+            question = structs.replace(question, after=page.next)
+        return changes, True
 
     async def waiting(self, request: Request, reader: Reader) -> Response:
         found = await self._ask(AskInstances(state="waiting", limit=PAGE), InstancesFound)
@@ -221,7 +239,14 @@ class Pages:
 
     async def moves(self, request: Request, reader: Reader) -> Response:
         found = await self._ask(AskMoves(limit=PAGE), MovesFound)
-        return self._page(request, reader, "moves.html", moves=found.moves, how_it_ended=how_it_ended)
+        return self._page(
+            request,
+            reader,
+            "moves.html",
+            moves=found.moves,
+            has_more=len(found.moves) == PAGE,
+            how_it_ended=how_it_ended,
+        )
 
     async def why(self, request: Request, reader: Reader) -> Response:
         """What would fit, and why not the rest: of a request that is not built."""
@@ -286,12 +311,17 @@ def _id(text: str) -> tuple[InstanceId | None, str]:
         return None, f"after is {text!r}: it is no id of an instance."
 
 
+def _is_number(text: str) -> bool:
+    # A text of thousands of digits is no number for Python either.
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and int(text) <= SIZE_MAX
+
+
 def _sizes(asked: Mapping[str, str]) -> tuple[dict[str, int], str]:
     """The sizes that a reader asks about; or what is wrong with them."""
     sizes = {}
     for name, label in SIZES.items():
         text = asked.get(name, "").strip()
-        if text and not (text.isdecimal() and int(text) <= SIZE_MAX):
+        if text and not _is_number(text):
             return {}, f"{label} is {text!r}: it must be a whole number, at most {SIZE_MAX}."
         sizes[name] = int(text) if text else 0
     return sizes, ""

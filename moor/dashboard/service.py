@@ -80,6 +80,8 @@ class DashboardService:
         scheme = "https" if options.tls else "http"
         self.url = f"{scheme}://{Listen(host, self._socket.getsockname()[1])}"
         self._server: PartServer | None = None
+        # Health shows them.
+        self.parts: tuple[Watcher, ...] = ()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,18 +104,28 @@ class DashboardService:
                 ssl_context_factory=None if tls is None else lambda *_: tls,
             )
             self._server = PartServer(config)
-            watching = asyncio.create_task(watcher.run())
+            self.parts = (watcher,)
+            log.info("the dashboard is served at %s", self.url)
             try:
-                log.info("the dashboard is served at %s", self.url)
                 if not self._stopping.is_set():
-                    await self._server.serve(sockets=[self._socket])
+                    await self._serve(self._server, watcher)
             finally:
-                await watcher.stop()
-                await watching
                 await watcher.close()
                 await self._options.auth.close()
 
+    async def _serve(self, server: PartServer, watcher: Watcher) -> None:
+        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the other."""
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        watching = asyncio.create_task(watcher.run())
+        await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await watcher.stop()
+        for task in (watching, serving):
+            await task
+
     async def stop(self) -> None:
         self._stopping.set()
+        for each in self.parts:
+            await each.stop()
         if self._server is not None:
             self._server.should_exit = True

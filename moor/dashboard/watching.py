@@ -13,6 +13,7 @@ from bus.errors import Failure
 from bus.messages.overview import AskTiles, Overview, Tiles
 from bus.parts import Periodic
 from moor.asking import Asks, answer_of
+from moor.client.errors import ClientError
 from moor.overview.gathering import CloudView, CloudViewer
 from moor.overview.top.rates import Rates
 from moor.settings import Settings
@@ -49,7 +50,7 @@ class Watcher(Periodic):
     """A part that looks at the cloud again and again. `seen` is what it saw last; `hour` is the last hour of rates."""
 
     def __init__(self, asking: Asks, settings: Settings, every_s: float = EVERY_S) -> None:
-        super().__init__("look at the cloud", self._look, every_s)
+        super().__init__("look at the cloud", self._look, every_s, is_cut_short=True)
         self.seen: CloudSeen | None = None
         self.trouble = ""
         self.hour: deque[Sample] = deque(maxlen=HOUR)
@@ -81,7 +82,7 @@ class Watcher(Periodic):
         try:
             view = await self._viewer.look()
             tiles = await self._tiles(view.overview) if view.overview else {}
-        except (Failure, ConnectionLost, Refusal) as problem:
+        except (Failure, ConnectionLost, Refusal, ClientError) as problem:
             self.trouble = str(problem)
         else:
             self.trouble = ""

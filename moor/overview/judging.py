@@ -101,6 +101,8 @@ def _notes(overview: Overview) -> Iterator[str]:
         for each in overview.cells
         if each.waiting
     )
+    if overview.workers_left_out:
+        yield f"workers that are not shown here: {overview.workers_left_out}"
     releases = releases_of(overview.workers)
     if len(releases) > 1:
         yield f"workers run several releases: {', '.join(sorted(releases))}"

@@ -22,6 +22,9 @@ from scheduler_worker.overview.counting import count_hosts, fill_of, tiles_of, u
 from scheduler_worker.overview.kept import Kept
 from scheduler_worker.store import SchedulerStore
 
+# An overview is one message, and has more than workers.
+WORKERS_BYTES_MAX = 128 * 1024
+
 
 class Overviews:
     def __init__(
@@ -73,11 +76,14 @@ class Overviews:
     async def _made(self) -> Overview:
         counts = await self._store.instance_counts()
         work = await self._store.work_counts()
+        everyone = self._workers.everyone()
+        workers = page_that_fits(everyone, WORKERS_BYTES_MAX) if everyone else ()
         return Overview(
             made_at=self._clock(),
             scheduler=self._name,
             cells=tuple(cell_states(counts, self._cells, self._hosts)),
-            workers=self._workers.everyone(),
+            workers=workers,
+            workers_left_out=len(everyone) - len(workers),
             instances=tuple(counts),
             hosts=count_hosts(self._hosts.rows()),
             uses=uses_of(self._picture),

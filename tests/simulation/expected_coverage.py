@@ -3,7 +3,7 @@ message.
 """
 
 from bus.message import type_of
-from bus.messages import ALL
+from bus.messages import ALL, overview
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
@@ -40,6 +40,14 @@ IN_EACH_SEED_OF_NODES = (
     ("fault", "crash"),
     ("fault", "pause"),
     ("fault", "ironic_away"),
+)
+
+_OF_SCREENS = (
+    overview.WorkerAlive,
+    overview.AskOverview,
+    overview.Overview,
+    overview.AskTiles,
+    overview.Tiles,
 )
 
 VERDICTS = (
@@ -158,7 +166,8 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     (NODE, "an instance in error without it"),
     *(("host", each) for each in HOST_FAULTS),
     *((VERDICT, each) for each in VERDICTS),
-    *(("type", type_of(kind)) for kind in ALL),
+    # Heartbeats of whole processes and questions for screens: no process here has the part that sends or asks them.
+    *(("type", type_of(kind)) for kind in ALL if kind not in _OF_SCREENS),
     *((WRITE, f"{write} / {verdict}") for write, verdicts in _ADMIN_VERDICTS.items() for verdict in verdicts),
     *((AGAIN, each) for each in _AGAIN),
     *((TOGETHER, each) for each in ("CreateProvider", "SetAllocations")),

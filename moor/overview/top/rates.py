@@ -32,7 +32,9 @@ class Rates:
         self._last = {}
         for each in overview.workers:
             last, before = known.get(each.beat.worker, (each, None))
-            self._last[each.beat.worker] = (last, before) if each.heard_at <= last.heard_at else (each, last)
+            is_new = each.beat.told_at > last.beat.told_at
+            # The newest says whether it is still heard.
+            self._last[each.beat.worker] = (each, last if is_new else before)
 
     def by_queue(self) -> list[Rate]:
         """The busiest queue first. A worker of which only one heartbeat is known adds no rate yet."""
@@ -61,9 +63,9 @@ class Rates:
 def _rates(
     now: WorkerHeard, before: WorkerHeard | None, counts: Mapping[str, int], earlier: Mapping[str, int]
 ) -> dict[str, float]:
-    if before is None:
+    if before is None or now.life != "up":
         return {}
-    seconds = (now.heard_at - before.heard_at).total_seconds()
+    seconds = (now.beat.told_at - before.beat.told_at).total_seconds()
     return {name: (count - earlier.get(name, 0)) / seconds for name, count in counts.items()}
 
 

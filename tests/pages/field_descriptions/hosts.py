@@ -50,6 +50,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "fill": "how full the hosts of each cell are",
         "waiting": "what waits for room: instances, and moves",
         "moving": "how many moves of each kind are under way",
+        "workers_left_out": "how many workers more there are than one message has room for",
     },
     "AskTiles": {
         "in_cell": "the cell",
@@ -75,6 +76,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "release": "the release of Moorage that it runs",
         "cell": "its cell; `cell0` for a worker of the API level",
         "started_at": "when it started",
+        "told_at": "when it sent this heartbeat, by its own clock",
         "awaits": "what it needs to be ready; empty if it is ready",
         "fails": "its parts that fail now, and why",
         "handled": "the messages that it has handled since its start, by queue",

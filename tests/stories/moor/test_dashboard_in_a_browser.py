@@ -58,7 +58,11 @@ async def opened(
 
 
 async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() -> None:
-    async with a_cloud() as (environment, url), a_browser() as browser, opened(browser, url) as (page, wrong):
+    async with (
+        a_cloud() as (environment, url, _),
+        a_browser() as browser,
+        opened(browser, url) as (page, wrong),
+    ):
         await page.goto("/")
         tiles = page.locator("canvas.tiles")
         await tiles.wait_for()
@@ -79,7 +83,7 @@ async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() ->
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None:
-    async with a_cloud() as (environment, url), a_browser() as browser:
+    async with a_cloud() as (environment, url, _), a_browser() as browser:
         await moor_json("boot", "--vcpus", "1", "--name", "web", **environment)
         await moor("boot", "--vcpus", "8000", "--name", "giant", **environment)
         # The checks are a script of their own, which the policy of the pages would refuse.
@@ -96,7 +100,7 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None
 
 
 async def test_every_page_is_reached_by_the_keyboard() -> None:
-    async with a_cloud() as (_, url), a_browser() as browser, opened(browser, url) as (page, wrong):
+    async with a_cloud() as (_, url, _), a_browser() as browser, opened(browser, url) as (page, wrong):
         await page.goto("/")
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"

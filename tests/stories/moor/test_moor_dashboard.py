@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import bcrypt
 import httpx
 import pytest
 
-from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.stories.moor.moor_process import Process, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -20,8 +21,8 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 @asynccontextmanager
-async def a_cloud() -> AsyncIterator[tuple[dict[str, str], str]]:
-    """A running `moor up`: the environment in which commands find it, and the address of its dashboard."""
+async def a_cloud() -> AsyncIterator[tuple[dict[str, str], str, Process]]:
+    """A running `moor up`: the environment in which commands find it, the address of its dashboard, and the process."""
     # A short path: the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="moor-") as home:
         environment = {"XDG_STATE_HOME": home}
@@ -29,7 +30,7 @@ async def a_cloud() -> AsyncIterator[tuple[dict[str, str], str]]:
         async with started(*arguments, **environment) as up:
             url = (await up.until_printed("the dashboard is served at")).split()[-1]
             await up.until_printed("ready")
-            yield environment, url
+            yield environment, url, up
 
 
 @asynccontextmanager
@@ -53,7 +54,7 @@ async def overview_with(client: httpx.AsyncClient, text: str) -> str:
 
 
 async def test_the_pages_show_the_cloud_and_escape_what_strangers_chose() -> None:
-    async with a_cloud() as (environment, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with a_cloud() as (environment, url, _), httpx.AsyncClient(base_url=url, timeout=30) as client:
         booted = await moor_json("boot", "--vcpus", "2", "--name", SCRIPT, **environment)
         refused = await moor("boot", "--vcpus", "8000", "--name", "giant", **environment)
         assert refused.code == 1
@@ -92,7 +93,7 @@ async def test_the_pages_show_the_cloud_and_escape_what_strangers_chose() -> Non
 
 async def test_the_overview_is_told_to_browsers_when_something_changes() -> None:
     async with (
-        a_cloud() as (environment, url),
+        a_cloud() as (environment, url, _),
         httpx.AsyncClient(base_url=url, timeout=30) as client,
         client.stream("GET", "/live") as stream,
     ):
@@ -108,7 +109,7 @@ async def test_the_overview_is_told_to_browsers_when_something_changes() -> None
 
 
 async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
-    async with a_cloud() as (_, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with a_cloud() as (_, url, _), httpx.AsyncClient(base_url=url, timeout=30) as client:
         for path, status, said in (
             ("/nowhere", 404, "There is no such page"),
             ("/instances/not-an-id", 404, "There is no such page"),
@@ -118,14 +119,15 @@ async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
             ("/hosts/harbour/none", 404, "There is no host"),
             (f"/hosts?after={'x' * 300}", 400, "after"),
             ("/tiles/harbour/99", 404, "has no host 99"),
-            (f"/tiles/harbour/{10**30}", 400, "skipped"),
+            (f"/tiles/harbour/{10**30}", 400, "no number of a host"),
+            (f"/tiles/harbour/{'9' * 5000}", 400, "no number of a host"),
             ("/static/../pages.py", 404, ""),
             ("/static/%2e%2e/pages.py", 404, ""),
         ):
             page = await client.get(path)
             assert (page.status_code, said in page.text) == (status, True), (path, page.text)
             assert "<script>alert" not in page.text
-        for size in ("-1", "1e3", "9" * 40, "x"):
+        for size in ("-1", "1e3", "9" * 40, "9" * 5000, "x"):
             page = await client.get("/why", params={"vcpus": size})
             assert "must be a whole number" in page.text
         assert (await client.post("/instances")).status_code == 405
@@ -151,7 +153,7 @@ async def test_members_see_their_own_project_only(tmp_path: Path) -> None:
             for name, project in (("root", ""), ("ann", ":shop"), ("bob", ":garden"))
         )
     )
-    async with a_cloud() as (environment, _):
+    async with a_cloud() as (environment, _, _):
         booted = await moor_json("boot", "--vcpus", "1", "--project", "shop", **environment)
         id_ = booted["instances"][0]["id"]
         async with served_beside(environment, "--auth", "basic", "--users", str(users)) as client:
@@ -165,6 +167,16 @@ async def test_members_see_their_own_project_only(tmp_path: Path) -> None:
             assert (await client.get(f"/instances/{id_}", auth=own)).status_code == 200
             assert (await client.get(f"/instances/{id_}", auth=other)).status_code == 404
             assert (await client.get("/", auth=("root", "secret"))).status_code == 200
+
+
+async def test_with_a_browser_that_looks_a_cloud_ends_in_time() -> None:
+    async with a_cloud() as (_, url, up), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        async with client.stream("GET", "/live") as stream:
+            await anext(stream.aiter_lines())
+            up.send_signal(signal.SIGTERM)
+            ended = await up.ended()
+        assert (ended.code, "stopped" in ended.out) == (0, True)
+        assert "not drained" not in ended.err
 
 
 async def test_without_identities_it_is_not_served_to_other_machines() -> None:

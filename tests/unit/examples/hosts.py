@@ -106,6 +106,7 @@ BEAT = WorkerAlive(
     role="conductor",
     release="0.1.0",
     started_at=WHEN,
+    told_at=WHEN,
     awaits="its database: it does not answer",
     fails="sweep: it does not answer",
     handled={"conductor.c1.work": 12},
@@ -220,6 +221,7 @@ HOSTS: tuple[Message, ...] = (
         fill=(CellFill(cell="c1", hosts=(1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1)),),
         waiting=WaitsForRoom(count=2, oldest=WHEN),
         moving={"migrate": 1},
+        workers_left_out=1,
     ),
     CellsFound(
         cells=(

@@ -29,7 +29,9 @@ LONG_AGO = NOON - timedelta(hours=1)
 def a_worker(
     worker: str, role: str, cell: str = "cell0", *, started_at: datetime = LONG_AGO, life: str = "up"
 ) -> WorkerHeard:
-    beat = WorkerAlive(cell=cell, worker=worker, role=role, release="0.1.0", started_at=started_at)
+    beat = WorkerAlive(
+        cell=cell, worker=worker, role=role, release="0.1.0", started_at=started_at, told_at=NOON
+    )
     return WorkerHeard(beat=beat, heard_at=NOON, life="up" if life == "up" else "down")
 
 

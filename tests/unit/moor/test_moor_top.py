@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from msgspec import structs
+
 from bus.messages.overview import Overview, WorkerAlive, WorkerHeard
 from moor.overview.top.lists import ANY_STATE, Lists, TabRows, filled
 from moor.overview.top.rates import Rates
@@ -19,6 +21,7 @@ def heard(
         role="scheduler",
         release="0.1.0",
         started_at=NOON,
+        told_at=NOON + timedelta(seconds=after_s),
         handled={queue: handled},
         counts={"claims.claimed": handled, "claims.does_not_fit": refused},
     )
@@ -56,6 +59,18 @@ def test_a_first_heartbeat_has_no_rate_and_workers_of_a_queue_are_summed() -> No
     assert shown(taken((one, other), (heard(5, 110), heard(5, 40, worker="scheduler-2")))) == [
         ("q", 4.0, 2, 150)
     ]
+
+
+def test_a_heartbeat_that_several_schedulers_heard_counts_once() -> None:
+    again = structs.replace(heard(5, 150), heard_at=NOON + timedelta(seconds=5.002))
+
+    assert shown(taken((heard(0, 100),), (heard(5, 150),), (again,))) == [("q", 10.0, 1, 150)]
+
+
+def test_a_worker_that_is_silent_has_no_rate_any_more() -> None:
+    silent = structs.replace(heard(5, 150), life="down")
+
+    assert shown(taken((heard(0, 100),), (heard(5, 150),), (silent,))) == [("q", 0.0, 1, 150)]
 
 
 def test_a_worker_that_is_gone_counts_no_more_and_idle_queues_are_left_out() -> None:

@@ -48,7 +48,13 @@ def a_beat(
     worker: str = "scheduler-1", role: str = "scheduler", cell: str = "cell0", *, has_ended: bool = False
 ) -> WorkerAlive:
     return WorkerAlive(
-        cell=cell, worker=worker, role=role, release="0.1.0", started_at=NOON, has_ended=has_ended
+        cell=cell,
+        worker=worker,
+        role=role,
+        release="0.1.0",
+        started_at=NOON,
+        told_at=NOON,
+        has_ended=has_ended,
     )
 
 
@@ -167,12 +173,26 @@ def test_workers_of_long_ago_and_more_than_the_limit_are_forgotten() -> None:
     workers = WorkerRegistry(DOWN_AFTER, clock)
     workers.hear(a_beat("old"), "")
     clock.now += REMEMBERED_FOR + timedelta(seconds=1)
+    assert heard(workers) == []
     for number in range(WORKERS_MAX + 5):
         workers.hear(a_beat(f"worker-{number:04}"), "")
 
     names = [name for name, _ in heard(workers)]
     assert len(names) == WORKERS_MAX
-    assert (names[0], "old" in names) == ("worker-0005", False)
+    assert names[0] == "worker-0005"
+
+
+def test_a_cell_cannot_hide_workers_of_others() -> None:
+    workers = WorkerRegistry(DOWN_AFTER, Clock())
+    workers.hear(a_beat("scheduler-1"), "moor-scheduler")
+    workers.hear(a_beat("compute-2", "compute", "c2"), "moor-compute-c2")
+
+    workers.hear(a_beat("scheduler-1", "compute", "c1", has_ended=True), "moor-compute-c1", "c1")
+    workers.hear(a_beat("compute-2", "compute", "c1", has_ended=True), "moor-compute-c1", "c1")
+    for number in range(2 * WORKERS_MAX):
+        workers.hear(a_beat(f"worker-{number:04}", "compute", "c1"), "moor-compute-c1", "c1")
+
+    assert {"scheduler-1", "compute-2"} <= {name for name, _ in heard(workers)}
 
 
 class CountingStore(MemorySchedulerStore):
@@ -311,3 +331,27 @@ async def test_what_took_long_is_kept_longer_but_never_for_long(monkeypatch: pyt
     assert await long.get() == 3
     now_s[0] += kept.KEPT_S_MAX
     assert await long.get() == 4
+
+
+@pytest.mark.asyncio
+async def test_an_overview_fits_into_one_message_whatever_workers_tell() -> None:
+    clock, picture = Clock(), Picture()
+    workers = WorkerRegistry(DOWN_AFTER, clock)
+    told = {f"{'x' * 240}{number}": 2**60 for number in range(100)}
+    for number in range(50):
+        workers.hear(structs.replace(a_beat(f"worker-{number}"), handled=told, counts=told), "")
+    overviews = Overviews(
+        "scheduler-1",
+        CountingStore(),
+        picture,
+        cells=CellRegistry(picture, DOWN_AFTER, clock),
+        workers=workers,
+        hosts=HostRegistry(picture, DOWN_AFTER, clock),
+        clock=clock,
+    )
+
+    made = await overview_from(overviews)
+
+    assert len(encode(enveloped(made))) < 256 * 1024
+    assert len(made.workers) > 0
+    assert len(made.workers) + made.workers_left_out == 50

@@ -1,0 +1,87 @@
+"""The watcher of the dashboard goes on whatever is answered, and who may read what is decided before a question is sent."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bus.configuration.addresses import Addresses
+from bus.errors import Unavailable
+from bus.message import Message
+from bus.messages.build import BuildRejected
+from moor.dashboard.app import dashboard_app
+from moor.dashboard.pages import Pages
+from moor.dashboard.watching import Watcher
+from moor.settings import Settings
+from placement_worker.api.values.request import Caller
+
+pytestmark = pytest.mark.asyncio
+
+SETTINGS = Settings(addresses=Addresses(bus_url="unix:///nowhere/bus.sock"), data=Path("/nowhere"))
+
+
+class Refusing:
+    """Answers every question by a rejection."""
+
+    def __init__(self) -> None:
+        self.asked: list[Message] = []
+
+    async def ask(self, question: Message) -> Message:
+        self.asked.append(question)
+        return BuildRejected(request_id=None, field="x", value="y", reason="not today")
+
+
+class As:
+    """Authenticates everybody as this caller, or as nobody."""
+
+    def __init__(self, caller: Caller | None) -> None:
+        self._caller = caller
+
+    async def caller(self, _headers: object) -> Caller:
+        if self._caller is None:
+            raise Unavailable("the identity service is away")
+        return self._caller
+
+    async def close(self) -> None:
+        pass
+
+
+async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
+    watcher = Watcher(asking, SETTINGS)
+    app = dashboard_app(Pages(asking, watcher), As(caller), ["testserver"])  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+        return await client.get(path)
+
+
+async def test_a_rejected_question_is_told_and_asked_again() -> None:
+    asking = Refusing()
+    watcher = Watcher(asking, SETTINGS, every_s=0.01)
+    running = asyncio.create_task(watcher.run())
+    async with asyncio.timeout(10):
+        while len(asking.asked) < 3:
+            await asyncio.sleep(0.01)
+
+    assert "not today" in watcher.trouble
+    await watcher.stop()
+    await running
+
+
+async def test_a_caller_without_a_project_sees_nothing() -> None:
+    asking = Refusing()
+    for path in ("/instances", "/why?vcpus=1", "/"):
+        answer = await answers(Caller(user="u", project=""), path, asking)
+        assert (answer.status_code, asking.asked) == (403, [])
+
+
+async def test_an_identity_service_that_is_away_is_said() -> None:
+    answer = await answers(None, "/instances", Refusing())
+
+    assert (answer.status_code, "away" in answer.text) == (503, True)
+
+
+async def test_a_rejection_is_a_page_that_says_why() -> None:
+    answer = await answers(Caller(user="u", project="shop"), "/instances", Refusing())
+
+    assert (answer.status_code, "not today" in answer.text) == (400, True)
