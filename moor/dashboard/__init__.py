@@ -1,7 +1,7 @@
 """The web dashboard: the whole cloud in a browser. It only reads.
 
 service.py    the part of a process that serves it
-app.py        which page answers which path, and to whom; the headers that protect browsers
+app.py        the page for each path, and the users that may read it; the headers that protect browsers
 watching.py   one watcher asks the schedulers, for all who look
 pages.py      what each page shows
 pictures.py   numbers as small pictures (SVG)

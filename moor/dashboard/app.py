@@ -1,4 +1,4 @@
-"""Which page answers which path, and to whom.
+"""The page for each path, and the users that may read it.
 
 An administrator sees everything; everybody else only the instances of their own project. Nothing here writes: a page cannot
 be made to act for its reader by another site, and needs no session.

@@ -54,7 +54,7 @@ class PageRefused(Exception):  # noqa: N818 - named for what happened
 
 
 class Reader(Struct, frozen=True):
-    """Who reads. `project` is the only one whose instances they may see; empty for administrators."""
+    """The user who reads a page. `project` is the only one whose instances they may see; empty for administrators."""
 
     name: str
     project: str

@@ -32,7 +32,7 @@ STAGES = {
 
 
 class Sample(Struct, frozen=True):
-    """What was seen at one moment: the rate of each stage, in messages a second."""
+    """The rate of each stage at one moment, in messages a second."""
 
     at: datetime
     per_s: Mapping[str, float]
@@ -58,10 +58,6 @@ class Watcher(Periodic):
         self._viewer = CloudViewer(asking, settings)
         self._rates = Rates()
         self._readers: set[asyncio.Queue[None]] = set()
-
-    @property
-    def readers(self) -> int:
-        return len(self._readers)
 
     async def close(self) -> None:
         await self._viewer.close()
