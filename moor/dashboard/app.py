@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
-from moor.dashboard.pages import HERE, PageRefused, Pages, Reader
+from moor.dashboard.pages import Pages
+from moor.dashboard.rendering import HERE, PageRefused, Reader
 from placement_worker.api.auth import Authentication
 from placement_worker.api.values.problems import ApiError
 
