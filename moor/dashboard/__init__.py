@@ -3,7 +3,9 @@
 service.py    the part of a process that serves it
 app.py        the page for each path, and the users that may read it; the headers that protect browsers
 watching.py   one watcher asks the schedulers, for all who look
+rendering.py  what every page has: templates, the reader, a refusal
 pages.py      what each page shows
+letters.py    the dead letters of all brokers, and letter_pages.py the pages of them; masking.py hides secrets
 pictures.py   numbers as small pictures (SVG)
 templates/, static/   the pages, one style sheet, one script
 """

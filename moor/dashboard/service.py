@@ -16,6 +16,8 @@ from bus.operating.part_server import PartServer
 from bus.operating.running import about, run_worker
 from moor.asking import Client, station_on
 from moor.dashboard.app import dashboard_app
+from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.letters import LetterReader
 from moor.dashboard.pages import Pages
 from moor.dashboard.watching import EVERY_S, Watcher
 from moor.settings import Settings
@@ -88,7 +90,8 @@ class DashboardService:
         async with self._connect() as asking:
             watcher = Watcher(asking, self._settings, self._options.every_s)
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
-            app = dashboard_app(Pages(asking, watcher), self._options.auth, names)
+            letters = LetterPages(LetterReader(watcher.brokers))
+            app = dashboard_app(Pages(asking, watcher), letters, self._options.auth, names)
             tls = self._options.tls
             config = uvicorn.Config(
                 app,

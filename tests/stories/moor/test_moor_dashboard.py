@@ -159,7 +159,16 @@ async def test_members_see_their_own_project_only(tmp_path: Path) -> None:
         async with served_beside(environment, "--auth", "basic", "--users", str(users)) as client:
             assert (await client.get("/")).status_code == 401
             assert (await client.get("/", auth=("ann", "wrong"))).status_code == 401
-            for path in ("/", "/live", "/hosts", "/hosts/harbour/harbour-host-00001", "/moves", "/waiting"):
+            for path in (
+                "/",
+                "/live",
+                "/hosts",
+                "/hosts/harbour/harbour-host-00001",
+                "/moves",
+                "/waiting",
+                "/dead",
+                "/dead/api/x",
+            ):
                 assert (await client.get(path, auth=("ann", "secret"))).status_code == 403
             own, other = ("ann", "secret"), ("bob", "secret")
             assert id_ in (await client.get("/instances", auth=own)).text

@@ -11,6 +11,8 @@ from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import BuildRejected
 from moor.dashboard.app import dashboard_app
+from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.letters import LetterReader
 from moor.dashboard.pages import Pages
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
@@ -49,7 +51,8 @@ class As:
 
 async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
     watcher = Watcher(asking, SETTINGS)
-    app = dashboard_app(Pages(asking, watcher), As(caller), ["testserver"])  # type: ignore[arg-type]
+    letters = LetterPages(LetterReader(watcher.brokers))
+    app = dashboard_app(Pages(asking, watcher), letters, As(caller), ["testserver"])  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         return await client.get(path)
