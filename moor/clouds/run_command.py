@@ -39,6 +39,7 @@ from moor.options import (
     option_of,
     pool_flags,
     scheduler_flags,
+    tell,
     tuned,
     wrong_value,
 )
@@ -268,16 +269,18 @@ def dashboard(
     web: DashboardFlags,
     operating: Operating,
 ) -> None:
-    """The web dashboard. It only reads, and needs only the bus, as an admin application or an operator."""
+    """The web dashboard. It needs only the bus, as an operator; as an admin application, it can set no hosts and see no dead letters."""
     operating.begin_to_log()
     settings = command_settings(bus=bus, cells=cells)
     _run(
         serve_dashboard(
             broker_of(with_user(settings.bus_url)),
+            broker_of(with_user(settings.bus_url, operates=True)),
             settings,
             dashboard_options(web),
             bus=tuned(BUS),
             health_at=operating.health_listen,
+            show=tell,
         )
     )
 

@@ -31,7 +31,7 @@ from bus.operating.listen_address import BadAddressError
 from bus.operating.otel import traced
 from bus.operating.running import about
 from bus.process import stopped_by_signals
-from bus.topology import objects_of
+from bus.topology import objects_of, user_of
 from bus.unix_socket import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import FaultScript
@@ -217,7 +217,13 @@ def _health(address: str, parts: Sequence[object]) -> HealthServer:
 
 
 def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) -> DashboardService:
-    service = DashboardService(lambda: reading_client(broker.as_user(LOCAL.user)), settings, web)
+    service = DashboardService(
+        lambda: reading_client(broker.as_user(LOCAL.user)),
+        lambda: reading_client(broker.as_user(user_of("operator"))),
+        settings,
+        web,
+        say,
+    )
     say(f"the dashboard is served at {service.url}")
     return service
 

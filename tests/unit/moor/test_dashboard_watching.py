@@ -1,6 +1,7 @@
 """The watcher of the dashboard goes on whatever is answered, and who may read what is decided before a question is sent."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
@@ -10,10 +11,14 @@ from bus.configuration.addresses import Addresses
 from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import BuildRejected
+from moor.dashboard.access import Access
+from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
 from moor.dashboard.letter_pages import LetterPages
 from moor.dashboard.letters import LetterReader
+from moor.dashboard.ordering import Clouds
 from moor.dashboard.pages import Pages
+from moor.dashboard.sessions import SessionStore
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
 from placement_worker.api.values.request import Caller
@@ -52,7 +57,9 @@ class As:
 async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
     watcher = Watcher(asking, SETTINGS)
     letters = LetterPages(LetterReader(watcher.brokers))
-    app = dashboard_app(Pages(asking, watcher), letters, As(caller), ["testserver"])  # type: ignore[arg-type]
+    access = Access(As(caller), SessionStore(), port=1)
+    actions = Actions(access, Clouds(asking, letters.reader, nullcontext))  # type: ignore[arg-type]
+    app = dashboard_app(Pages(asking, watcher), letters, actions, ["testserver"])  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         return await client.get(path)
