@@ -29,8 +29,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "name": "the instance's name, for people",
         "project": "the project that owns the instances",
         "user": "the user who sends the request",
-        "image_properties": "`trait:NAME`, `hw_cpu_policy` and `hw_cpu_thread_policy` ([scheduling.md](scheduling.md#properties-of-images)); a build with any "
-        "other key is rejected",
+        "image_properties": "those that filters read, such as `trait:NAME`, `hw_cpu_policy` and `hw_architecture` ([all](scheduling.md#properties-of-images)); a "
+        "build with any other key is rejected",
         "availability_zone": "only hosts of this zone",
         "group": "the server group that the instances join; if it does not exist, they end in error",
         "hosts": "only these hosts, by name; if hosts of several cells have it, with the cell before it, such as `c1/h1`",
