@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
 from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.node_pages import NodePages
 from moor.dashboard.pages import Pages
 from moor.dashboard.rendering import HERE, PageRefused, Reader
 from placement_worker.api.auth import Authentication
@@ -39,7 +40,7 @@ Page = Callable[[Request, Reader], Awaitable[Response]]
 
 
 def dashboard_app(
-    pages: Pages, letters: LetterPages, auth: Authentication, hosts: Iterable[str]
+    pages: Pages, letters: LetterPages, nodes: NodePages, auth: Authentication, hosts: Iterable[str]
 ) -> Starlette:
     """`hosts` are the names under which browsers may reach it: another name could be made to lead here by anyone."""
 
@@ -77,6 +78,9 @@ def dashboard_app(
         route("/moves", pages.moves),
         route("/groups", pages.groups),
         route("/aggregates", pages.aggregates),
+        route("/nodes", nodes.nodes),
+        route("/nodes/{id:uuid}", nodes.node),
+        route("/ring", nodes.ring),
         route("/dead", letters.letters),
         route("/dead/{broker}/{handle}", letters.letter),
         Mount("/static", StaticFiles(directory=HERE / "static")),
