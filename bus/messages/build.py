@@ -15,6 +15,7 @@ from bus.message import (
     Project,
     ProjectMessage,
     StrictMessage,
+    UserName,
 )
 from bus.messages.placement import (
     Counter,
@@ -226,6 +227,7 @@ class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
     """
 
     instance: InstanceId
+    for_user: UserName = ""
 
 
 class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):

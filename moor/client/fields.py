@@ -85,6 +85,7 @@ class MoveFields(OrderFields, total=False):
     hosts: Sequence[str]
     with_group: bool
     wait: MoveWait | int
+    for_user: str
 
 
 def build_of(flavor: Flavor | str | Sequence[str], project: str, fields: BuildFields) -> BuildInstance:
