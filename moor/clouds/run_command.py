@@ -29,6 +29,7 @@ from moor.options import (
     Cells,
     DatabaseUrl,
     IronicDatabaseUrl,
+    IronicUrl,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
@@ -265,13 +266,18 @@ def placement_api(
 def dashboard(
     bus: BusUrl = "",
     cells: Cells = "",
+    ironic: IronicUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
     *,
     web: DashboardFlags,
     operating: Operating,
 ) -> None:
-    """The web dashboard. It needs only the bus, as an operator; as an admin application, it can set no hosts and see no dead letters."""
+    """The web dashboard. It needs only the bus, as an operator; as an admin application, it can set no hosts and see no dead letters.
+
+    For its pages of bare-metal nodes it needs the daemons' database, too.
+    """
     operating.begin_to_log()
-    settings = command_settings(bus=bus, cells=cells)
+    settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
     _run(
         serve_dashboard(
             broker_of(with_user(settings.bus_url)),

@@ -6,6 +6,7 @@ watching.py   one watcher asks the schedulers, for all who look
 rendering.py  what every page has: templates, the reader, a refusal
 pages.py      what each page shows
 letters.py    the dead letters of all brokers, and letter_pages.py the pages of them; masking.py hides secrets
+nodes.py      bare-metal nodes as the daemons know them, and node_pages.py the pages of them and of the ring
 pictures.py   numbers as small pictures (SVG)
 access.py     who reads or orders: sessions (sessions.py) and the identities of placement's HTTP API
 forms.py      forms: read within limits, and only from pages of this dashboard

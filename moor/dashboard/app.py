@@ -25,6 +25,7 @@ from moor.dashboard.actions import Actions
 from moor.dashboard.forms import FormRefused
 from moor.dashboard.jobs import TooManyJobs
 from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.node_pages import NodePages
 from moor.dashboard.pages import Pages
 from moor.dashboard.protection import ProtectedPages
 from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader
@@ -35,7 +36,9 @@ Page = Callable[[Request, Reader], Awaitable[Response]]
 Door = Callable[[Request], Awaitable[Response]]
 
 
-def dashboard_app(pages: Pages, letters: LetterPages, actions: Actions, hosts: Iterable[str]) -> Starlette:
+def dashboard_app(
+    pages: Pages, letters: LetterPages, nodes: NodePages, actions: Actions, hosts: Iterable[str]
+) -> Starlette:
     """`hosts` are the names under which browsers may reach it: another name could be made to lead here by anyone."""
     paths = _Paths(pages, actions.access)
     route, door = paths.route, paths.door
@@ -52,6 +55,9 @@ def dashboard_app(pages: Pages, letters: LetterPages, actions: Actions, hosts: I
         route("/moves", pages.moves),
         route("/groups", pages.groups),
         route("/aggregates", pages.aggregates),
+        route("/nodes", nodes.nodes),
+        route("/nodes/{id:uuid}", nodes.node),
+        route("/ring", nodes.ring),
         route("/dead", letters.letters),
         route("/dead/{broker}/{handle}", letters.letter),
         route("/orders/{what}", actions.confirm, for_all=True),

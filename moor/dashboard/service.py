@@ -20,11 +20,15 @@ from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
 from moor.dashboard.letter_pages import LetterPages
 from moor.dashboard.letters import LetterReader
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.nodes import MetalReader
 from moor.dashboard.ordering import Clouds
 from moor.dashboard.pages import Pages
 from moor.dashboard.sessions import SESSION_S, OpeningToken, SessionStore
 from moor.dashboard.watching import EVERY_S, Watcher
+from moor.options import tuned
 from moor.settings import Settings
+from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.http.server import BadListenError, Listen
@@ -117,7 +121,8 @@ class DashboardService:
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
             letters = LetterPages(LetterReader(watcher.brokers))
             actions = Actions(self._access(), Clouds(asking, letters.reader, self._ordering))
-            app = dashboard_app(Pages(asking, watcher), letters, actions, names)
+            metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
+            app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), actions, names)
             tls = self._options.tls
             config = uvicorn.Config(
                 app,
@@ -144,6 +149,7 @@ class DashboardService:
             finally:
                 await actions.jobs.close()
                 await watcher.close()
+                await metal.close()
                 await self._options.auth.close()
 
     def _access(self) -> Access:

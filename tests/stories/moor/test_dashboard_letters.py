@@ -59,6 +59,7 @@ async def test_readers_at_one_time_all_see_the_letters_and_the_letters_stay(serv
         await dead_letters(broker, 2)
     reader = reader_of(served.url())
 
+    seen = []
     for _ in range(3):
         reader.forget()
         seen = await asyncio.gather(*(reader.read() for _ in range(5)))

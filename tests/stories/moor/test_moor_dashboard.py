@@ -21,13 +21,13 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 @asynccontextmanager
-async def a_cloud() -> AsyncIterator[tuple[dict[str, str], str, Process]]:
+async def a_cloud(*flags: str) -> AsyncIterator[tuple[dict[str, str], str, Process]]:
     """A running `moor up`: the environment in which commands find it, the address of its dashboard, and the process."""
     # A short path: the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="moor-") as home:
         environment = {"XDG_STATE_HOME": home}
         arguments = ("up", "--cells", "harbour", "--hosts", "3", "--dashboard-listen", "127.0.0.1:0")
-        async with started(*arguments, **environment) as up:
+        async with started(*arguments, *flags, **environment) as up:
             url = (await up.until_printed("the dashboard is served at")).split()[-1]
             await up.until_printed("ready")
             yield environment, url, up

@@ -27,11 +27,14 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import AskHosts, HostSet, HostSetting, HostsFound, HostState, SetHost, host_in_cell
 from bus.messages.overview import AskOverview
+from ironic_sync.settings import IronicSettings
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
 from moor.dashboard.letter_pages import LetterPages
 from moor.dashboard.letters import LetterReader
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.nodes import MetalReader
 from moor.dashboard.ordering import Clouds
 from moor.dashboard.pages import Pages
 from moor.dashboard.sessions import OpeningToken, SessionStore
@@ -143,10 +146,11 @@ class Visited:
         self.url = f"{scheme}://testserver"
         self.watcher = watcher = Watcher(self.cloud, SETTINGS, every_s=0.01)
         letters = LetterPages(LetterReader(watcher.brokers))
+        nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
         opening = OpeningToken(self.shown.append) if opens else None
         self.access = Access(auth or BasicAuthentication(USERS), self.sessions, port=port, opening=opening)
         self.actions = Actions(self.access, Clouds(self.cloud, letters.reader, self._ordering))  # type: ignore[arg-type]
-        self.app = dashboard_app(Pages(self.cloud, watcher), letters, self.actions, ["testserver"])  # type: ignore[arg-type]
+        self.app = dashboard_app(Pages(self.cloud, watcher), letters, nodes, self.actions, ["testserver"])  # type: ignore[arg-type]
 
     @asynccontextmanager
     async def _ordering(self) -> AsyncIterator[FakeCloud]:

@@ -11,11 +11,14 @@ from bus.configuration.addresses import Addresses
 from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import BuildRejected
+from ironic_sync.settings import IronicSettings
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
 from moor.dashboard.letter_pages import LetterPages
 from moor.dashboard.letters import LetterReader
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.nodes import MetalReader
 from moor.dashboard.ordering import Clouds
 from moor.dashboard.pages import Pages
 from moor.dashboard.sessions import SessionStore
@@ -59,7 +62,8 @@ async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.R
     letters = LetterPages(LetterReader(watcher.brokers))
     access = Access(As(caller), SessionStore(), port=1)
     actions = Actions(access, Clouds(asking, letters.reader, nullcontext))  # type: ignore[arg-type]
-    app = dashboard_app(Pages(asking, watcher), letters, actions, ["testserver"])  # type: ignore[arg-type]
+    nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
+    app = dashboard_app(Pages(asking, watcher), letters, nodes, actions, ["testserver"])  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         return await client.get(path)
