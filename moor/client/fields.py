@@ -42,7 +42,7 @@ StateName = Literal[
 class BuildFields(TypedDict, total=False):
     """The fields of a build request beside its flavor (docs/bus-reference.md describes each).
 
-    `image` may be the image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
+    `image_name` names a stored image. `image` may be an image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
     """
 
     request_id: UUID
@@ -53,6 +53,7 @@ class BuildFields(TypedDict, total=False):
     project: str
     user: str
     image: Image | str
+    image_name: str
     image_properties: Mapping[str, str]
     availability_zone: str
     group: JoinedGroup | UUID
@@ -85,6 +86,7 @@ class MoveFields(OrderFields, total=False):
     hosts: Sequence[str]
     with_group: bool
     wait: MoveWait | int
+    for_user: str
 
 
 def build_of(flavor: Flavor | str | Sequence[str], project: str, fields: BuildFields) -> BuildInstance:

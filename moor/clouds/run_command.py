@@ -29,6 +29,7 @@ from moor.options import (
     Cells,
     DatabaseUrl,
     IronicDatabaseUrl,
+    IronicUrl,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
@@ -264,13 +265,18 @@ def placement_api(
 def dashboard(
     bus: BusUrl = "",
     cells: Cells = "",
+    ironic: IronicUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
     *,
     web: DashboardFlags,
     operating: Operating,
 ) -> None:
-    """The web dashboard. It only reads, and needs only the bus, as an admin application or an operator."""
+    """The web dashboard. It only reads, and needs only the bus, as an admin application or an operator.
+
+    For its pages of bare-metal nodes it needs the daemons' database, too.
+    """
     operating.begin_to_log()
-    settings = command_settings(bus=bus, cells=cells)
+    settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
     _run(
         serve_dashboard(
             broker_of(with_user(settings.bus_url)),

@@ -18,7 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
-from moor.dashboard.pages import HERE, PageRefused, Pages, Reader
+from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.pages import Pages
+from moor.dashboard.rendering import HERE, PageRefused, Reader
 from placement_worker.api.auth import Authentication
 from placement_worker.api.values.problems import ApiError
 
@@ -36,7 +39,9 @@ HEADERS = (
 Page = Callable[[Request, Reader], Awaitable[Response]]
 
 
-def dashboard_app(pages: Pages, auth: Authentication, hosts: Iterable[str]) -> Starlette:
+def dashboard_app(
+    pages: Pages, letters: LetterPages, nodes: NodePages, auth: Authentication, hosts: Iterable[str]
+) -> Starlette:
     """`hosts` are the names under which browsers may reach it: another name could be made to lead here by anyone."""
 
     def route(path: str, page: Page, *, for_all: bool = False) -> BaseRoute:
@@ -73,6 +78,11 @@ def dashboard_app(pages: Pages, auth: Authentication, hosts: Iterable[str]) -> S
         route("/moves", pages.moves),
         route("/groups", pages.groups),
         route("/aggregates", pages.aggregates),
+        route("/nodes", nodes.nodes),
+        route("/nodes/{id:uuid}", nodes.node),
+        route("/ring", nodes.ring),
+        route("/dead", letters.letters),
+        route("/dead/{broker}/{handle}", letters.letter),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     middleware = [

@@ -3,16 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from msgspec import Struct, structs
+from msgspec import structs
 from rich.text import Text
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from bus.message import Message
 from bus.messages.aggregates import AggregatesFound, AskAggregates
@@ -30,16 +28,16 @@ from bus.messages.overview import AskTiles, Tiles
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
 from moor.asking import Client, answer_of
 from moor.client.errors import ClientError
-from moor.dashboard.pictures import HEIGHT, WIDTH, funnel_of, line_of, share
+from moor.dashboard.pictures import HEIGHT, WIDTH, line_of
+from moor.dashboard.rendering import PageRefused, PageRenderer, Reader
 from moor.dashboard.watching import STAGES, Watcher
 from moor.instances.moves.history_command import how_it_ended
 from moor.overview.judging import notes_of, troubles_of
 from moor.overview.showing import instance_counts, main_uses, worker_groups
-from moor.showing import COLOURS, facts_of_host, size_in_words, time_in_words
+from moor.showing import COLOURS, facts_of_host
 
 T = TypeVar("T")
 
-HERE = Path(__file__).parent
 PAGE = 100
 # A comment that keeps proxies from closing a quiet stream.
 QUIET_S = 20.0
@@ -49,37 +47,11 @@ DIGITS_MAX = 10
 HISTORY_PAGES_MAX = 10
 
 
-class PageRefused(Exception):  # noqa: N818 - named for what happened
-    """A page cannot be shown as it was asked for; says which value is wrong, and why."""
-
-
-class Reader(Struct, frozen=True):
-    """The user who reads a page. `project` is the only one whose instances they may see; empty for administrators."""
-
-    name: str
-    project: str
-    is_admin: bool
-
-
-class Pages:
+class Pages(PageRenderer):
     def __init__(self, asking: Client, watcher: Watcher) -> None:
+        super().__init__()
         self._asking = asking
         self._watcher = watcher
-        self._templates = Environment(
-            loader=FileSystemLoader(HERE / "templates"),
-            autoescape=select_autoescape(),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters["moment"] = time_in_words
-        self._templates.filters["number"] = lambda number: f"{number:,}"
-        self._templates.globals |= {
-            "share": share,
-            "funnel_of": funnel_of,
-            "size_in_words": size_in_words,
-            "host_in_cell": host_in_cell,
-        }
         # The last part of the overview that was rendered, and of what.
         self._rendered: tuple[object, str, str] = (None, "", "")
 
@@ -281,26 +253,11 @@ class Pages:
         found = await self._ask(AskAggregates(limit=PAGE), AggregatesFound)
         return self._page(request, reader, "aggregates.html", found=found)
 
-    def refusal(self, request: Request, reader: Reader, status: HTTPStatus, why: str) -> Response:
-        page = self._page(request, reader, "refusal.html", why=why, status=status)
-        page.status_code = status
-        return page
-
-    async def not_found(self, request: Request, _problem: Exception) -> Response:
-        nobody = Reader("", "", is_admin=False)
-        return self.refusal(request, nobody, HTTPStatus.NOT_FOUND, "There is no such page.")
-
     async def _ask(self, question: Message, kind: type[T]) -> T:
         try:
             return await answer_of(self._asking, question, kind)
         except ClientError as wrong:
             raise PageRefused(str(wrong)) from None
-
-    def _page(self, request: Request, reader: Reader, template: str, **shown: Any) -> HTMLResponse:
-        return HTMLResponse(self._render(template, path=request.url.path, reader=reader, **shown))
-
-    def _render(self, template: str, **shown: Any) -> str:
-        return self._templates.get_template(template).render(**shown)
 
 
 def _id(text: str) -> tuple[InstanceId | None, str]:

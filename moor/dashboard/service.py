@@ -16,9 +16,15 @@ from bus.operating.part_server import PartServer
 from bus.operating.running import about, run_worker
 from moor.asking import Client, station_on
 from moor.dashboard.app import dashboard_app
+from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.letters import LetterReader
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.nodes import MetalReader
 from moor.dashboard.pages import Pages
 from moor.dashboard.watching import EVERY_S, Watcher
+from moor.options import tuned
 from moor.settings import Settings
+from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication
 from placement_worker.api.http.server import BadListenError, Listen
 
@@ -88,7 +94,9 @@ class DashboardService:
         async with self._connect() as asking:
             watcher = Watcher(asking, self._settings, self._options.every_s)
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
-            app = dashboard_app(Pages(asking, watcher), self._options.auth, names)
+            letters = LetterPages(LetterReader(watcher.brokers))
+            metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
+            app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), self._options.auth, names)
             tls = self._options.tls
             config = uvicorn.Config(
                 app,
@@ -111,6 +119,7 @@ class DashboardService:
                     await self._serve(self._server, watcher)
             finally:
                 await watcher.close()
+                await metal.close()
                 await self._options.auth.close()
 
     async def _serve(self, server: PartServer, watcher: Watcher) -> None:

@@ -13,8 +13,9 @@ from bus.errors import Failure
 from bus.messages.overview import AskTiles, Overview, Tiles
 from bus.parts import Periodic
 from moor.asking import Asks, answer_of
+from moor.broker.deployments import BrokerDeployment
 from moor.client.errors import ClientError
-from moor.overview.gathering import CloudView, CloudViewer
+from moor.overview.gathering import CloudView, CloudViewer, brokers_of
 from moor.overview.top.rates import Rates
 from moor.settings import Settings
 
@@ -55,12 +56,16 @@ class Watcher(Periodic):
         self.trouble = ""
         self.hour: deque[Sample] = deque(maxlen=HOUR)
         self._asking = asking
+        self._settings = settings
         self._viewer = CloudViewer(asking, settings)
         self._rates = Rates()
         self._readers: set[asyncio.Queue[None]] = set()
 
     async def close(self) -> None:
         await self._viewer.close()
+
+    def brokers(self) -> tuple[BrokerDeployment, ...]:
+        return brokers_of(self._settings, self.seen.view.overview if self.seen else None)
 
     async def news(self) -> AsyncIterator[None]:
         """Yields now, and each time that something new was seen."""

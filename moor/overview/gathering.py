@@ -56,9 +56,7 @@ class CloudViewer:
             overview, silent = await answer_of(self._asking, AskOverview(), Overview), ""
         except NoAnswer as problem:
             overview, silent = None, str(problem)
-        addresses = structs.replace(self._settings.addresses, bus_url=self._settings.bus_url)
-        cells = {*addresses.cells, *([each.cell for each in overview.cells] if overview else ())}
-        brokers = [await self._seen(each) for each in deployments_of(addresses, sorted(cells))]
+        brokers = [await self._seen(each) for each in brokers_of(self._settings, overview)]
         return CloudView(overview, silent, tuple(brokers))
 
     async def close(self) -> None:
@@ -83,6 +81,13 @@ class CloudViewer:
             without_password(url),
             {name: at for name, at in depths.items() if at is not None or name in needed},
         )
+
+
+def brokers_of(settings: Settings, overview: Overview | None) -> tuple[BrokerDeployment, ...]:
+    """The brokers of the cells that the settings name, and of those that schedulers know."""
+    addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
+    cells = {*addresses.cells, *([each.cell for each in overview.cells] if overview else ())}
+    return deployments_of(addresses, sorted(cells))
 
 
 def _is_needed(queue: Queue) -> bool:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 PAGES = (
     *("/", "/instances", "/waiting", "/moves", "/hosts", "/hosts/harbour/harbour-host-00001"),
-    *("/groups", "/aggregates", "/why?vcpus=8000", "/nowhere"),
+    *("/groups", "/aggregates", "/nodes", "/ring", "/dead", "/why?vcpus=8000", "/nowhere"),
 )
 
 
@@ -105,7 +105,7 @@ async def test_every_page_is_reached_by_the_keyboard() -> None:
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
         names = []
-        for _ in range(8):
+        for _ in range(11):
             await page.keyboard.press("Tab")
             names.append(await page.evaluate("document.activeElement.textContent"))
         assert names == [
@@ -114,8 +114,11 @@ async def test_every_page_is_reached_by_the_keyboard() -> None:
             "Waiting",
             "Moves",
             "Hosts",
+            "Nodes",
+            "Ring",
             "Groups",
             "Aggregates",
+            "Dead letters",
             "Why not?",
         ]
         await page.keyboard.press("Enter")

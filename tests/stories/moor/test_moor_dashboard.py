@@ -21,13 +21,13 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 @asynccontextmanager
-async def a_cloud() -> AsyncIterator[tuple[dict[str, str], str, Process]]:
+async def a_cloud(*flags: str) -> AsyncIterator[tuple[dict[str, str], str, Process]]:
     """A running `moor up`: the environment in which commands find it, the address of its dashboard, and the process."""
     # A short path: the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="moor-") as home:
         environment = {"XDG_STATE_HOME": home}
         arguments = ("up", "--cells", "harbour", "--hosts", "3", "--dashboard-listen", "127.0.0.1:0")
-        async with started(*arguments, **environment) as up:
+        async with started(*arguments, *flags, **environment) as up:
             url = (await up.until_printed("the dashboard is served at")).split()[-1]
             await up.until_printed("ready")
             yield environment, url, up
@@ -159,7 +159,16 @@ async def test_members_see_their_own_project_only(tmp_path: Path) -> None:
         async with served_beside(environment, "--auth", "basic", "--users", str(users)) as client:
             assert (await client.get("/")).status_code == 401
             assert (await client.get("/", auth=("ann", "wrong"))).status_code == 401
-            for path in ("/", "/live", "/hosts", "/hosts/harbour/harbour-host-00001", "/moves", "/waiting"):
+            for path in (
+                "/",
+                "/live",
+                "/hosts",
+                "/hosts/harbour/harbour-host-00001",
+                "/moves",
+                "/waiting",
+                "/dead",
+                "/dead/api/x",
+            ):
                 assert (await client.get(path, auth=("ann", "secret"))).status_code == 403
             own, other = ("ann", "secret"), ("bob", "secret")
             assert id_ in (await client.get("/instances", auth=own)).text

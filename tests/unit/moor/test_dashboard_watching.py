@@ -10,7 +10,12 @@ from bus.configuration.addresses import Addresses
 from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import BuildRejected
+from ironic_sync.settings import IronicSettings
 from moor.dashboard.app import dashboard_app
+from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.letters import LetterReader
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.nodes import MetalReader
 from moor.dashboard.pages import Pages
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
@@ -49,7 +54,9 @@ class As:
 
 async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
     watcher = Watcher(asking, SETTINGS)
-    app = dashboard_app(Pages(asking, watcher), As(caller), ["testserver"])  # type: ignore[arg-type]
+    letters = LetterPages(LetterReader(watcher.brokers))
+    nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
+    app = dashboard_app(Pages(asking, watcher), letters, nodes, As(caller), ["testserver"])  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         return await client.get(path)
