@@ -3,13 +3,17 @@
 from urllib.parse import urlsplit
 
 from bus.broker import Broker
+from bus.configuration.hosts import check_hosts
 
 
 def broker_at(url: str) -> Broker:
     """The broker of an `amqp://`, `amqps://` or `unix:///path` URL.
 
+    An `amqp` URL may name several nodes, with commas (bus/configuration/hosts.py).
+
     A memory broker has no URL: the code that creates it hands the object to its users.
     """
+    check_hosts(url)
     scheme = urlsplit(url).scheme
     match scheme:
         case "amqp" | "amqps":

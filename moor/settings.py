@@ -150,7 +150,7 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
     users: Annotated[
         str,
         Meta(
-            description="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read."
+            description="For basic: a file written by `htpasswd -B`. An optional third field is the project to which the user is bound, and a fourth its role there: reader or member."
         ),
     ] = ""
     policy: Annotated[

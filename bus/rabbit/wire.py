@@ -35,6 +35,7 @@ class RabbitWire:
         self._something_to_send = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
+        self._is_closed_here = False
         self._lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
         self._sender = self._loop.create_task(self._send())
         self._farewell: asyncio.Task[None] | None = None
@@ -80,6 +81,10 @@ class RabbitWire:
             raise
         return channel
 
+    def on_lost(self, do: Callable[[], object]) -> None:
+        """Call this when the connection ends, unless this end has closed it."""
+        self._lost.add_done_callback(lambda _: None if self._is_closed_here else do())
+
     def send(self, frames: bytes) -> None:
         """Send frames in the order of the calls, as many in one write as have gathered."""
         self._outbox.append(frames)
@@ -95,6 +100,7 @@ class RabbitWire:
         if not self._lost.done():
             # Acknowledgements that were passed on are sent before the connection closes.
             await bounded(self._all_sent.wait())
+            self._is_closed_here = True
             self._end(ConnectionLost(f"the connection to {self._name} was closed by this end"))
         if self._farewell is not None:
             await bounded(asyncio.shield(self._farewell))

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from asyncpg.exceptions import TargetServerAttributeNotMatched
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
@@ -28,6 +29,7 @@ _OURS = "42"
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_TRANSIENT = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _UNIQUE_VIOLATION = "23505"
+_READ_ONLY = "25006"
 
 
 @contextmanager
@@ -53,6 +55,8 @@ def connecting() -> Iterator[None]:
         yield
     except OSError as error:
         raise Unavailable(f"database: cannot connect: {error!r}") from error
+    except TargetServerAttributeNotMatched as error:
+        raise Unavailable("database: it is a standby, and the primary is needed") from error
     except Exception as error:
         state = _sqlstate(_original(error)) or _OURS
         if state.startswith(_OURS) and state not in _TURNED_AWAY:
@@ -85,6 +89,11 @@ def transient_kind(error: BaseException) -> type[Transient] | None:
     if (state := _sqlstate(error)) is None:
         return Unavailable if isinstance(error, ConnectionError) else None
     return next((kind for states, kind in _TRANSIENT_STATES if state.startswith(states)), None)
+
+
+def is_of_a_standby(error: BaseException) -> bool:
+    """Did a statement fail because the server, or its transaction, only reads?"""
+    return _sqlstate(_original(error)) == _READ_ONLY
 
 
 def is_duplicate(error: IntegrityError) -> bool:

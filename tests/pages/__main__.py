@@ -22,8 +22,8 @@ DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 
 
 def main() -> None:
-    _replace("bus", bus_reference.BEGIN, bus_reference.END, bus_reference.reference())
-    _replace("bus", authority_table.BEGIN, authority_table.END, authority_table.section())
+    _replace("bus-reference", bus_reference.BEGIN, bus_reference.END, bus_reference.reference())
+    _replace("bus-reference", authority_table.BEGIN, authority_table.END, authority_table.section())
     _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
     _replace("client", client_page.BEGIN, client_page.END, client_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
