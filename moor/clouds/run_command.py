@@ -30,15 +30,16 @@ from moor.options import (
     DatabaseUrl,
     IronicDatabaseUrl,
     IronicUrl,
+    NetworkFlags,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
     SchedulerFlags,
     broker_of,
     command_settings,
+    compute_flags,
     fail,
     option_of,
-    pool_flags,
     scheduler_flags,
     tell,
     tuned,
@@ -159,6 +160,7 @@ def compute(
     hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1)] = 100,
     faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
     pool: PoolFlags = None,
+    network: NetworkFlags = None,
     operating: Operating,
 ) -> None:
     """A compute process, which simulates the hosts of one cell."""
@@ -166,7 +168,7 @@ def compute(
     script = faults_in(faults)
     _require_one(cell, "compute")
     url = _stated(bus, db).bus_of(cell)
-    settings = structs.replace(tuned(COMPUTE, others=pool_flags(pool)), cell=cell)
+    settings = structs.replace(tuned(COMPUTE, others=compute_flags(pool, network)), cell=cell)
     _run(
         run_compute(
             url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=operating.health_listen

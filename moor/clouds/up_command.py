@@ -58,6 +58,7 @@ from moor.options import (
     BusUrl,
     Cells,
     DatabaseUrl,
+    NetworkFlags,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
@@ -112,6 +113,7 @@ def up(
     data: Annotated[str, option_of(TOP, "data", show_default=False)] = "",
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
+    network: NetworkFlags = None,
     listen: ListenAt = DEFAULT_LISTEN,
     dashboard_listen: DashboardAt = DASHBOARD_LISTEN,
     operating: Operating,
@@ -131,7 +133,7 @@ def up(
         if dashboard_listen == OFF
         else dashboard_options(DashboardFlags(dashboard_listen=dashboard_listen))
     )
-    workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool)
+    workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network)
     cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
     run(

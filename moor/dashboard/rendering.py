@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from bus.messages.hosts import host_in_cell
-from moor.dashboard.pictures import funnel_of, share
+from moor.dashboard.pictures import funnel_of, parts_of_choice, parts_of_funnel, share
 from moor.showing import size_in_words, time_in_words
 
 HERE = Path(__file__).parent
@@ -78,6 +78,8 @@ def _templates() -> Environment:
     templates.globals |= {
         "share": share,
         "funnel_of": funnel_of,
+        "parts_of_funnel": parts_of_funnel,
+        "parts_of_choice": parts_of_choice,
         "size_in_words": size_in_words,
         "host_in_cell": host_in_cell,
     }

@@ -27,6 +27,10 @@ class BrokerSeen(Struct, frozen=True):
     trouble: str = ""
 
     @property
+    def waiting(self) -> int:
+        return sum(depth or 0 for depth in self.queues.values())
+
+    @property
     def dead_letters(self) -> int:
         return self.queues.get(DEAD_QUEUE) or 0
 
