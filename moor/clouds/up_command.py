@@ -219,13 +219,16 @@ def _health(address: str, parts: Sequence[object]) -> HealthServer:
 
 
 def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) -> DashboardService:
-    service = DashboardService(
-        lambda: reading_client(broker.as_user(LOCAL.user)),
-        lambda: reading_client(broker.as_user(user_of("operator"))),
-        settings,
-        web,
-        say,
-    )
+    try:
+        service = DashboardService(
+            lambda: reading_client(broker.as_user(LOCAL.user)),
+            lambda: reading_client(broker.as_user(user_of("operator"))),
+            settings,
+            web,
+            say,
+        )
+    except BadListenError as taken:
+        fail(f"no dashboard: {taken}; --dashboard-listen names another address")
     say(f"the dashboard is served at {service.url}")
     return service
 

@@ -11,7 +11,7 @@ import pytest
 from bus.topology import DEAD_QUEUE
 from bus.urls import broker_at
 from tests.contracts.stage import parcel, send
-from tests.stories.moor.moor_process import Process, moor, moor_json
+from tests.stories.moor.moor_process import Process, moor, moor_json, started
 from tests.stories.moor.test_moor_dashboard import a_cloud, served_beside
 from tests.unit.moor.dashboard_visits import hidden
 
@@ -68,7 +68,7 @@ async def test_a_host_is_drained_and_set_up_again_and_an_instance_deleted() -> N
         history = await moor_json("history", there[0], **environment)
         moves = [each for each in history if each["what"] == "live-migrate"]
         assert [each["by"] for each in moves] == ["moor-operator for admin"]
-        assert "ordered by moor-operator for admin" in (await client.get(f"/instances/{there[0]}")).text
+        assert "by moor-operator for admin" in (await client.get(f"/instances/{there[0]}")).text
 
         await ordered(client, f"/orders/set-host?host={HOST}&mode=up")
         assert (await moor_json("host", "show", HOST, **environment))["setting"]["mode"] == "up"
@@ -116,6 +116,23 @@ async def test_a_dead_letter_is_replayed() -> None:
         assert letters[0]["handle"] != letter["handle"]
         again = await client.get(path.replace("&amp;", "&"))
         assert (again.status_code, "There is no dead letter" in again.text) == (400, True)
+
+
+async def test_a_broker_that_refuses_an_order_is_quoted_and_nothing_is_done() -> None:
+    async with a_cloud() as (environment, _, _):
+        # As on a broker where the dashboard is an admin application, which may not set hosts.
+        bus = f"unix://moor-app-local@{environment['XDG_STATE_HOME']}/moorage/bus.sock"
+        flags = ("run", "dashboard", "--bus", bus, "--dashboard-listen", "127.0.0.1:0")
+        async with started(*flags, **environment) as dashboard:
+            printed = await dashboard.until_printed_to_stderr("/open?token=")
+            address = printed.split()[-1]
+            async with httpx.AsyncClient(base_url=address.partition("/open")[0], timeout=60) as client:
+                await client.get(address)
+                done = await ordered(client, f"/orders/set-host?host={HOST}&mode=down")
+
+        assert done.status_code == 409
+        assert "host.set" in done.text
+        assert (await moor_json("host", "show", HOST, **environment))["setting"]["mode"] == "up"
 
 
 async def test_members_of_two_projects_see_hear_and_delete_only_their_own(tmp_path: Path) -> None:
