@@ -252,6 +252,16 @@ class TestKeystone:
         assert (await browser.get("/instances")).status_code == 200
         assert (await browser.get("/hosts")).status_code == 403
 
+    @pytest.mark.parametrize("token", ["a\nx-auth-token: b", "a\0b", "é", "x" * 9_000])
+    async def test_an_odd_token_is_refused(self, token: str) -> None:
+        keystone = FakeKeystone()
+        answer = (
+            await Visited(KeystoneAuthentication(ACCOUNT, keystone.client())).browser().log_in(token=token)
+        )
+
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers or "moorage-1=" not in answer.headers["set-cookie"]
+
     async def test_one_without_a_project_reads_nothing_and_one_that_is_away_says_so(self) -> None:
         keystone = FakeKeystone()
         visited = Visited(KeystoneAuthentication(ACCOUNT, keystone.client()))
