@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ from bus.configuration.addresses import Addresses
 from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import BuildRejected
+from bus.messages.overview import Overview
 from ironic_sync.settings import IronicSettings
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
@@ -99,3 +101,46 @@ async def test_a_rejection_is_a_page_that_says_why() -> None:
     answer = await answers(Caller(user="u", project="shop"), "/instances", Refusing())
 
     assert (answer.status_code, "not today" in answer.text) == (400, True)
+
+
+class Overviews:
+    """Answers every question for an overview by an empty one, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def ask(self, _question: Message) -> Message:
+        self.count += 1
+        return Overview(made_at=datetime.now(UTC), scheduler="s1")
+
+
+async def test_it_looks_seldom_while_nobody_does_and_at_once_when_somebody_comes() -> None:
+    asking = Overviews()
+    watcher = Watcher(asking, SETTINGS, every_s=0.01)
+    running = asyncio.create_task(watcher.run())
+    async with asyncio.timeout(10):
+        while watcher.seen is None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert asking.count == 1
+
+        watcher.is_looked_at()
+        while asking.count < 3:
+            await asyncio.sleep(0.01)
+    assert len(watcher.hour) >= asking.count - 1
+    await watcher.stop()
+    await running
+
+
+async def test_an_open_stream_counts_as_somebody() -> None:
+    asking = Overviews()
+    watcher = Watcher(asking, SETTINGS, every_s=0.01)
+    running = asyncio.create_task(watcher.run())
+    async with asyncio.timeout(10):
+        news = watcher.news()
+        for _ in range(4):
+            await anext(news)
+        await news.aclose()  # type: ignore[attr-defined]  # it is a generator
+    assert asking.count >= 3
+    await watcher.stop()
+    await running
