@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -28,16 +29,9 @@ from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from bus.messages.overview import AskOverview, AskTiles, Overview, Tiles
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
-from ironic_sync.settings import IronicSettings
-from moor.dashboard.app import dashboard_app
-from moor.dashboard.letter_pages import LetterPages
-from moor.dashboard.letters import LetterReader
-from moor.dashboard.node_pages import NodePages
-from moor.dashboard.nodes import MetalReader
-from moor.dashboard.pages import Pages
 from moor.dashboard.watching import Watcher
 from placement_worker.api.values.request import Caller
-from tests.unit.moor.test_dashboard_watching import SETTINGS, As
+from tests.unit.moor.test_dashboard_watching import SETTINGS, app_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -58,10 +52,10 @@ STATES = tuple(
 )
 FUNNEL = NoValidHost(hosts=10_000, steps=(FunnelStep(step="capacity", removed=10_000, example="h: full"),))
 CHANGE = Change(instance=STATES[0].id, number=1, what="migrate", cell="c1", asked_at=AT)
-ANSWERS: Mapping[type[Message], Callable[[Message], Message]] = {
+ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     AskInstances: lambda ask: InstancesFound(
         instances=STATES[:1] if ask.instances else STATES, next=STATES[-1].id
-    ),  # type: ignore[attr-defined]
+    ),
     AskHistory: lambda _: HistoryFound(instance=STATES[0], changes=(CHANGE,)),
     AskExplanation: lambda _: ExplanationsFound(explanations=(Explanation(state=STATES[0]),)),
     AskMoves: lambda _: MovesFound(moves=(CHANGE,) * 100),
@@ -83,7 +77,7 @@ ANSWERS: Mapping[type[Message], Callable[[Message], Message]] = {
     AskPlan: lambda _: PlanFound(qualify=0, fit=0, is_cut=False, cells=(), funnel=FUNNEL),
     AskTiles: lambda ask: Tiles(
         in_cell=ask.in_cell, made_at=AT, tiles="3" * HOSTS, hosts=HOSTS, names=("h",) if ask.named else ()
-    ),  # type: ignore[attr-defined]
+    ),
     AskOverview: lambda _: Overview(
         made_at=AT,
         scheduler="s1",
@@ -150,13 +144,7 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str) -> None:
     asking = LargeCloud()
     watcher = await watching(asking)
     asking.asked.clear()
-    app = dashboard_app(
-        Pages(asking, watcher),  # type: ignore[arg-type]
-        LetterPages(LetterReader(watcher.brokers)),
-        NodePages(MetalReader(SETTINGS, IronicSettings)),
-        As(Caller(user="root", project="", roles=frozenset({"admin"}))),
-        ["testserver"],
-    )
+    app = app_of(Caller(user="root", project="", roles=frozenset({"admin"})), asking, watcher)
 
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:

@@ -4,9 +4,11 @@ import asyncio
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from bus.configuration.addresses import Addresses
 from bus.errors import Unavailable
@@ -59,13 +61,17 @@ class As:
         pass
 
 
-async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
-    watcher = Watcher(asking, SETTINGS)
+def app_of(caller: Caller | None, asking: Any, watcher: Watcher) -> Starlette:
+    """The dashboard as this caller gets it. `asking` answers in place of a station on the bus."""
     letters = LetterPages(LetterReader(watcher.brokers))
     access = Access(As(caller), SessionStore(), port=1)
     actions = Actions(access, Clouds(asking, letters.reader, nullcontext))  # type: ignore[arg-type]
     nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
-    app = dashboard_app(Pages(asking, watcher), letters, nodes, actions, ["testserver"])  # type: ignore[arg-type]
+    return dashboard_app(Pages(asking, watcher), letters, nodes, actions, ["testserver"])
+
+
+async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
+    app = app_of(caller, asking, Watcher(asking, SETTINGS))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         return await client.get(path)
