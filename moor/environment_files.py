@@ -16,7 +16,7 @@ from msgspec import Struct
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)")
 # What neither a shell nor systemd takes for anything else.
-_PLAIN = re.compile(r"[\w@%+=:,./~-]*", re.ASCII)
+_PLAIN = re.compile(r"[\w@%+=:,./?-]*", re.ASCII)
 
 EnvironmentDirectory = Annotated[
     Path | None,

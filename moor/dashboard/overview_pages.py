@@ -1,25 +1,48 @@
 """The overview, live, and what it leads to: workers, brokers, and the host behind a tile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from bus.messages.overview import AskTiles, Tiles
+from bus.measuring import BUCKETS_S
+from bus.messages.overview import AskTiles, Durations, StageTimes, Tiles
 from moor.asking import Client
 from moor.dashboard.asking_pages import AskingPages, is_number
 from moor.dashboard.pictures import HEIGHT, WIDTH, line_of
 from moor.dashboard.rendering import PageRefused, Reader
-from moor.dashboard.watching import STAGES, Watcher
+from moor.dashboard.watching import STAGES, Sample, Watcher
 from moor.overview.judging import notes_of, troubles_of
-from moor.overview.showing import instance_counts, main_uses, queue_rows, worker_groups
+from moor.overview.showing import (
+    instance_counts,
+    main_uses,
+    per_second,
+    queue_rows,
+    seconds_in_words,
+    worker_groups,
+)
 
 # A comment that keeps proxies from closing a quiet stream.
 QUIET_S = 20.0
+
+
+class StageShown(Struct, frozen=True):
+    """A stage of boots: how many went through it a second in the last minute, how long that took then and in the last hour, and the
+    hour as two lines.
+    """
+
+    name: str
+    per_s: float
+    minute: tuple[str, str] | None
+    hour: tuple[str, str] | None
+    count: int
+    p50_line: str
+    p99_line: str
 
 
 class OverviewPages(AskingPages):
@@ -30,6 +53,7 @@ class OverviewPages(AskingPages):
         self._rendered: tuple[object, str, str] = (None, "", "")
 
     async def overview(self, request: Request, reader: Reader) -> Response:
+        self._watcher.is_looked_at()
         return self._page(request, reader, "overview.html", live=self._live())
 
     async def live(self, _request: Request, _reader: Reader) -> Response:
@@ -40,6 +64,7 @@ class OverviewPages(AskingPages):
 
     async def workers(self, request: Request, reader: Reader) -> Response:
         """Each worker and each broker, as the watcher saw them last."""
+        self._watcher.is_looked_at()
         seen = self._watcher.seen
         return self._page(
             request,
@@ -106,13 +131,40 @@ class OverviewPages(AskingPages):
             "queues": queue_rows(seen.view),
             "brokers": seen.view.brokers,
             "rates": [
-                (stage, hour[-1].per_s[stage] if hour else 0.0, line_of([each.per_s[stage] for each in hour]))
+                (
+                    stage,
+                    hour[-1].per_s[stage] if hour else 0.0,
+                    line_of([(each.at.timestamp(), each.per_s[stage]) for each in hour]),
+                )
                 for stage in STAGES
             ],
             "conflicts": (
                 hour[-1].conflicts_per_s if hour else 0.0,
-                line_of([each.conflicts_per_s for each in hour]),
+                line_of([(each.at.timestamp(), each.conflicts_per_s) for each in hour]),
             ),
+            "stages": [_stage(each, hour) for each in overview.stages],
             "since": hour[0].at if hour else None,
             "picture": (WIDTH, HEIGHT),
         }
+
+
+def _stage(stage: StageTimes, hour: Sequence[Sample]) -> StageShown:
+    p50 = [(each.at.timestamp(), min(each.p50_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
+    p99 = [(each.at.timestamp(), min(each.p99_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
+    most = max((seconds for _, seconds in p99), default=0.0)
+    return StageShown(
+        stage.stage,
+        per_second(stage.minute),
+        _in_words(stage.minute),
+        _in_words(stage.hour),
+        stage.hour.count,
+        line_of(p50, most),
+        line_of(p99, most),
+    )
+
+
+def _in_words(durations: Durations) -> tuple[str, str] | None:
+    """Half of them, and 99 of 100, took at most so long; None if there were none."""
+    if not durations.count:
+        return None
+    return seconds_in_words(durations.p50_s), seconds_in_words(durations.p99_s)

@@ -10,12 +10,17 @@ from bus.messages.planning import HostChoice
 WIDTH, HEIGHT = 240, 48
 
 
-def line_of(values: Sequence[float]) -> str:
-    """The points of a line through these values, from left to right; the highest is at the top."""
-    most = max(values, default=0.0) or 1.0
-    step = WIDTH / max(len(values) - 1, 1)
+def line_of(values: Sequence[tuple[float, float]], most: float = 0.0) -> str:
+    """The points of a line through these values, each with its time, from left to right. The highest is at the top, or
+    `most` if that is higher.
+    """
+    if not values:
+        return ""
+    most = max(most, *(value for _, value in values), 0.0) or 1.0
+    first, last = values[0][0], values[-1][0]
+    width = WIDTH / ((last - first) or 1.0)
     return " ".join(
-        f"{at * step:.1f},{HEIGHT - value / most * (HEIGHT - 4) - 2:.1f}" for at, value in enumerate(values)
+        f"{(at - first) * width:.1f},{HEIGHT - value / most * (HEIGHT - 4) - 2:.1f}" for at, value in values
     )
 
 

@@ -27,7 +27,7 @@ from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from moor.asking import Client, station_on, until_choosable
 from moor.clouds.cloud_processes import WorkerProcess, cloud_in_processes
-from tests.benchmarks.books import closing, connected, database_of
+from tests.benchmarks.books import connected, database_of
 from tests.benchmarks.cpu import OneProcess, ProcessTree, Spender
 from tests.benchmarks.measuring import BROKER, DATABASE, Details, Effort, Result, Work, measured
 from tests.servers import PrivatePostgres, PrivateRabbitMQ
@@ -263,10 +263,13 @@ async def _copy_instances(database: "asyncpg.Connection[asyncpg.Record]") -> str
 
 async def _add_nodes(url: str) -> None:
     await upgrade(url, "ironic_sync")
-    async with closing(SqlIronicStore(url)) as store:
+    store = SqlIronicStore(url)
+    try:
         for start in range(0, NODES, 1_000):
             async with store.transaction() as tx:
                 await tx.save([_node_row(start + at) for at in range(1_000)])
+    finally:
+        await store.close()
 
 
 def _node_row(number: int) -> NodeRow:

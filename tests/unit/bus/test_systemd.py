@@ -57,7 +57,7 @@ def test_a_sign_of_life_comes_twice_in_the_time_that_systemd_waits(listener: soc
         systemd.alive(float(second))
 
     listener.setblocking(False)
-    heard = []
+    heard: list[bytes] = []
     while len(heard) < 100:
         try:
             heard.append(listener.recv(100))

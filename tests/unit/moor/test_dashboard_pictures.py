@@ -5,7 +5,9 @@ from moor.dashboard.pictures import HEIGHT, SEEN_MIN, WIDTH, funnel_of, funnel_p
 
 
 def test_a_line_goes_from_left_to_right_with_the_highest_at_the_top() -> None:
-    points = [tuple(map(float, each.split(","))) for each in line_of([0.0, 5.0, 10.0]).split()]
+    points = [
+        tuple(map(float, each.split(","))) for each in line_of([(0.0, 0.0), (1.0, 5.0), (2.0, 10.0)]).split()
+    ]
 
     assert [x for x, _ in points] == [0.0, WIDTH / 2, WIDTH]
     assert points[0][1] > points[1][1] > points[2][1] > 0
@@ -14,8 +16,8 @@ def test_a_line_goes_from_left_to_right_with_the_highest_at_the_top() -> None:
 
 def test_lines_of_nothing_and_of_one_value_are_drawn() -> None:
     assert line_of([]) == ""
-    assert len(line_of([3.0]).split()) == 1
-    assert len(line_of([0.0, 0.0]).split()) == 2
+    assert len(line_of([(7.0, 3.0)]).split()) == 1
+    assert len(line_of([(1.0, 0.0), (2.0, 0.0)]).split()) == 2
 
 
 def test_a_funnel_ends_with_what_is_left() -> None:
