@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -58,10 +59,10 @@ STATES = tuple(
 )
 FUNNEL = NoValidHost(hosts=10_000, steps=(FunnelStep(step="capacity", removed=10_000, example="h: full"),))
 CHANGE = Change(instance=STATES[0].id, number=1, what="migrate", cell="c1", asked_at=AT)
-ANSWERS: Mapping[type[Message], Callable[[Message], Message]] = {
+ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     AskInstances: lambda ask: InstancesFound(
         instances=STATES[:1] if ask.instances else STATES, next=STATES[-1].id
-    ),  # type: ignore[attr-defined]
+    ),
     AskHistory: lambda _: HistoryFound(instance=STATES[0], changes=(CHANGE,)),
     AskExplanation: lambda _: ExplanationsFound(explanations=(Explanation(state=STATES[0]),)),
     AskMoves: lambda _: MovesFound(moves=(CHANGE,) * 100),
@@ -83,7 +84,7 @@ ANSWERS: Mapping[type[Message], Callable[[Message], Message]] = {
     AskPlan: lambda _: PlanFound(qualify=0, fit=0, is_cut=False, cells=(), funnel=FUNNEL),
     AskTiles: lambda ask: Tiles(
         in_cell=ask.in_cell, made_at=AT, tiles="3" * HOSTS, hosts=HOSTS, names=("h",) if ask.named else ()
-    ),  # type: ignore[attr-defined]
+    ),
     AskOverview: lambda _: Overview(
         made_at=AT,
         scheduler="s1",
