@@ -22,11 +22,28 @@ class PageRefused(Exception):  # noqa: N818 - named for what happened
 
 
 class Reader(Struct, frozen=True):
-    """The user who reads a page. `project` is the only one whose instances they may see; empty for administrators."""
+    """The user who reads a page. `project` is the only one whose instances they may see; empty for administrators.
+
+    `form_token` is that of their session; without one they only read. With one, administrators may order everything, and a
+    user with `may_delete` deletes instances of their project.
+    """
 
     name: str
     project: str
     is_admin: bool
+    may_delete: bool = False
+    form_token: str = ""
+
+    @property
+    def operates(self) -> bool:
+        return self.is_admin and bool(self.form_token)
+
+    @property
+    def deletes(self) -> bool:
+        return self.may_delete and bool(self.form_token)
+
+
+NOBODY = Reader("", "", is_admin=False)
 
 
 class PageRenderer:
@@ -36,8 +53,7 @@ class PageRenderer:
         return page
 
     async def not_found(self, request: Request, _problem: Exception) -> Response:
-        nobody = Reader("", "", is_admin=False)
-        return self.refusal(request, nobody, HTTPStatus.NOT_FOUND, "There is no such page.")
+        return self.refusal(request, NOBODY, HTTPStatus.NOT_FOUND, "There is no such page.")
 
     def _page(self, request: Request, reader: Reader, template: str, **shown: Any) -> HTMLResponse:
         return HTMLResponse(self._render(template, path=request.url.path, reader=reader, **shown))

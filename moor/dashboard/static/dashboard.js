@@ -149,3 +149,34 @@ if (live) {
   window.addEventListener("resize", drawAll);
   drawAll();
 }
+
+// Looks at a job again until it has ended.
+const AGAIN_MS = 1500;
+
+async function lookAgain() {
+  const job = document.getElementById("job");
+  if (!job || !("goesOn" in job.dataset)) {
+    const stop = document.getElementById("stop");
+    if (job && stop) {
+      stop.remove();
+    }
+    return;
+  }
+  try {
+    const answer = await fetch(window.location.pathname, { redirect: "error" });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const news = page.getElementById("job");
+    // Screen readers read out what is replaced.
+    if (news && news.outerHTML !== job.outerHTML) {
+      job.replaceWith(news);
+      document.title = page.title;
+    }
+  } catch {
+    // The server is away, or the session has ended: it is tried again.
+  }
+  window.setTimeout(lookAgain, AGAIN_MS);
+}
+
+if (document.getElementById("job")) {
+  window.setTimeout(lookAgain, AGAIN_MS);
+}

@@ -29,16 +29,9 @@ from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from bus.messages.overview import AskOverview, AskTiles, Overview, Tiles
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
-from ironic_sync.settings import IronicSettings
-from moor.dashboard.app import dashboard_app
-from moor.dashboard.letter_pages import LetterPages
-from moor.dashboard.letters import LetterReader
-from moor.dashboard.node_pages import NodePages
-from moor.dashboard.nodes import MetalReader
-from moor.dashboard.pages import Pages
 from moor.dashboard.watching import Watcher
 from placement_worker.api.values.request import Caller
-from tests.unit.moor.test_dashboard_watching import SETTINGS, As
+from tests.unit.moor.test_dashboard_watching import SETTINGS, app_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -151,13 +144,7 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str) -> None:
     asking = LargeCloud()
     watcher = await watching(asking)
     asking.asked.clear()
-    app = dashboard_app(
-        Pages(asking, watcher),  # type: ignore[arg-type]
-        LetterPages(LetterReader(watcher.brokers)),
-        NodePages(MetalReader(SETTINGS, IronicSettings)),
-        As(Caller(user="root", project="", roles=frozenset({"admin"}))),
-        ["testserver"],
-    )
+    app = app_of(Caller(user="root", project="", roles=frozenset({"admin"})), asking, watcher)
 
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:

@@ -1,11 +1,14 @@
 """The watcher of the dashboard goes on whatever is answered, and who may read what is decided before a question is sent."""
 
 import asyncio
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from bus.configuration.addresses import Addresses
 from bus.errors import Unavailable
@@ -14,12 +17,16 @@ from bus.messages.build import BuildRejected
 from bus.messages.overview import Overview
 from bus.workers.asking import NoAnswer
 from ironic_sync.settings import IronicSettings
+from moor.dashboard.access import Access
+from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
 from moor.dashboard.letter_pages import LetterPages
 from moor.dashboard.letters import LetterReader
 from moor.dashboard.node_pages import NodePages
 from moor.dashboard.nodes import MetalReader
+from moor.dashboard.ordering import Clouds
 from moor.dashboard.pages import Pages
+from moor.dashboard.sessions import SessionStore
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
 from placement_worker.api.values.request import Caller
@@ -55,11 +62,17 @@ class As:
         pass
 
 
-async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
-    watcher = Watcher(asking, SETTINGS)
+def app_of(caller: Caller | None, asking: Any, watcher: Watcher) -> Starlette:
+    """The dashboard as this caller gets it. `asking` answers in place of a station on the bus."""
     letters = LetterPages(LetterReader(watcher.brokers))
+    access = Access(As(caller), SessionStore(), port=1)
+    actions = Actions(access, Clouds(asking, letters.reader, nullcontext))  # type: ignore[arg-type]
     nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
-    app = dashboard_app(Pages(asking, watcher), letters, nodes, As(caller), ["testserver"])  # type: ignore[arg-type]
+    return dashboard_app(Pages(asking, watcher), letters, nodes, actions, ["testserver"])
+
+
+async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:
+    app = app_of(caller, asking, Watcher(asking, SETTINGS))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         return await client.get(path)
