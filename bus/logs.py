@@ -47,6 +47,7 @@ class _Lines:
 
     def __init__(self, lines: Sequence[InstanceLine]) -> None:
         self._encoded = _encode_lines(lines)[:-1]
+        self._count = len(lines)
 
     def as_json(self, beginning: str) -> str:
         return self._encoded.decode().replace('{"message":', f'{beginning},"message":')
@@ -54,11 +55,11 @@ class _Lines:
     def as_text(self, beginning: str) -> str:
         """Each line as `beginning message instance=... host=...`."""
         encoded = self._encoded
-        lines, fields = encoded.count(b"{"), encoded.count(b":")
-        is_plain = encoded.count(b'"') == 4 * fields and encoded.count(b",") == fields - lines
-        if is_plain and lines == encoded.count(b"\n") + 1 == encoded.count(b"}"):
+        plain, fields = encoded.translate(_TEXT_OF_JSON, b'"{}'), encoded.count(b":")
+        removed = len(encoded) - len(plain)
+        if removed == 4 * fields + 2 * self._count and encoded.count(b",") == fields - self._count:
             # No value has a character that JSON uses, which is usual: half as dear as the other way.
-            return encoded.translate(_TEXT_OF_JSON, b'"{}').decode().replace("message=", beginning)
+            return plain.decode().replace("message=", beginning)
         # Quotes inside of values are escaped, so only the document's own are found here.
         text = encoded.decode().replace('","', " ").replace('":"', "=")
         return text.replace('{"message=', beginning).replace('"}', "")
