@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.sql.errors import connecting, transients
+from bus.sql.postgresql_tls import with_tls
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -247,11 +248,12 @@ class PostgresDatabase:
         from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
         self.settings = settings or DatabaseSettings()
+        url, tls = with_tls(url)
         self._engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg"),
             isolation_level="AUTOCOMMIT",
             poolclass=NullPool,
-            connect_args={"server_settings": self.settings.of_sessions},
+            connect_args={"server_settings": self.settings.of_sessions, **tls},
         )
         self._pool_size = pool_size
         self._idle: list[PostgresSession] = []
