@@ -4,6 +4,7 @@ Connects to no database. It knows the errors of asyncpg and sqlite3, also as wra
 """
 
 import sqlite3
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +54,10 @@ def connecting() -> Iterator[None]:
     """
     try:
         yield
+    except ssl.SSLCertVerificationError as error:
+        raise Unavailable(
+            f"database: the server's certificate is not trusted: {error.verify_message}; sslrootcert in the URL names the authority"
+        ) from error
     except OSError as error:
         raise Unavailable(f"database: cannot connect: {error!r}") from error
     except TargetServerAttributeNotMatched as error:

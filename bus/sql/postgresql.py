@@ -23,6 +23,7 @@ from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.host_turns import HostTurns
 from bus.sql.errors import connecting, is_of_a_standby, transients
+from bus.sql.postgresql_tls import with_tls
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -263,10 +264,11 @@ class PostgresDatabase:
                 poolclass=NullPool,
                 connect_args={
                     "server_settings": self.settings.of_sessions,
+                    **tls,
                     **({} if len(urls) == 1 or _WANTED in each.query else {_WANTED: "primary"}),
                 },
             )
-            for each in urls
+            for each, tls in map(with_tls, urls)
         ]
         self._turns = HostTurns(len(urls))
         self._pool_size = pool_size

@@ -76,7 +76,7 @@ class PrivatePostgres:
         if self._keeper is None:
             self._keeper, self._port = Keeper(self._place), free_port()
         directory = self._keeper.directory
-        user, group = _unprivileged()
+        user, group = unprivileged()
         if user is not None and group is not None:
             os.chown(directory, user, group)
         options = {**self._settings, "port": str(self._port)}
@@ -128,7 +128,7 @@ class PrivatePostgres:
         return lines[:1] == [str(self._server)] and lines[7:8] == ["ready   "]
 
 
-def _unprivileged() -> tuple[int, int] | tuple[None, None]:
+def unprivileged() -> tuple[int, int] | tuple[None, None]:
     """The user that PostgreSQL runs as: it refuses to run as root."""
     if os.geteuid() != 0:
         return None, None

@@ -36,13 +36,17 @@ class _Ports:
 
 
 class PrivateRabbitMQ:
-    """A RabbitMQ node with the default user guest/guest and no plugins.
+    """A RabbitMQ node with the default user guest/guest, and no plugins unless they are named.
 
     `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
     """
 
-    def __init__(self, *, place: Path | None = None) -> None:
+    def __init__(
+        self, *, place: Path | None = None, more_settings: tuple[str, ...] = (), plugins: tuple[str, ...] = ()
+    ) -> None:
         self._place = place
+        self._more_settings = more_settings
+        self._plugins = plugins
         self._keeper: Keeper | None = None
         self._ports = _Ports(amqp=0, distribution=0, epmd=0)
         self._server = 0
@@ -87,7 +91,7 @@ class PrivateRabbitMQ:
         if self._keeper is None:
             self._keeper = Keeper(self._place)
             self._ports = _Ports(amqp=free_port(), distribution=free_port(), epmd=free_port())
-            _write_files(self._keeper.directory, self._ports, scripts)
+            _write_files(self._keeper.directory, self._ports, scripts, self._more_settings, self._plugins)
         directory = self._keeper.directory
         env, log = _environment(directory, self._ports), str(directory / "startup.log")
         # The node would start a port mapper as a daemon. As a child of the keeper it ends with it in every case.
@@ -170,17 +174,20 @@ def _environment(directory: Path, ports: _Ports) -> dict[str, str]:
     }
 
 
-def _write_files(directory: Path, ports: _Ports, scripts: Path) -> None:
+def _write_files(
+    directory: Path, ports: _Ports, scripts: Path, more_settings: tuple[str, ...], plugins: tuple[str, ...]
+) -> None:
     settings = (
         f"listeners.tcp.1 = 127.0.0.1:{ports.amqp}",
         "disk_free_limit.absolute = 50MB",
         "log.console = false",
         "log.file.level = warning",
+        *more_settings,
     )
     (directory / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in settings))
     # Empty but existing: otherwise the machine's own file would be read.
     (directory / "rabbitmq-env.conf").touch()
-    (directory / "enabled_plugins").write_text("[].\n")
+    (directory / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
     env = (f"{name}={value}" for name, value in _environment(directory, ports).items())
     ctl = shlex.join(("env", "-i", *env, str(scripts / "rabbitmqctl"), "-n", _NODE))
     (directory / "rabbitmqctl").write_text(f'#!/bin/sh\nexec {ctl} "$@"\n')
