@@ -12,7 +12,7 @@ from bus.operating.running import release
 from bus.operating.worker_beats import WorkerBeats
 from bus.process import Part
 from bus.sql import DatabaseSettings, upgrade
-from bus.topology import objects_of, user_of
+from bus.topology import Limits, objects_of, user_of
 from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
@@ -144,6 +144,7 @@ async def prepare(
     settings: DatabaseSettings | None = None,
     *,
     has_nodes: bool,
+    limits: Limits | None = None,
 ) -> None:
     """Declare the exchanges and queues of these cells, and upgrade the tables of all rooms.
 
@@ -151,7 +152,7 @@ async def prepare(
     """
     connection = await broker.connect()
     try:
-        await connection.declare(objects_of(cells, create_foreign=has_nodes))
+        await connection.declare(objects_of(cells, create_foreign=has_nodes, limits=limits))
     finally:
         await connection.close()
     await upgrade(placement_url or database_url, PLACEMENT, settings)
