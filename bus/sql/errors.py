@@ -60,9 +60,10 @@ def connecting() -> Iterator[None]:
         ) from error
     except OSError as error:
         raise Unavailable(f"database: cannot connect: {error!r}") from error
-    except TargetServerAttributeNotMatched as error:
-        raise Unavailable("database: it is a standby, and the primary is needed") from error
     except Exception as error:
+        # SQLAlchemy wraps the driver's error twice.
+        if isinstance(_original(error).__cause__ or error, TargetServerAttributeNotMatched):
+            raise Unavailable("database: it is a standby, and the primary is needed") from error
         state = _sqlstate(_original(error)) or _OURS
         if state.startswith(_OURS) and state not in _TURNED_AWAY:
             raise

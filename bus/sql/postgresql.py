@@ -175,8 +175,9 @@ class PostgresTransaction:
                 # connection: it no longer sends anything and never closes by itself.
                 driver.terminate()
         if is_of_a_standby(error):
-            # The server is no primary any more: let the next session find the one that is.
+            # The server is not the primary, or no longer: let the next session find the one that is.
             driver.terminate()
+            raise Unavailable(f"database: the server does not write: {error}") from error
         # asyncpg's error for a lost connection depends on the moment, but the connection is closed in any case.
         if driver.is_closed() and (_is_about_the_connection(error) or isinstance(error, DBAPIError)):
             raise Unavailable(f"database: connection lost: {error}") from error
