@@ -44,7 +44,13 @@ ELSEWHERE = {
 # A page with its own test, which runs its commands with a file of flavors; and the folder of pages that test_tutorials.py runs.
 OF_FLAVORS = "docs/scheduling.md"
 TUTORIALS = "docs/tutorials/"
-ONE_MACHINE = ("README.md", "docs/running.md", "docs/bare-metal.md", "docs/commands.md", "docs/placement-api.md")
+ONE_MACHINE = (
+    "README.md",
+    "docs/running.md",
+    "docs/bare-metal.md",
+    "docs/commands.md",
+    "docs/placement-api.md",
+)
 SERVERS = ("moor db upgrade", "moor broker declare", "moor run ", "moor broker show", "moor dead list")
 DATABASE = "postgresql+asyncpg://moorage:...@localhost/moorage"
 CELL = "harbour"
