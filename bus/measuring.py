@@ -7,6 +7,7 @@ worker lists its numbers in its attribute `readings`. They are read when the pag
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Literal
 
 from msgspec import Struct
@@ -73,6 +74,21 @@ class Histogram:
             seconds = 0.0
         observed.counts[bisect_left(BUCKETS_S, seconds)] += count
         observed.total_s += seconds * count
+
+
+def quantile(counts: Sequence[int], share: float) -> float:
+    """The duration in seconds below which this share of the observations lies, as Prometheus estimates it: those of a bucket are
+    spread evenly over it. Of the last bucket only its beginning is known. 0 without observations.
+    """
+    sums = [*accumulate(counts)]
+    if not sums or sums[-1] <= 0:
+        return 0.0
+    rank = share * sums[-1]
+    bucket = bisect_left(sums, rank)
+    if bucket >= len(BUCKETS_S):
+        return BUCKETS_S[-1]
+    begin_s = BUCKETS_S[bucket - 1] if bucket else 0.0
+    return begin_s + (BUCKETS_S[bucket] - begin_s) * (rank - sums[bucket] + counts[bucket]) / counts[bucket]
 
 
 Readings = Sequence[Numbers | Histogram]

@@ -48,11 +48,11 @@ class Decider:
         self.clock = clock
         self.hosts: HostStates = ALL_UP
         self._draw = draw
-        self._times = BootTimes(rules.cell)
+        self.times = BootTimes(rules.cell)
 
     @property
     def readings(self) -> Readings:
-        return self._times.readings
+        return self.times.readings
 
     async def decide(
         self,
@@ -68,7 +68,7 @@ class Decider:
         now = self.clock()
         decision = decide(rows, inputs, now, self.rules, self.hosts, draw=self._draw)
         note = await tx.save(decision.rows, decision.forgotten, decision.kept)
-        self._times.note(rows, decision.rows, now)
+        self.times.note(rows, decision.rows, now)
         if LOG.is_on:
             LOG.write(endings(decision.said, traces))
         return decision, note
@@ -82,6 +82,8 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours, said = of_cell(decider.rules.cell, received)
+        if placing := [each for each in ours if type(each.message) is PlaceInCell]:
+            decider.times.took(placing[0].sent_at, decider.clock(), len(placing))
         rows = await tx.load([each.message.instance for each in ours])
         decision, kept = await decider.decide(
             tx, rows, [each.message for each in ours], [each.trace for each in ours]

@@ -126,6 +126,16 @@ PoolFlags = Annotated[
         r"[dim]\[MOOR_COMPUTE_POOLS, or pools in \[compute]][/dim]",
     ),
 ]
+NetworkFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network",
+        metavar="NAME=KILOBITS",
+        show_default=False,
+        help="A physical network that each simulated host reaches, with its bandwidth for ports, such as physnet0=10000000. May be "
+        r"repeated. [dim]\[MOOR_COMPUTE_NETWORKS, or networks in \[compute]][/dim]",
+    ),
+]
 # How to print what is shown; commands.py adds -o beside it.
 AsJson = forms.AsJson
 IsWide = forms.IsWide
@@ -242,15 +252,16 @@ def tuned_cloud(
     base: "CloudSettings | None" = None,
     scheduler: Sequence[str] | None = None,
     pools: Sequence[str] | None = None,
+    networks: Sequence[str] | None = None,
 ) -> "CloudSettings":
     """The settings of all workers in this process: flags, then variables, then the settings file, then `base`.
 
-    `base` has the command's own defaults; `scheduler` and `pools` are its flags --scheduler and --pool.
+    `base` has the command's own defaults; `scheduler`, `pools` and `networks` are its flags --scheduler, --pool and --network.
     """
     # The workers' settings are many modules, and most commands need none of them.
     from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings  # noqa: PLC0415
 
-    flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: pool_flags(pools)}
+    flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: compute_flags(pools, networks)}
     with wrong_value():
         return found().of_cloud(base or CloudSettings(), flags)
 
@@ -269,10 +280,11 @@ def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
     return stated
 
 
-def pool_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
+def compute_flags(pools: Sequence[str] | None, networks: Sequence[str] | None = None) -> dict[str, Stated]:
     from moor.worker_settings import COMPUTE  # noqa: PLC0415 - as above
 
-    return {"pools": COMPUTE.stated("pools", flags, "--pool")} if flags else {}
+    given = (("pools", pools, "--pool"), ("networks", networks, "--network"))
+    return {field: COMPUTE.stated(field, flags, flag) for field, flags, flag in given if flags}
 
 
 def flag_of(field: str) -> str:

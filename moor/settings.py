@@ -132,6 +132,12 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
             description="The host names under which browsers reach the web dashboard, with commas, beside those of this machine and that to listen on."
         ),
     ] = ""
+    dashboard_session_s: Annotated[
+        Annotated[float, Meta(ge=60, le=30 * 86_400)],
+        Meta(
+            description="How long a login to the web dashboard lasts, in seconds; one that is not used for an hour ends before. Higher: people log in less often. Lower: a browser that was left open can order for less long."
+        ),
+    ] = 28_800.0
     share_port: Annotated[
         bool,
         Meta(description="Let other processes listen at the same address: start one process per core."),

@@ -23,7 +23,7 @@ from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.store_sql import open_compute_store
 from moor.asking import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
-from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
+from moor.clouds.database_roles import IRONIC, OTHERS, PLACEMENT
 from moor.worker_settings import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts

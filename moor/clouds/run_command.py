@@ -30,16 +30,18 @@ from moor.options import (
     DatabaseUrl,
     IronicDatabaseUrl,
     IronicUrl,
+    NetworkFlags,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
     SchedulerFlags,
     broker_of,
     command_settings,
+    compute_flags,
     fail,
     option_of,
-    pool_flags,
     scheduler_flags,
+    tell,
     tuned,
     wrong_value,
 )
@@ -158,6 +160,7 @@ def compute(
     hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1)] = 100,
     faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
     pool: PoolFlags = None,
+    network: NetworkFlags = None,
     operating: Operating,
 ) -> None:
     """A compute process, which simulates the hosts of one cell."""
@@ -165,7 +168,7 @@ def compute(
     script = faults_in(faults)
     _require_one(cell, "compute")
     url = _stated(bus, db).bus_of(cell)
-    settings = structs.replace(tuned(COMPUTE, others=pool_flags(pool)), cell=cell)
+    settings = structs.replace(tuned(COMPUTE, others=compute_flags(pool, network)), cell=cell)
     _run(
         run_compute(
             url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=operating.health_listen
@@ -271,7 +274,7 @@ def dashboard(
     web: DashboardFlags,
     operating: Operating,
 ) -> None:
-    """The web dashboard. It only reads, and needs only the bus, as an admin application or an operator.
+    """The web dashboard. It needs only the bus, as an operator; as an admin application, it can set no hosts and see no dead letters.
 
     For its pages of bare-metal nodes it needs the daemons' database, too.
     """
@@ -280,10 +283,12 @@ def dashboard(
     _run(
         serve_dashboard(
             broker_of(with_user(settings.bus_url)),
+            broker_of(with_user(settings.bus_url, operates=True)),
             settings,
             dashboard_options(web),
             bus=tuned(BUS),
             health_at=operating.health_listen,
+            show=tell,
         )
     )
 

@@ -1,18 +1,20 @@
 """The dead letters of all brokers, for those who look at them. They are not consumed: each goes back to its queue at once."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 from msgspec import Struct
 
-from bus.broker import ConnectionLost, Refusal
+from bus.broker import Connection, ConnectionLost, Refusal
 from bus.configuration.sections import without_password
 from bus.errors import Failure
 from bus.topology import DEAD_QUEUE, Site
-from bus.workers.dead_letters import DeadLetter, open_dead_letters
+from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from moor.broker.deployments import BrokerDeployment
 from moor.dashboard.masking import masked
+from moor.dashboard.rendering import PageRefused
 from moor.options import broker_of
 
 # So many letters of each broker are read, the oldest ones.
@@ -72,6 +74,21 @@ class LetterReader:
                 self._last = tuple(await asyncio.gather(*map(_read, brokers)))
                 self._until_s = now_s() + KEPT_S
             return self._last
+
+    @asynccontextmanager
+    async def opened(self, broker: str) -> AsyncIterator[tuple[Connection, OpenedDeadLetters]]:
+        """The letters of this broker, held for an order. Raises a failure of the broker."""
+        deployment = next((each for each in self._deployments() if each.names[0] == broker), None)
+        if deployment is None:
+            raise PageRefused(f"There is no broker {broker!r}.")
+        async with self._lock:
+            connection = await broker_of(deployment.url).connect()
+            try:
+                async with open_dead_letters(connection, LETTERS_MAX) as opened:
+                    yield connection, opened
+            finally:
+                self.forget()
+                await connection.close()
 
     async def letter(self, broker: str, handle: str) -> LetterShown | None:
         found = [each for of_broker in await self.read() for each in of_broker.letters]

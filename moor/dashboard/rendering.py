@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from bus.messages.hosts import host_in_cell
-from moor.dashboard.pictures import funnel_of, share
+from moor.dashboard.pictures import funnel_of, parts_of_choice, parts_of_funnel, share
 from moor.showing import size_in_words, time_in_words
 
 HERE = Path(__file__).parent
@@ -22,11 +22,28 @@ class PageRefused(Exception):  # noqa: N818 - named for what happened
 
 
 class Reader(Struct, frozen=True):
-    """The user who reads a page. `project` is the only one whose instances they may see; empty for administrators."""
+    """The user who reads a page. `project` is the only one whose instances they may see; empty for administrators.
+
+    `form_token` is that of their session; without one they only read. With one, administrators may order everything, and a
+    user with `may_delete` deletes instances of their project.
+    """
 
     name: str
     project: str
     is_admin: bool
+    may_delete: bool = False
+    form_token: str = ""
+
+    @property
+    def operates(self) -> bool:
+        return self.is_admin and bool(self.form_token)
+
+    @property
+    def deletes(self) -> bool:
+        return self.may_delete and bool(self.form_token)
+
+
+NOBODY = Reader("", "", is_admin=False)
 
 
 class PageRenderer:
@@ -36,8 +53,7 @@ class PageRenderer:
         return page
 
     async def not_found(self, request: Request, _problem: Exception) -> Response:
-        nobody = Reader("", "", is_admin=False)
-        return self.refusal(request, nobody, HTTPStatus.NOT_FOUND, "There is no such page.")
+        return self.refusal(request, NOBODY, HTTPStatus.NOT_FOUND, "There is no such page.")
 
     def _page(self, request: Request, reader: Reader, template: str, **shown: Any) -> HTMLResponse:
         return HTMLResponse(self._render(template, path=request.url.path, reader=reader, **shown))
@@ -62,6 +78,8 @@ def _templates() -> Environment:
     templates.globals |= {
         "share": share,
         "funnel_of": funnel_of,
+        "parts_of_funnel": parts_of_funnel,
+        "parts_of_choice": parts_of_choice,
         "size_in_words": size_in_words,
         "host_in_cell": host_in_cell,
     }

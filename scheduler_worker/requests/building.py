@@ -105,6 +105,7 @@ class Builder:
             came_back_too_late += [request.ask for request, _ in unknown]
             valid = await with_groups(self._store, valid)
         builds = _builds(valid, now, self._settings)
+        self._outcomes.took(asks[0].sent_at, now, sum([len(build.rows) for build in builds]))
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once(
                 [one for build in builds if not build.is_whole for one in build.searches]

@@ -23,7 +23,7 @@ class FakeKeystone:
         self.service_user = "placement"
         self.credential: dict[str, str] | None = None
         # By name, password and project: what the token of such a person says.
-        self.people: dict[tuple[str, str, str], dict[str, object]] = {}
+        self.people: dict[tuple[str, str, str], dict[str, Any]] = {}
         # How long a service's token lasts, by a clock that need not be the service's.
         self.lasts_s = 3600.0
         self.catalogue: list[dict[str, object]] = []
@@ -84,7 +84,7 @@ class FakeKeystone:
             {"token": said}, status_code=HTTPStatus.CREATED, headers={"x-subject-token": token}
         )
 
-    def _person(self, auth: dict[str, Any]) -> dict[str, object] | None:
+    def _person(self, auth: dict[str, Any]) -> dict[str, Any] | None:
         user = auth["identity"].get("password", {}).get("user", {})
         project = auth.get("scope", {}).get("project", {}).get("name", "")
         return self.people.get((user.get("name"), user.get("password"), project))

@@ -14,7 +14,7 @@ from tests.stories.moor.test_moor_dashboard import a_cloud
 pytestmark = pytest.mark.asyncio
 
 PAGES = (
-    *("/", "/instances", "/waiting", "/moves", "/hosts", "/hosts/harbour/harbour-host-00001"),
+    *("/", "/workers", "/instances", "/waiting", "/moves", "/hosts", "/hosts/harbour/harbour-host-00001"),
     *("/groups", "/aggregates", "/nodes", "/ring", "/dead", "/why?vcpus=8000", "/nowhere"),
 )
 
@@ -105,11 +105,12 @@ async def test_every_page_is_reached_by_the_keyboard() -> None:
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
         names = []
-        for _ in range(11):
+        for _ in range(12):
             await page.keyboard.press("Tab")
             names.append(await page.evaluate("document.activeElement.textContent"))
         assert names == [
             "Overview",
+            "Workers",
             "Instances",
             "Waiting",
             "Moves",

@@ -148,6 +148,7 @@ LISTS = {
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
     "ironic.topics": ("of_nova", "of_us"),
+    "compute.networks": ("physnet0=1000", "physnet-1=20000000"),
     "compute.pools": ("nfs:DISK_GB=2000", "net:IPV4_ADDRESS=250@c1-*"),
 }
 

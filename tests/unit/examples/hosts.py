@@ -57,9 +57,11 @@ from bus.messages.overview import (
     AskTiles,
     CellFill,
     ClassUse,
+    Durations,
     HostCount,
     InstanceCount,
     Overview,
+    StageTimes,
     Tiles,
     WaitsForRoom,
     WorkerAlive,
@@ -111,6 +113,7 @@ BEAT = WorkerAlive(
     fails="sweep: it does not answer",
     handled={"conductor.c1.work": 12},
     counts={"claims.claimed": 3},
+    stages={"boot": (0, 2, 10)},
     buried=1,
     has_ended=True,
 )
@@ -222,6 +225,13 @@ HOSTS: tuple[Message, ...] = (
         waiting=WaitsForRoom(count=2, oldest=WHEN),
         moving={"migrate": 1},
         workers_left_out=1,
+        stages=(
+            StageTimes(
+                stage="boot",
+                minute=Durations(seconds=65.0, count=12, p50_s=0.015, p99_s=0.025),
+                hour=Durations(seconds=3605.0, count=100, p50_s=0.02, p99_s=0.5),
+            ),
+        ),
     ),
     CellsFound(
         cells=(
