@@ -13,6 +13,7 @@ from tests.pages import (
     dashboard,
     metrics_page,
     moves_page,
+    placement_reference,
     settings_page,
 )
 from tests.pages.placement_openapi import every_route
@@ -30,6 +31,7 @@ def main() -> None:
     (DOCS / "settings.md").write_text(settings_page.page())
     command_helps.FILE.write_text(command_helps.page())
     command_reference.FILE.write_text(command_reference.page())
+    placement_reference.FILE.write_text(placement_reference.page())
     (DOCS / "metrics.md").write_text(metrics_page.page())
     DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")
     for name, document in (
