@@ -5,6 +5,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 from msgspec import Struct, structs
@@ -32,6 +33,9 @@ from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.http.server import BadListenError, Listen
+
+if TYPE_CHECKING:
+    from bus.parts import Periodic
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +116,7 @@ class DashboardService:
         self.url = f"{scheme}://{Listen(host, self._socket.getsockname()[1])}"
         self._server: PartServer | None = None
         # Health shows them.
-        self.parts: tuple[Watcher, ...] = ()
+        self.parts: tuple[Periodic, ...] = ()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -144,11 +148,11 @@ class DashboardService:
                 ssl_context_factory=None if tls is None else lambda *_: tls,
             )
             self._server = PartServer(config)
-            self.parts = (watcher,)
+            self.parts = (watcher, metal.part)
             log.info("the dashboard is served at %s", self.url)
             try:
                 if not self._stopping.is_set():
-                    await self._serve(self._server, watcher)
+                    await self._serve(self._server)
             finally:
                 await actions.jobs.close()
                 await watcher.close()
@@ -160,14 +164,15 @@ class DashboardService:
             f"to order by the dashboard, open this address in one browser: {self.url}/open?token={token}"
         )
 
-    async def _serve(self, server: PartServer, watcher: Watcher) -> None:
-        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the other."""
+    async def _serve(self, server: PartServer) -> None:
+        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the others."""
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
-        watching = asyncio.create_task(watcher.run())
-        await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
+        tasks = [*(asyncio.create_task(part.run()) for part in self.parts), serving]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
-        await watcher.stop()
-        for task in (watching, serving):
+        for part in self.parts:
+            await part.stop()
+        for task in tasks:
             await task
 
     async def stop(self) -> None:

@@ -125,6 +125,8 @@ async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
             ("/groups?after=x", 400, "after is"),
             ("/groups/00000000-0000-0000-0000-000000000001", 404, "There is no server group"),
             ("/aggregates/%3Cscript%3Ealert(1)", 404, "There is no aggregate"),
+            ("/aggregates/", 404, "There is no aggregate"),
+            ("/hosts/harbour/", 404, "There is no host"),
             (f"/moves?after={uuid4()}&at=never", 400, "at is"),
             (f"/moves?after={uuid4()}&at=2026-01-01", 400, "at is"),
             (f"/instances?after={UUID(int=2**128 - 1)}", 200, "no more instances"),
