@@ -23,6 +23,7 @@ HELPS = {
     "demo": "Watch a thousand boots over two hundred hosts in two cells, some of which misbehave.",
     "load": "Build many instances as fast as possible, measure the cost of each, and audit the result.",
     "flavor": "Flavors that are stored under names: `moor boot --flavor NAME`.",
+    "image": "Images that are stored under names, with properties: `moor boot --image NAME`.",
     "group": "Server groups, whose instances are kept apart or together: create, list, show, delete.",
     "status": "Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong.",
     "top": "Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits.",

@@ -44,6 +44,7 @@ COMMANDS = {
     "demo": (CLOUD, "laboratory.demo_command", "demo"),
     "load": (CLOUD, "laboratory.load_command", "load"),
     "flavor": (INSTANCES, "instances.flavor_command", "app"),
+    "image": (INSTANCES, "instances.image_command", "app"),
     "group": (INSTANCES, "instances.groups_command", "app"),
     "status": (OPERATING, "overview.status_command", "status"),
     "top": (OPERATING, "overview.top_command", "top"),

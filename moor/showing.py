@@ -146,6 +146,7 @@ def print_instance(state: InstanceState, cell: str = "", details: InstanceDetail
         ("cell", cell),
         ("reason", escape(state.reason)),
         ("flavor", _flavor(state, known.size)),
+        ("image", escape(known.image)),
         ("accepted", time_in_words(known.accepted_at)),
         ("placed", time_in_words(known.placed_at)),
         ("last moved", time_in_words(known.move_placed_at)),

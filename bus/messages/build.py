@@ -15,6 +15,7 @@ from bus.message import (
     Project,
     ProjectMessage,
     StrictMessage,
+    UserName,
 )
 from bus.messages.placement import (
     Counter,
@@ -157,7 +158,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
 
     Each instance gets the first flavor for which there is a host: `flavor`, then the `alternatives` in their order.
     Everything else that the request says is true for each of them. With `flavor_names`, these are the flavors that are stored under
-    these names when the request is accepted. If there is no such flavor, the instances end in error.
+    these names when the request is accepted. If there is no such flavor, the instances end in error. The same is true for
+    `image_name`: the stored image and its properties count, and a property in `image_properties` replaces the image's own.
 
     Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. The same
     is true for a request with an `image` whose flavor asks only for resource classes of nodes.
@@ -197,6 +199,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     alternatives: tuple[Flavor, ...] = ()
     # Names of stored flavors, the best first, in place of `flavor` and `alternatives`.
     flavor_names: Annotated[tuple[Label, ...], Meta(max_length=100)] = ()
+    # The name of a stored image, in place of `image`.
+    image_name: Label = ""
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):
@@ -226,6 +230,7 @@ class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
     """
 
     instance: InstanceId
+    for_user: UserName = ""
 
 
 class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
@@ -501,6 +506,8 @@ class InstanceDetails(Value, frozen=True):
     placed_at: Moment | None = None
     move_placed_at: Moment | None = None
     dropped: dict[ResourceClass, Natural] = {}
+    # The name of the stored image that it was built from, unless it was rebuilt since.
+    image: Label = ""
 
 
 class InstancesFound(Message, frozen=True, tag="instance.found"):
