@@ -3,8 +3,10 @@
 from typing import TypeVar
 from uuid import UUID
 
+from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import InstanceId
+from bus.workers.asking import NoAnswer
 from moor.asking import Client, answer_of
 from moor.client.errors import ClientError
 from moor.dashboard.rendering import PageRefused, PageRenderer
@@ -13,6 +15,7 @@ T = TypeVar("T")
 
 # So many rows has a page of a list.
 PAGE = 100
+LOOK_AT_WORKERS = "`moor status`, and the page of workers, say which workers were heard last."
 NUMBER_MAX = 2**31
 DIGITS_MAX = 10
 
@@ -26,6 +29,8 @@ class AskingPages(PageRenderer):
             return await answer_of(self._asking, question, kind)
         except ClientError as wrong:
             raise PageRefused(str(wrong)) from None
+        except NoAnswer as late:
+            raise Unavailable(f"No scheduler answers: {late}. {LOOK_AT_WORKERS}") from None
 
 
 def id_of(text: str) -> InstanceId | None:

@@ -38,7 +38,7 @@ class GroupPages(AskingPages):
     async def aggregate(self, request: Request, reader: Reader) -> Response:
         name, after = request.path_params["name"], request.query_params.get("after", "")
         found = await self._ask(AskAggregates(name=name, after=after, limit=PAGE), AggregatesFound)
-        if not found.aggregates:
+        if not (name and found.aggregates):
             return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no aggregate {name!r}.")
         return self._page(
             request,

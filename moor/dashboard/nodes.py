@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from bus.errors import Operational
 from bus.message import ProviderId
+from bus.parts import Periodic
 from ironic_sync.core.ring import Member, Owned, Why, why
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
@@ -24,6 +25,8 @@ from moor.settings import Settings
 # All who look within this time see the same.
 KEPT_S = 2.0
 IRONIC_S_MAX = 5.0
+# So that what has changed since the last page is never much.
+READ_EVERY_S = 60.0
 REASONS_SHOWN_MAX = 8
 NOTHING_GIVEN = "no reason is given"
 
@@ -110,6 +113,8 @@ class MetalReader:
         self._lines: dict[ProviderId, NodeLine] = {}
         self._seen: NodesSeen | None = None
         self._until_s = 0.0
+        # To read 10,000 rows for the first time takes longer than a page may.
+        self.part = Periodic("read bare-metal nodes", self._read, READ_EVERY_S, is_cut_short=True)
 
     @property
     def is_named(self) -> bool:
@@ -134,6 +139,9 @@ class MetalReader:
                     self._seen = _seen(self._lines.values())
                 self._until_s = now_s() + self._kept_s
             return self._seen
+
+    async def _read(self) -> None:
+        await self.nodes()
 
     async def ring(self) -> RingShown | None:
         if await self.nodes() is None:

@@ -5,6 +5,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 from msgspec import Struct, structs
@@ -32,6 +33,9 @@ from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.http.server import BadListenError, Listen
+
+if TYPE_CHECKING:
+    from bus.parts import Periodic
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +116,7 @@ class DashboardService:
         self.url = f"{scheme}://{Listen(host, self._socket.getsockname()[1])}"
         self._server: PartServer | None = None
         # Health shows them.
-        self.parts: tuple[Watcher, ...] = ()
+        self.parts: tuple[Periodic, ...] = ()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -120,7 +124,10 @@ class DashboardService:
             watcher = Watcher(asking, self._settings, self._options.every_s)
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
             letters = LetterPages(LetterReader(watcher.brokers))
-            actions = Actions(self._access(), Clouds(asking, letters.reader, self._ordering))
+            actions = Actions(
+                access_of(self._options, self._socket.getsockname()[1], self._show_address),
+                Clouds(asking, letters.reader, self._ordering),
+            )
             metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
             app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), actions, names)
             tls = self._options.tls
@@ -141,41 +148,31 @@ class DashboardService:
                 ssl_context_factory=None if tls is None else lambda *_: tls,
             )
             self._server = PartServer(config)
-            self.parts = (watcher,)
+            self.parts = (watcher, metal.part)
             log.info("the dashboard is served at %s", self.url)
             try:
                 if not self._stopping.is_set():
-                    await self._serve(self._server, watcher)
+                    await self._serve(self._server)
             finally:
                 await actions.jobs.close()
                 await watcher.close()
                 await metal.close()
                 await self._options.auth.close()
 
-    def _access(self) -> Access:
-        options = self._options
-        # Where nobody proves who they are, only the person who sees this process's output may order, from this machine.
-        is_own = isinstance(options.auth, NoAuthentication) and options.listen.is_loopback
-        return Access(
-            options.auth,
-            SessionStore(options.session_s),
-            port=self._socket.getsockname()[1],
-            opening=OpeningToken(self._show_address) if is_own else None,
-        )
-
     def _show_address(self, token: str) -> None:
         self._show(
             f"to order by the dashboard, open this address in one browser: {self.url}/open?token={token}"
         )
 
-    async def _serve(self, server: PartServer, watcher: Watcher) -> None:
-        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the other."""
+    async def _serve(self, server: PartServer) -> None:
+        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the others."""
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
-        watching = asyncio.create_task(watcher.run())
-        await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
+        tasks = [*(asyncio.create_task(part.run()) for part in self.parts), serving]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
-        await watcher.stop()
-        for task in (watching, serving):
+        for part in self.parts:
+            await part.stop()
+        for task in tasks:
             await task
 
     async def stop(self) -> None:
@@ -184,3 +181,12 @@ class DashboardService:
             await each.stop()
         if self._server is not None:
             self._server.should_exit = True
+
+
+def access_of(options: DashboardOptions, port: int, show: Callable[[str], None]) -> Access:
+    """`show` is called with each token that opens one browser. Only where nobody proves who they are, and only on this machine, is
+    there one: it proves that a browser belongs to the person who sees the output of this process.
+    """
+    is_own = isinstance(options.auth, NoAuthentication) and options.listen.is_loopback
+    opening = OpeningToken(show) if is_own else None
+    return Access(options.auth, SessionStore(options.session_s), port=port, opening=opening)

@@ -106,21 +106,25 @@ document.addEventListener("focusout", (event) => {
 
 const FOCUSABLE = "a, canvas, [tabindex]";
 
+// By it an element is found again after its part of the page was replaced.
+function keyOf(element) {
+  const { tagName, dataset } = element;
+  return `${tagName} ${dataset.cell || element.getAttribute("href") || element.getAttribute("aria-label")}`;
+}
+
 // What has changed is replaced; the focus and what is scrolled stay where they are.
 function show(live, page) {
   const news = document.createElement("template");
   news.innerHTML = page;
-  const before = [...live.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  const focused = live.contains(document.activeElement) ? keyOf(document.activeElement) : null;
   const scrolled = [...live.querySelectorAll(".wide")].map((each) => each.scrollLeft);
   live.replaceChildren(news.content);
   live.querySelectorAll(".wide").forEach((each, at) => {
     each.scrollLeft = scrolled[at] || 0;
   });
-  if (before >= 0) {
-    const now = live.querySelectorAll(FOCUSABLE)[before];
-    if (now) {
-      now.focus({ preventScroll: true });
-    }
+  const again = [...live.querySelectorAll(FOCUSABLE)].find((each) => keyOf(each) === focused);
+  if (again) {
+    again.focus({ preventScroll: true });
   }
   drawAll();
 }

@@ -125,6 +125,8 @@ async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
             ("/groups?after=x", 400, "after is"),
             ("/groups/00000000-0000-0000-0000-000000000001", 404, "There is no server group"),
             ("/aggregates/%3Cscript%3Ealert(1)", 404, "There is no aggregate"),
+            ("/aggregates/", 404, "There is no aggregate"),
+            ("/hosts/harbour/", 404, "There is no host"),
             (f"/moves?after={uuid4()}&at=never", 400, "at is"),
             (f"/moves?after={uuid4()}&at=2026-01-01", 400, "at is"),
             (f"/instances?after={UUID(int=2**128 - 1)}", 200, "no more instances"),
@@ -222,3 +224,13 @@ async def test_without_identities_it_is_not_served_to_other_machines() -> None:
     ran = await moor("run", "dashboard", "--bus", "unix:///none", "--dashboard-listen", "0.0.0.0:0")
 
     assert (ran.code, "auth is none, which lets anyone in" in ran.err) == (2, True)
+
+
+async def test_an_address_that_is_taken_is_said_and_not_how_the_program_failed() -> None:
+    async with a_cloud() as (_, url, _):
+        with tempfile.TemporaryDirectory(prefix="moor-") as home:
+            address = url.removeprefix("http://")
+            ran = await moor("up", "--dashboard-listen", address, XDG_STATE_HOME=home)
+
+    assert (ran.code, "Traceback" in ran.err) == (1, False)
+    assert f"no dashboard: the dashboard's address is {address}: " in ran.err

@@ -15,6 +15,7 @@ from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import BuildRejected
 from bus.messages.overview import Overview
+from bus.workers.asking import NoAnswer
 from ironic_sync.settings import IronicSettings
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
@@ -107,6 +108,22 @@ async def test_a_rejection_is_a_page_that_says_why() -> None:
     answer = await answers(Caller(user="u", project="shop"), "/instances", Refusing())
 
     assert (answer.status_code, "not today" in answer.text) == (400, True)
+
+
+class Silent(Refusing):
+    """Answers nothing."""
+
+    async def ask(self, question: Message) -> Message:
+        self.asked.append(question)
+        raise NoAnswer("1 of 1 questions unanswered after 10000 ms")
+
+
+async def test_a_page_says_that_no_scheduler_answers() -> None:
+    for path in ("/instances", "/hosts", "/groups", "/why?vcpus=1"):
+        answer = await answers(Caller(user="u", project="", roles=frozenset({"admin"})), path, Silent())
+        assert (answer.status_code, "No scheduler answers" in answer.text) == (503, True), path
+    overview = await answers(Caller(user="u", project="", roles=frozenset({"admin"})), "/", Silent())
+    assert (overview.status_code, "No scheduler has answered yet" in overview.text) == (200, True)
 
 
 class Overviews:
