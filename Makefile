@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers docs bench conformance clean
+.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers docs wheel bench conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -58,6 +58,10 @@ docs: $(INSTALLED) ## the docs as a site, in build/site; a link that leads nowhe
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --config-file deploy/site/mkdocs.yml >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 	@echo 'built: python3 -m http.server --directory build/site'
+
+wheel: $(INSTALLED) ## the package, as a file in dist/ for pip
+	@echo '== wheel'
+	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 bench: $(INSTALLED) ## measure; takes the whole machine
 	@echo '== benchmarks'

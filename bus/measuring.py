@@ -67,13 +67,26 @@ class Histogram:
 
     def observe(self, seconds: float, count: int = 1, labels: Labels = ()) -> None:
         """Add `count` observations of so many seconds. Clocks of two machines differ: a negative duration counts as 0."""
-        observed = self.by_labels.get(labels)
-        if observed is None:
-            observed = self.by_labels[labels] = Observed([0] * (len(BUCKETS_S) + 1))
+        observed = self._of(labels)
         if seconds < 0:
             seconds = 0.0
         observed.counts[bisect_left(BUCKETS_S, seconds)] += count
         observed.total_s += seconds * count
+
+    def observe_each(self, durations_s: Sequence[float], labels: Labels = ()) -> None:
+        """Add an observation of each of these durations: it costs less than half of a call for each."""
+        observed = self._of(labels)
+        counts = observed.counts
+        for seconds in durations_s:
+            # Below zero is the first bucket, too.
+            counts[bisect_left(BUCKETS_S, seconds)] += 1
+        observed.total_s += sum([seconds for seconds in durations_s if seconds > 0])
+
+    def _of(self, labels: Labels) -> Observed:
+        observed = self.by_labels.get(labels)
+        if observed is None:
+            observed = self.by_labels[labels] = Observed([0] * (len(BUCKETS_S) + 1))
+        return observed
 
 
 def quantile(counts: Sequence[int], share: float) -> float:

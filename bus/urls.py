@@ -3,7 +3,8 @@
 from urllib.parse import urlsplit
 
 from bus.broker import Broker
-from bus.configuration.hosts import check_hosts
+from bus.configuration.hosts import check_hosts, hosts_of
+from bus.topology import Limits
 
 
 def broker_at(url: str) -> Broker:
@@ -21,9 +22,14 @@ def broker_at(url: str) -> Broker:
 
             return RabbitBroker(url)
         case "unix":
-            from bus.unix_socket import UnixBroker  # noqa: PLC0415
+            from bus.unix_socket.client import UnixBroker  # noqa: PLC0415
 
             parts = urlsplit(url)
             return UnixBroker(parts.path, user=parts.username or "")
         case _:
             raise ValueError(f"bus url {url!r}: the scheme must be amqp, amqps or unix, not {scheme!r}")
+
+
+def limits_at(url: str) -> Limits:
+    """The limits of the queues of a broker. A URL with several hosts says that it has several nodes."""
+    return Limits(replicates_questions=len(hosts_of(url)) > 1)

@@ -82,6 +82,8 @@ class BootTimes:
         self, before: Mapping[InstanceId, Instance], after: Sequence[Instance], decided_at: datetime
     ) -> None:
         """Note the rows that one decision has changed."""
+        took_s: list[float] = []
+        on_host_s: list[float] = []
         for row in after:
             # A row takes the time of the decision itself only if the decision has changed its state.
             if (
@@ -90,14 +92,15 @@ class BootTimes:
                 and row.move is None
                 and row.rebuild is None
             ):
-                self._note_end(before.get(row.id), row, decided_at)
+                self._outcomes[row.state] += 1
+                if row.state == "active" and row.order is not None:
+                    took_s.append((decided_at - row.order.issued_at).total_seconds())
+                    known = before.get(row.id)
+                    if known is not None and known.state == "building" and known.changed_at is not None:
+                        on_host_s.append((decided_at - known.changed_at).total_seconds())
             if row.failures and (known := before.get(row.id)) is not None:
                 for failure in row.failures[len(known.failures) :]:
                     self._failed["refused" if failure.is_refused else "host"] += 1
-
-    def _note_end(self, known: Instance | None, row: Instance, decided_at: datetime) -> None:
-        self._outcomes[row.state] += 1
-        if row.state == "active" and row.order is not None:
-            self._whole.observe((decided_at - row.order.issued_at).total_seconds(), labels=self._labels)
-            if known is not None and known.state == "building" and known.changed_at is not None:
-                self._on_host.observe((decided_at - known.changed_at).total_seconds(), labels=self._labels)
+        if took_s:
+            self._whole.observe_each(took_s, self._labels)
+            self._on_host.observe_each(on_host_s, self._labels)

@@ -30,6 +30,7 @@ from msgspec import Meta, Struct
 
 from bus.configuration.addresses import Addresses
 from bus.configuration.sections import BadSetting, Section, Stated, near
+from bus.logs import check_format, check_level
 
 if TYPE_CHECKING:
     from moor.worker_settings import CloudSettings
@@ -102,9 +103,20 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
             description="Serve /healthz, /readyz and /metrics at this address; a port without an address means loopback."
         ),
     ] = ""
+    log_level: Annotated[
+        str,
+        Meta(
+            description="The least level that is logged: debug, info, warning, error or critical. Empty: info, and warning in `moor up` "
+            "without --verbose. At info every boot has some lines.",
+            extra={"check": check_level},
+        ),
+    ] = ""
     log_format: Annotated[
         str,
-        Meta(description="The format of the log: text for people, json for programs."),
+        Meta(
+            description="The format of the log: text for people, json for programs.",
+            extra={"check": check_format},
+        ),
     ] = "text"
     traces_url: Annotated[
         str,
@@ -228,6 +240,7 @@ TOP = Section(
     TopSettings,
     "every worker and command: the addresses, and the flags of single commands",
     others=("*",),
+    reloaded=frozenset(("log_level", "log_format")),
 )
 # The tables that a file may have: each is the section of a worker, or of what all workers have (worker_settings.py).
 TABLES = (*("scheduler", "conductor", "placement", "placement_api", "compute", "ironic", "bus", "db"),)

@@ -126,11 +126,17 @@ class Section(Struct, Generic[S], frozen=True):
     others: tuple[str, ...] = ()
     # Variables that set several fields at once.
     aliases: Mapping[str, tuple[str, ...]] = {}
+    # Fields that take effect in a running process when its file is read again. A change of any other needs a restart.
+    reloaded: frozenset[str] = frozenset()
 
     @property
     def settings(self) -> dict[str, Setting]:
         known = _settings_of(self.name, self.kind)
         return {field: each for field, each in known.items() if field not in self.omitted}
+
+    def on_hangup(self, field: str) -> str:
+        """What becomes of a new value in the file when a running worker gets a SIGHUP, in words."""
+        return "reloaded" if field in self.reloaded else "needs a restart"
 
     def variable(self, field: str) -> str:
         return self.settings[field].variable

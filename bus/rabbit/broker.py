@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Sequence
 from functools import partial
@@ -27,6 +28,8 @@ decode_leniently()
 
 HEARTBEAT_S = 10
 CONNECT_S_MAX = 15.0
+# The TLS library's error for a certificate, which the AMQP client passes on as text.
+_UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED.*?verify failed: (?P<why>.*?)\.? \(_ssl")
 
 
 class Node:
@@ -76,8 +79,15 @@ class Node:
             case TimeoutError():
                 return ConnectionLost(f"{self._name} did not answer within {self._connect_s_max:.0f} s")
             case aiormq.exceptions.AMQPError() | OSError() | EOFError():
-                return ConnectionLost(f"cannot connect to {self._name}: {problem!r}")
+                return ConnectionLost(self._not_connected(problem))
         return problem
+
+    def _not_connected(self, problem: BaseException) -> str:
+        untrusted = _UNTRUSTED.search(str(problem))
+        if untrusted is None:
+            return f"cannot connect to {self._name}: {problem!r}"
+        why = untrusted["why"]
+        return f"{self._name}: its certificate is not trusted: {why}; cafile in the URL names the authority"
 
 
 class RabbitBroker:

@@ -7,6 +7,7 @@ bus/configuration/settings.py, so that commands without a database load no drive
 
     database.py     the interface of both databases, and choosing one by its URL.
     postgresql.py   pooled sessions, and transactions begun by our own statements.
+    postgresql_tls.py   TLS to the server, as the URL says it.
     sqlite.py       one connection that writes, one that reads.
     migrations.py   table migrations, under a lock.
     roles.py        the roles of workers on PostgreSQL, and their rights on tables.

@@ -4,6 +4,7 @@ Connects to no database. It knows the errors of asyncpg and sqlite3, also as wra
 """
 
 import sqlite3
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,11 +54,16 @@ def connecting() -> Iterator[None]:
     """
     try:
         yield
+    except ssl.SSLCertVerificationError as error:
+        raise Unavailable(
+            f"database: the server's certificate is not trusted: {error.verify_message}; sslrootcert in the URL names the authority"
+        ) from error
     except OSError as error:
         raise Unavailable(f"database: cannot connect: {error!r}") from error
-    except TargetServerAttributeNotMatched as error:
-        raise Unavailable("database: it is a standby, and the primary is needed") from error
     except Exception as error:
+        # SQLAlchemy wraps the driver's error twice.
+        if isinstance(_original(error).__cause__ or error, TargetServerAttributeNotMatched):
+            raise Unavailable("database: it is a standby, and the primary is needed") from error
         state = _sqlstate(_original(error)) or _OURS
         if state.startswith(_OURS) and state not in _TURNED_AWAY:
             raise

@@ -23,6 +23,7 @@ from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.host_turns import HostTurns
 from bus.sql.errors import connecting, is_of_a_standby, transients
+from bus.sql.postgresql_tls import with_tls
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -174,8 +175,9 @@ class PostgresTransaction:
                 # connection: it no longer sends anything and never closes by itself.
                 driver.terminate()
         if is_of_a_standby(error):
-            # The server is no primary any more: let the next session find the one that is.
+            # The server is not the primary, or no longer: let the next session find the one that is.
             driver.terminate()
+            raise Unavailable(f"database: the server does not write: {error}") from error
         # asyncpg's error for a lost connection depends on the moment, but the connection is closed in any case.
         if driver.is_closed() and (_is_about_the_connection(error) or isinstance(error, DBAPIError)):
             raise Unavailable(f"database: connection lost: {error}") from error
@@ -263,10 +265,11 @@ class PostgresDatabase:
                 poolclass=NullPool,
                 connect_args={
                     "server_settings": self.settings.of_sessions,
+                    **tls,
                     **({} if len(urls) == 1 or _WANTED in each.query else {_WANTED: "primary"}),
                 },
             )
-            for each in urls
+            for each, tls in map(with_tls, urls)
         ]
         self._turns = HostTurns(len(urls))
         self._pool_size = pool_size

@@ -112,7 +112,8 @@ def add(
     )
     command = shlex.split(ctl)
     with_connection(
-        deployment.url, lambda connection: connection.declare(objects_of_application(application))
+        deployment.url,
+        lambda connection: connection.declare(objects_of_application(application, limits=deployment.limits)),
     )
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
     # RabbitMQ caches the rights of an open channel.

@@ -12,10 +12,10 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
-from bus.broker import Connection
 from bus.configuration.sections import without_password
 from bus.definitions import SALT_BYTES, definitions_of
-from bus.topology import ROUTES, Objects, Queue, Route, Site
+from bus.topology import ROUTES, Queue, Route, Site
+from moor.broker import nodes_command
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
@@ -88,17 +88,25 @@ def declare(
             help="Only one broker: the API level's, Ironic's own, or this cell's.",
         ),
     ] = "",
+    replace_questions: Annotated[
+        bool,
+        typer.Option(
+            "--replace-questions",
+            help="On several nodes: delete the queues of questions that are on one node alone, and declare them anew.",
+        ),
+    ] = False,
 ) -> None:
     """Declare exchanges and queues. Those that exist with the same settings stay as they are.
 
     Each broker gets what belongs there: the API level's, and those of cells and of Ironic (MOOR_CELL_BUS_URLS,
-    MOOR_IRONIC_BUS_URL).
+    MOOR_IRONIC_BUS_URL). If a URL names several nodes, it says what they keep, and what would be lost with one of them.
     """
     if users and credentials is None:
         raise typer.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
     if env_dir is not None and not users:
         raise typer.BadParameter("--env-dir needs --users, whose passwords the files have")
     check_private(credentials)
+    command = shlex.split(ctl)
     settings, deployments = _deployments(bus, cells)
     known = known_passwords(credentials)
     named = {name for each in deployments for name in each.rights()} if users else ()
@@ -114,19 +122,19 @@ def declare(
         out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
     for deployment in chosen:
         objects = deployment.objects(create_foreign=ironic)
-        with_connection(deployment.url, partial(_declare, objects))
+        if replace_questions:
+            nodes_command.replace_questions(deployment, objects, command)
+        with_connection(deployment.url, partial(nodes_command.declare_on, objects))
         out.print(
             f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues"
             f" for {', '.join(deployment.names)}"
         )
         if users:
-            _create_users(deployment, passwords, shlex.split(ctl))
+            _create_users(deployment, passwords, command)
+        if users or objects.limits.replicates_questions:
+            nodes_command.show_replication(deployment, objects, command)
     if users:
         out.print(f"their passwords are in {escape(str(credentials))}", soft_wrap=True)
-
-
-async def _declare(objects: Objects, connection: Connection) -> None:
-    await connection.declare(objects)
 
 
 @app.command()

@@ -133,7 +133,10 @@ class Access:
 
     async def _credentials(self, fields: Mapping[str, str]) -> Mapping[str, str]:
         if isinstance(self._auth, KeystoneAuthentication):
-            return {"x-auth-token": fields.get("token", "").strip() or await _new_token(self._auth, fields)}
+            token = fields.get("token", "").strip()
+            if not token.isprintable():
+                raise ApiError(HTTPStatus.UNAUTHORIZED, "The token has control characters; no token has any")
+            return {"x-auth-token": token or await _new_token(self._auth, fields)}
         encoded = base64.b64encode(f"{fields.get('user', '')}:{fields.get('password', '')}".encode()).decode()
         return {"authorization": f"Basic {encoded}"}
 

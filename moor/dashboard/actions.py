@@ -5,6 +5,7 @@ own: sent twice, it is done once.
 """
 
 import hmac
+import re
 import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -26,6 +27,7 @@ from placement_worker.api.values.problems import ApiError
 
 FORM_ID: Final = "form_id"
 LOGIN_COOKIE_S: Final = 3600
+LOGIN_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class Actions(PageRenderer):
@@ -62,7 +64,9 @@ class Actions(PageRenderer):
         if not self.access.fields:
             why = "Nobody logs in here: the dashboard asks nobody who they are."
             return self.refusal(request, NOBODY, HTTPStatus.NOT_FOUND, why)
-        token = request.cookies.get(self.access.login_cookie) or secrets.token_urlsafe(32)
+        known = request.cookies.get(self.access.login_cookie, "")
+        # Other programs of the machine may have set the cookie, to anything.
+        token = known if LOGIN_TOKEN.fullmatch(known) else secrets.token_urlsafe(32)
         page = self._page(
             request,
             NOBODY,
@@ -126,8 +130,8 @@ class Actions(PageRenderer):
         reason = fields.get("reason", "")
         if wrong := _what_is_wrong(question, fields):
             return self._confirmation(request, reader, question, wrong, reason)
-        if id_ in session.sent_forms:
-            # It came twice at the same time.
+        if id_ in session.sent_forms or self.jobs.find(id_) is not None:
+            # It came twice at the same time; or the id is that of another session's form.
             return _to_job(id_)
         if (going := self.jobs.about(question.about)) is not None:
             raise PageRefused(f"{going.by} has ordered this already: {going.title}. It goes on.")

@@ -1,13 +1,15 @@
 """Forms that browsers send: read within limits, and only from pages of this dashboard."""
 
+import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 FORM_BYTES_MAX = 16_384
 FIELDS_MAX = 20
+FORM_S_MAX = 10.0
 FORM_TYPE = "application/x-www-form-urlencoded"
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
 AGAIN = "Open the page again, and send its form."
@@ -29,14 +31,24 @@ async def form_of(request: Request) -> Mapping[str, str]:
         raise FormRefused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"A form is sent as {FORM_TYPE}, and not as {kind!r}."
         )
+    try:
+        async with asyncio.timeout(FORM_S_MAX):
+            return fields_in(await _body(request))
+    except TimeoutError:
+        why = f"The form did not arrive within {FORM_S_MAX:.0f} s."
+        raise FormRefused(HTTPStatus.REQUEST_TIMEOUT, why) from None
+    except ClientDisconnect:
+        raise FormRefused(HTTPStatus.BAD_REQUEST, "The form did not arrive whole.") from None
+
+
+async def _body(request: Request) -> bytes:
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > FORM_BYTES_MAX:
-            raise FormRefused(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The form has more than {FORM_BYTES_MAX} bytes."
-            )
-    return fields_in(body)
+            why = f"The form has more than {FORM_BYTES_MAX} bytes."
+            raise FormRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
+    return body
 
 
 def fields_in(body: bytes) -> Mapping[str, str]:

@@ -15,11 +15,13 @@ from msgspec import Struct, field
 from bus.broker import ConnectionLost, Refusal
 from bus.clock import now
 from bus.errors import Failure
+from bus.logs import InstanceLine, InstanceLog
 from moor.client.emptying import Stayed
 from moor.client.errors import ClientError
 from moor.dashboard.rendering import PageRefused
 
 log = logging.getLogger(__name__)
+lines = InstanceLog(__name__)
 
 # Beyond these, the oldest that has ended is forgotten.
 JOBS_MAX: Final = 500
@@ -100,7 +102,7 @@ class JobList:
 
 
 async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
-    log.info("%s orders: %s", job.by, job.title)
+    _log_line("order of the dashboard", job, job.about)
     try:
         await work()
         job.state = "done"
@@ -113,8 +115,13 @@ async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
     except BaseException:
         job.state = "failed"
         job.say("An error of the dashboard has ended it; its log has the details.")
-        log.exception("%s of %s has failed", job.title, job.by)
+        log.exception("order %s of the dashboard has failed", job.id)
         raise
     finally:
         job.ended_at = now()
-        log.info("%s: %s of %s: %s", job.state, job.title, job.by, "; ".join(job.said))
+        _log_line(f"order of the dashboard {job.state}", job, "; ".join(job.said))
+
+
+def _log_line(what: str, job: DashboardJob, reason: str) -> None:
+    """Names of hosts and instances are chosen by strangers; these lines escape them."""
+    lines.write((InstanceLine(what, project=job.project, name=job.title, by=job.by, reason=reason),))

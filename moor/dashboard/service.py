@@ -124,7 +124,10 @@ class DashboardService:
             watcher = Watcher(asking, self._settings, self._options.every_s)
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
             letters = LetterPages(LetterReader(watcher.brokers))
-            actions = Actions(self._access(), Clouds(asking, letters.reader, self._ordering))
+            actions = Actions(
+                access_of(self._options, self._socket.getsockname()[1], self._show_address),
+                Clouds(asking, letters.reader, self._ordering),
+            )
             metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
             app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), actions, names)
             tls = self._options.tls
@@ -156,17 +159,6 @@ class DashboardService:
                 await metal.close()
                 await self._options.auth.close()
 
-    def _access(self) -> Access:
-        options = self._options
-        # Where nobody proves who they are, only the person who sees this process's output may order, from this machine.
-        is_own = isinstance(options.auth, NoAuthentication) and options.listen.is_loopback
-        return Access(
-            options.auth,
-            SessionStore(options.session_s),
-            port=self._socket.getsockname()[1],
-            opening=OpeningToken(self._show_address) if is_own else None,
-        )
-
     def _show_address(self, token: str) -> None:
         self._show(
             f"to order by the dashboard, open this address in one browser: {self.url}/open?token={token}"
@@ -189,3 +181,12 @@ class DashboardService:
             await each.stop()
         if self._server is not None:
             self._server.should_exit = True
+
+
+def access_of(options: DashboardOptions, port: int, show: Callable[[str], None]) -> Access:
+    """`show` is called with each token that opens one browser. Only where nobody proves who they are, and only on this machine, is
+    there one: it proves that a browser belongs to the person who sees the output of this process.
+    """
+    is_own = isinstance(options.auth, NoAuthentication) and options.listen.is_loopback
+    opening = OpeningToken(show) if is_own else None
+    return Access(options.auth, SessionStore(options.session_s), port=port, opening=opening)

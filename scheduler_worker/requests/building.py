@@ -36,7 +36,7 @@ from scheduler_worker.core.instances.placing import Timeouts, accepted, after_se
 from scheduler_worker.core.instances.rows import ACCEPTED, PLACED, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.outbox.log_lines import rejected_line, request_line
-from scheduler_worker.outbox.outbox import LOG, OutboxTransaction
+from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
     other_content,
@@ -117,7 +117,7 @@ class Builder:
         self._outcomes.count(
             invalid=len(asks) - len(valid), builds=[build.rejection is None for build in builds]
         )
-        if LOG.is_on:
+        if transaction.is_logged:
             transaction.lines += [rejected_line(ask, why) for ask, why in invalid]
             transaction.lines += [_line_of(build) for build in builds if not build.is_placed_alone]
         for build in builds:

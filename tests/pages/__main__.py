@@ -9,9 +9,11 @@ from tests.pages import (
     bus_reference,
     client_page,
     command_helps,
+    command_reference,
     dashboard,
     metrics_page,
     moves_page,
+    placement_reference,
     settings_page,
 )
 from tests.pages.placement_openapi import every_route
@@ -28,6 +30,8 @@ def main() -> None:
     _replace("client", client_page.BEGIN, client_page.END, client_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
     command_helps.FILE.write_text(command_helps.page())
+    command_reference.FILE.write_text(command_reference.page())
+    placement_reference.FILE.write_text(placement_reference.page())
     (DOCS / "metrics.md").write_text(metrics_page.page())
     DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")
     for name, document in (

@@ -224,3 +224,13 @@ async def test_without_identities_it_is_not_served_to_other_machines() -> None:
     ran = await moor("run", "dashboard", "--bus", "unix:///none", "--dashboard-listen", "0.0.0.0:0")
 
     assert (ran.code, "auth is none, which lets anyone in" in ran.err) == (2, True)
+
+
+async def test_an_address_that_is_taken_is_said_and_not_how_the_program_failed() -> None:
+    async with a_cloud() as (_, url, _):
+        with tempfile.TemporaryDirectory(prefix="moor-") as home:
+            address = url.removeprefix("http://")
+            ran = await moor("up", "--dashboard-listen", address, XDG_STATE_HOME=home)
+
+    assert (ran.code, "Traceback" in ran.err) == (1, False)
+    assert f"no dashboard: the dashboard's address is {address}: " in ran.err

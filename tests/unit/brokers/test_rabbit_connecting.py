@@ -47,7 +47,9 @@ class FakeNode:
         self.connections += 1
         self._open.append(out)
         await open_virtual_host(read, out)
-        await read.read(1)
+        # Until the other end closes.
+        while await read.read(1000):
+            pass
         out.close()
 
     def force(self) -> None:
@@ -111,6 +113,25 @@ async def test_a_connection_that_a_node_forces_to_close_is_followed_by_one_to_th
 
     assert link.connections_made == 4
     assert link.status.failures == 0
+
+
+async def test_a_node_that_takes_connections_and_answers_nothing_is_left_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bus.rabbit.wire.ANSWER_S_MAX", 0.1)
+    async with three_nodes() as (url, nodes):
+        link = Link(RabbitBroker(url, first=0), BusSettings())
+        for _ in nodes:
+            with pytest.raises(ConnectionLost, match=r"did not answer within 0.1 s"):
+                await asked(link)
+        await link.close()
+
+    assert [node.connections for node in nodes] == [1, 1, 1]
+
+
+async def asked(link: Link) -> None:
+    async with link.opened() as connection, asyncio.timeout(30):
+        await connection.depth("any")
 
 
 async def test_a_connection_that_this_end_closes_says_nothing_about_its_node() -> None:

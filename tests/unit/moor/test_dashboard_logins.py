@@ -3,11 +3,15 @@
 import pytest
 
 from bus.keystone import KeystoneAccount
+from moor.dashboard.service import DashboardOptions, access_of
 from moor.dashboard.sessions import SessionStore
+from placement_worker.api.auth import Authentication
+from placement_worker.api.auth.basic import BasicAuthentication
 from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
+from placement_worker.api.http.server import Listen
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
-from tests.unit.moor.dashboard_visits import PASSWORD, Visited, hidden
+from tests.unit.moor.dashboard_visits import PASSWORD, USERS, Visited, hidden
 from tests.unit.moor.test_dashboard_sessions import HandClock
 
 pytestmark = pytest.mark.asyncio
@@ -220,6 +224,25 @@ async def test_where_people_log_in_no_address_opens_a_session() -> None:
     assert visited.shown == []
 
 
+@pytest.mark.parametrize(
+    ("auth", "host", "shown"),
+    [
+        (NoAuthentication(), "127.0.0.1", 1),
+        (NoAuthentication(), "::1", 1),
+        (NoAuthentication(), "0.0.0.0", 0),  # noqa: S104
+        (NoAuthentication(), "10.0.0.1", 0),
+        (BasicAuthentication(USERS), "127.0.0.1", 0),
+    ],
+)
+async def test_an_address_is_printed_only_on_loopback_and_where_nobody_logs_in(
+    auth: Authentication, host: str, shown: int
+) -> None:
+    tokens: list[str] = []
+    access_of(DashboardOptions(listen=Listen(host, 8781), auth=auth), 8781, tokens.append)
+
+    assert len(tokens) == shown
+
+
 class TestKeystone:
     async def test_a_token_logs_in_and_its_end_ends_the_session(self) -> None:
         keystone, clock = FakeKeystone(), HandClock()
@@ -251,6 +274,16 @@ class TestKeystone:
         assert (await browser.log_in(user="ann", password="of ann", project="demo")).status_code == 303  # noqa: S106
         assert (await browser.get("/instances")).status_code == 200
         assert (await browser.get("/hosts")).status_code == 403
+
+    @pytest.mark.parametrize("token", ["a\nx-auth-token: b", "a\0b", "é", "x" * 9_000])
+    async def test_an_odd_token_is_refused(self, token: str) -> None:
+        keystone = FakeKeystone()
+        answer = (
+            await Visited(KeystoneAuthentication(ACCOUNT, keystone.client())).browser().log_in(token=token)
+        )
+
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers or "moorage-1=" not in answer.headers["set-cookie"]
 
     async def test_one_without_a_project_reads_nothing_and_one_that_is_away_says_so(self) -> None:
         keystone = FakeKeystone()

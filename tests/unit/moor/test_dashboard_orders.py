@@ -1,6 +1,8 @@
 """What may be ordered by the dashboard, by whom, and how often; and what forged, foreign and odd forms do."""
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
@@ -299,6 +301,24 @@ async def test_names_that_strangers_chose_are_text() -> None:
         assert "unsafe" not in page.headers["content-security-policy"]
 
 
+async def test_the_log_has_each_order_and_its_end_and_no_forged_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    visited = Visited()
+    visited.cloud.instances[SHOPS] = an_instance(SHOPS, "shop", name="web\nroot deletes everything")
+    ann = await visited.logged_in("ann")
+    with caplog.at_level(logging.INFO):
+        await ann.order(DELETE)
+
+    told = [str(each.msg) for each in caplog.records if each.name == "moor.dashboard.jobs"]
+    assert [line.partition(" project")[0] for line in told] == [
+        "order of the dashboard",
+        "order of the dashboard done",
+    ]
+    assert all("by=ann" in line and "\n" not in line for line in told)
+    assert str(SHOPS) in told[0]
+
+
 async def test_what_cannot_be_done_is_said_before_it_is_sent() -> None:
     visited = Visited()
     root = await visited.logged_in("root")
@@ -315,6 +335,35 @@ async def test_what_cannot_be_done_is_said_before_it_is_sent() -> None:
     assert "There is no dead letter" in (await root.get("/orders/replay?broker=api&letter=x")).text
     assert (await root.get(f"/jobs/{uuid4()}")).status_code == 404
     assert cloud.ordered == []
+
+
+async def test_the_id_of_another_users_order_cannot_be_taken() -> None:
+    visited = Visited()
+    ann, root = await visited.logged_in("ann"), await visited.logged_in("root")
+    visited.cloud.may_answer.clear()
+    going = await root.order(DOWN)
+    id_ = going.url.path.rpartition("/")[2]
+
+    taken = await ann.send_form("/orders/delete", {**await ann.form_of(DELETE), "form_id": id_})
+    assert (await ann.get(taken.headers["location"])).status_code == 404
+    assert "Set c1/h1 down" in (await root.get(going.url.path)).text
+    assert len(visited.cloud.ordered) == 1
+    visited.cloud.may_answer.set()
+
+
+async def test_a_form_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moor.dashboard.forms.FORM_S_MAX", 0.05)
+    visited = Visited()
+    root = await visited.logged_in("root")
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"host=h1"
+        await asyncio.sleep(60)
+
+    headers = {"origin": root.origin, "content-type": "application/x-www-form-urlencoded"}
+    answer = await root.post("/orders/set-host", content=slow(), headers=headers)
+
+    assert (answer.status_code, "did not arrive within" in answer.text) == (408, True)
 
 
 async def test_so_many_orders_go_on_and_no_more() -> None:
@@ -362,7 +411,9 @@ async def test_an_order_that_is_stopped_says_so_and_the_end_of_the_process_stops
     assert "It was stopped" in (await root.get(other.url.path)).text
 
 
-async def test_an_open_stream_ends_with_the_session() -> None:
+@pytest.mark.parametrize("path", ["/live", "/instances/live"])
+async def test_an_open_stream_ends_with_the_session(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moor.dashboard.live_instances.LOOK_S", 0.02)
     visited = Visited(port=1)
     root = await visited.logged_in("root")
     secret = root.cookies["moorage-1"]
@@ -371,8 +422,8 @@ async def test_an_open_stream_ends_with_the_session() -> None:
     scope = {
         "type": "http",
         "method": "GET",
-        "path": "/live",
-        "raw_path": b"/live",
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "scheme": "http",
         "headers": [(b"host", b"testserver"), (b"cookie", f"moorage-1={secret}".encode())],
