@@ -7,6 +7,7 @@ worker lists its numbers in its attribute `readings`. They are read when the pag
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Literal
 
 from msgspec import Struct
@@ -66,13 +67,41 @@ class Histogram:
 
     def observe(self, seconds: float, count: int = 1, labels: Labels = ()) -> None:
         """Add `count` observations of so many seconds. Clocks of two machines differ: a negative duration counts as 0."""
-        observed = self.by_labels.get(labels)
-        if observed is None:
-            observed = self.by_labels[labels] = Observed([0] * (len(BUCKETS_S) + 1))
+        observed = self._of(labels)
         if seconds < 0:
             seconds = 0.0
         observed.counts[bisect_left(BUCKETS_S, seconds)] += count
         observed.total_s += seconds * count
+
+    def observe_each(self, durations_s: Sequence[float], labels: Labels = ()) -> None:
+        """Add an observation of each of these durations: it costs less than half of a call for each."""
+        observed = self._of(labels)
+        counts = observed.counts
+        for seconds in durations_s:
+            # Below zero is the first bucket, too.
+            counts[bisect_left(BUCKETS_S, seconds)] += 1
+        observed.total_s += sum([seconds for seconds in durations_s if seconds > 0])
+
+    def _of(self, labels: Labels) -> Observed:
+        observed = self.by_labels.get(labels)
+        if observed is None:
+            observed = self.by_labels[labels] = Observed([0] * (len(BUCKETS_S) + 1))
+        return observed
+
+
+def quantile(counts: Sequence[int], share: float) -> float:
+    """The duration in seconds below which this share of the observations lies, as Prometheus estimates it: those of a bucket are
+    spread evenly over it. Of the last bucket only its beginning is known. 0 without observations.
+    """
+    sums = [*accumulate(counts)]
+    if not sums or sums[-1] <= 0:
+        return 0.0
+    rank = share * sums[-1]
+    bucket = bisect_left(sums, rank)
+    if bucket >= len(BUCKETS_S):
+        return BUCKETS_S[-1]
+    begin_s = BUCKETS_S[bucket - 1] if bucket else 0.0
+    return begin_s + (BUCKETS_S[bucket] - begin_s) * (rank - sums[bucket] + counts[bucket]) / counts[bucket]
 
 
 Readings = Sequence[Numbers | Histogram]

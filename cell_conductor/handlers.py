@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bus.logs import InstanceLog
 from bus.measuring import Readings
@@ -33,6 +33,9 @@ from cell_conductor.log_lines import endings
 from cell_conductor.metrics import BootTimes
 from cell_conductor.store import ConductorTransaction
 
+if TYPE_CHECKING:
+    from bus.configuration.live import Remade
+
 LOG = InstanceLog("moor.instances")
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
 
@@ -48,11 +51,13 @@ class Decider:
         self.clock = clock
         self.hosts: HostStates = ALL_UP
         self._draw = draw
-        self._times = BootTimes(rules.cell)
+        # Makes the rules again when the settings change.
+        self.remade: Remade | None = None
+        self.times = BootTimes(rules.cell)
 
     @property
     def readings(self) -> Readings:
-        return self._times.readings
+        return self.times.readings
 
     async def decide(
         self,
@@ -68,7 +73,7 @@ class Decider:
         now = self.clock()
         decision = decide(rows, inputs, now, self.rules, self.hosts, draw=self._draw)
         note = await tx.save(decision.rows, decision.forgotten, decision.kept)
-        self._times.note(rows, decision.rows, now)
+        self.times.note(rows, decision.rows, now)
         if LOG.is_on:
             LOG.write(endings(decision.said, traces))
         return decision, note
@@ -82,6 +87,8 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours, said = of_cell(decider.rules.cell, received)
+        if placing := [each for each in ours if type(each.message) is PlaceInCell]:
+            decider.times.took(placing[0].sent_at, decider.clock(), len(placing))
         rows = await tx.load([each.message.instance for each in ours])
         decision, kept = await decider.decide(
             tx, rows, [each.message for each in ours], [each.trace for each in ours]

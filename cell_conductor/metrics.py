@@ -9,6 +9,13 @@ from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
 
 _CELL = ("cell",)
+PLACED = Metric(
+    "moor_place_seconds",
+    "histogram",
+    "From the sending of the order to place an instance until a conductor of its cell works on it. Orders of one batch count as "
+    "the first of them.",
+    _CELL,
+)
 BOOT = Metric(
     "moor_boot_seconds",
     "histogram",
@@ -35,7 +42,7 @@ ATTEMPTS_FAILED = Metric(
     "silent, `refused` if placement refused the claim there, or the host could not be used any more.",
     ("cell", "why"),
 )
-METRICS = (BOOT, HOST_BUILD, INSTANCES_ENDED, ATTEMPTS_FAILED)
+METRICS = (PLACED, BOOT, HOST_BUILD, INSTANCES_ENDED, ATTEMPTS_FAILED)
 
 
 _ENDS = ("active", "error")
@@ -48,6 +55,7 @@ class BootTimes:
 
     def __init__(self, cell: str) -> None:
         self._labels = (cell,)
+        self._placed = Histogram(PLACED)
         self._whole = Histogram(BOOT)
         self._on_host = Histogram(HOST_BUILD)
         # Prometheus sees no growth of a counter that was not there before.
@@ -58,16 +66,24 @@ class BootTimes:
     def readings(self) -> Readings:
         (cell,) = self._labels
         return (
+            self._placed,
             self._whole,
             self._on_host,
             INSTANCES_ENDED.numbers({(cell, outcome): count for outcome, count in self._outcomes.items()}),
             ATTEMPTS_FAILED.numbers({(cell, why): count for why, count in self._failed.items()}),
         )
 
+    def took(self, sent_at: datetime | None, now: datetime, instances: int) -> None:
+        """Note that work on orders to place so many instances begins, of which the first was sent at this time."""
+        if sent_at is not None:
+            self._placed.observe((now - sent_at).total_seconds(), instances, self._labels)
+
     def note(
         self, before: Mapping[InstanceId, Instance], after: Sequence[Instance], decided_at: datetime
     ) -> None:
         """Note the rows that one decision has changed."""
+        took_s: list[float] = []
+        on_host_s: list[float] = []
         for row in after:
             # A row takes the time of the decision itself only if the decision has changed its state.
             if (
@@ -76,14 +92,15 @@ class BootTimes:
                 and row.move is None
                 and row.rebuild is None
             ):
-                self._note_end(before.get(row.id), row, decided_at)
+                self._outcomes[row.state] += 1
+                if row.state == "active" and row.order is not None:
+                    took_s.append((decided_at - row.order.issued_at).total_seconds())
+                    known = before.get(row.id)
+                    if known is not None and known.state == "building" and known.changed_at is not None:
+                        on_host_s.append((decided_at - known.changed_at).total_seconds())
             if row.failures and (known := before.get(row.id)) is not None:
                 for failure in row.failures[len(known.failures) :]:
                     self._failed["refused" if failure.is_refused else "host"] += 1
-
-    def _note_end(self, known: Instance | None, row: Instance, decided_at: datetime) -> None:
-        self._outcomes[row.state] += 1
-        if row.state == "active" and row.order is not None:
-            self._whole.observe((decided_at - row.order.issued_at).total_seconds(), labels=self._labels)
-            if known is not None and known.state == "building" and known.changed_at is not None:
-                self._on_host.observe((decided_at - known.changed_at).total_seconds(), labels=self._labels)
+        if took_s:
+            self._whole.observe_each(took_s, self._labels)
+            self._on_host.observe_each(on_host_s, self._labels)

@@ -106,5 +106,12 @@ class ComputeSettings(Struct, frozen=True):
 
 
 COMPUTE = Section(
-    "compute", ComputeSettings, "the simulated hosts", omitted=("cell",), others=("hosts", "faults")
+    "compute",
+    ComputeSettings,
+    "the simulated hosts",
+    omitted=("cell",),
+    others=("hosts", "faults"),
+    reloaded=frozenset(
+        ("images_every_s", "reports_at_once_max", "again_s", "due_at_once_max", "over_kept_s", "drain_s")
+    ),
 )

@@ -25,12 +25,12 @@ from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.tracing import want_traces
 from bus.urls import broker_at
-from bus.workers.asking import NoAnswer
 from moor import forms
-from moor.client.errors import NotSendable, Rejected
 from moor.settings import TOP, Settings, Sources, sources
 
 if TYPE_CHECKING:
+    from moor.client.errors import Rejected
+    from moor.reloading import Reloading
     from moor.worker_settings import CloudSettings
 
 T = TypeVar("T")
@@ -145,6 +145,10 @@ IsWide = forms.IsWide
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
 
+# What this process reads again on SIGHUP; None for a command that is no worker.
+_reloading: ContextVar["Reloading | None"] = ContextVar("reloading", default=None)
+
+
 # How the help calls what names an instance, a group and so on (naming.py).
 ID = "ID|NAME"
 
@@ -178,14 +182,33 @@ class Operating(Struct, frozen=True):
     health_listen: Annotated[
         str, option_of(TOP, "health_listen", metavar="ADDRESS:PORT", show_default=False)
     ] = ""
+    log_level: Annotated[str, option_of(TOP, "log_level", metavar="LEVEL", show_default=False)] = ""
     log_format: Annotated[str, option_of(TOP, "log_format", metavar="text|json")] = "text"
     traces_url: Annotated[str, option_of(TOP, "traces_url", metavar="URL", show_default=False)] = ""
     traces_share: Annotated[float, option_of(TOP, "traces_share", min=0, max=1)] = 1.0
 
-    def begin_to_log(self, level: str = "INFO") -> None:
-        log_as({**os.environ, "MOOR_LOG_FORMAT": self.log_format}, level=level)
+    def begin(self, level: str = "INFO") -> None:
+        """Start the log, whose level is `level` unless a setting says another. From now on a SIGHUP has the settings that this
+        process takes by `tuned` and `tuned_cloud` read again.
+        """
+        log_as(
+            {**os.environ, "MOOR_LOG_FORMAT": self.log_format, "MOOR_LOG_LEVEL": self.log_level}, level=level
+        )
         with wrong_value():
             want_traces(self.traces_url, self.traces_share)
+        # Commands that are no workers need none of it.
+        from moor.reloading import Reloading, reloads_on_hangup  # noqa: PLC0415
+
+        with wrong_value():
+            top = found().of(TOP)
+        flags = {
+            field: given
+            for field, given in (("log_level", self.log_level), ("log_format", self.log_format))
+            if given != getattr(top, field)
+        }
+        reloading = Reloading(_config.get(), Path.cwd(), top=top, flags=flags, log_level=level)
+        reloads_on_hangup(reloading)
+        _reloading.set(reloading)
 
 
 def use_config(file: Path | None) -> None:
@@ -238,14 +261,24 @@ def command_settings(
 
 
 def tuned(section: Section[S], others: Mapping[str, Stated] | None = None, **flags: object) -> S:
-    """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
+    """The settings of one worker. `flags` are named after its fields; a flag that is None was not given. In a worker they
+    change in place when its file is read again: it must not copy them.
+    """
     with wrong_value():
         given = {
             field: section.stated(field, value, flag_of(field))
             for field, value in flags.items()
             if value is not None
         }
-        return found().of(section, flags={**(others or {}), **given})
+        given = {**(others or {}), **given}
+        settings = found().of(section, flags=given)
+    _hold(section, settings, given)
+    return settings
+
+
+def _hold(section: Section[S], settings: S, flags: Mapping[str, Stated], base: S | None = None) -> None:
+    if (reloading := _reloading.get()) is not None:
+        reloading.hold(section, settings, flags, base)
 
 
 def tuned_cloud(
@@ -259,11 +292,15 @@ def tuned_cloud(
     `base` has the command's own defaults; `scheduler`, `pools` and `networks` are its flags --scheduler, --pool and --network.
     """
     # The workers' settings are many modules, and most commands need none of them.
-    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings  # noqa: PLC0415
+    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings, by_section  # noqa: PLC0415
 
     flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: compute_flags(pools, networks)}
+    usual = base or CloudSettings()
     with wrong_value():
-        return found().of_cloud(base or CloudSettings(), flags)
+        settings = found().of_cloud(usual, flags)
+    for (section, live), (_, default) in zip(by_section(settings), by_section(usual), strict=True):
+        _hold(section, live, flags.get(section.name, {}), default)
+    return settings
 
 
 def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
@@ -327,23 +364,36 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail("stopped by a signal")
     except BadSetting as wrong:
         fail(str(wrong), WRONG)
-    except NotSendable as wrong:
-        raise typer.BadParameter(str(wrong)) from None
-    except Rejected as refused:
-        # Only a refusal needs it.
-        from moor.nearest_names import hint_for  # noqa: PLC0415
-
-        fail(f"{refused}{hint_for(refused)}")
+    except _rejected() as refused:
+        _fail_as_rejected(refused)
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:
         fail(f"the broker refused: {missing}; has `moor broker declare` been run on this broker?")
     except Refusal as refused:
         fail(f"the broker refused: {refused}")
-    except NoAnswer as problem:
-        fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
     except Failure as problem:
+        from bus.workers.asking import NoAnswer  # noqa: PLC0415
+
+        if isinstance(problem, NoAnswer):
+            fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
         fail(str(problem))
+
+
+def _rejected() -> "type[Rejected]":
+    """The client's error. Python looks at it only when something was raised, and most commands need no client by then."""
+    from moor.client.errors import Rejected  # noqa: PLC0415
+
+    return Rejected
+
+
+def _fail_as_rejected(refused: "Rejected") -> NoReturn:
+    from moor.client.errors import NotSendable  # noqa: PLC0415
+    from moor.nearest_names import hint_for  # noqa: PLC0415
+
+    if isinstance(refused, NotSendable):
+        raise typer.BadParameter(str(refused)) from None
+    fail(f"{refused}{hint_for(refused)}")
 
 
 def run_with(opened: AbstractAsyncContextManager[G], work: Callable[[G], Awaitable[T]]) -> T:

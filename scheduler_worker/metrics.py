@@ -9,6 +9,17 @@ CLAIMS = Metric(
     "schedulers, or with changes of hosts. Of a request that is all or nothing each instance counts, or each that placement refused.",
     ("verdict",),
 )
+ACCEPTED = Metric(
+    "moor_accept_seconds",
+    "histogram",
+    "From the sending of a build request until a scheduler works on it, for each instance that it asks for. Requests of one "
+    "batch count as the first of them.",
+)
+CHOSEN = Metric(
+    "moor_choice_seconds",
+    "histogram",
+    "To choose hosts for the instances of a batch, for each of them: the time that they wait for their choice.",
+)
 REQUESTS = Metric(
     "moor_requests",
     "counter",
@@ -82,4 +93,4 @@ OF_CLOUD = (
     *(INSTANCES, WAITING, WAITING_OLDEST, MOVES),
     *(HOSTS, CAPACITY, CAPACITY_USED, CAPACITY_OPEN, CELL_UP, DEAD_LETTERS),
 )
-METRICS = (REQUESTS, NO_VALID_HOST, CLAIMS, HOST_NAME_CLASHES)
+METRICS = (REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES)

@@ -15,6 +15,7 @@ from bus.message import (
     Project,
     ProjectMessage,
     StrictMessage,
+    UserName,
 )
 from bus.messages.placement import (
     Counter,
@@ -229,6 +230,7 @@ class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
     """
 
     instance: InstanceId
+    for_user: UserName = ""
 
 
 class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):

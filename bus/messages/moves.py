@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Integer, Message, ProjectMessage, StrictMessage
+from bus.message import Integer, Message, ProjectMessage, StrictMessage, UserName
 from bus.messages.build import (
     Flavor,
     FlavorChange,
@@ -79,6 +79,7 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     together: Annotated[tuple[InstanceId, ...], Meta(max_length=TOGETHER_MAX)] = ()
     with_group: bool = False
     wait: MoveWait | None = None
+    for_user: UserName = ""
 
 
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):
@@ -98,7 +99,8 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
 class Change(Value, frozen=True):
     """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move.
 
-    `by` is the user that sent the order, as the broker verified it; empty on a broker without users. `ended_by` is the
+    `by` is the user that sent the order, as the broker verified it; empty on a broker without users. If the order said for
+    which person it was, ` for ` and that name follow: the sender answers for the name. `ended_by` is the
     user that sent an order to end it. The `outcome` of a move is `waiting` as long as it waits for room, and `failure` says
     why. `destination` is the host on which placement has granted the share; before that,
     the host that the scheduler chose first. `size` is the one that a boot or a resize asks for.

@@ -11,7 +11,14 @@ from bus.messages.placement import Label, Moment, Natural, ResourceClass, Value
 
 # Values of one worker's counters: of its queues, and of what else it counts.
 COUNTED_MAX = 256
-Counted = Annotated[dict[Label, Natural], Meta(max_length=COUNTED_MAX)]
+# What is counted since a worker's start, or over all hosts of a cell, outgrows 32 bits.
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Counted = Annotated[dict[Label, Count], Meta(max_length=COUNTED_MAX)]
+Duration = Annotated[float, Meta(ge=0, le=1e9)]
+STAGES_MAX, BUCKETS_MAX = 32, 64
+StageCounts = Annotated[
+    dict[Label, Annotated[tuple[Count, ...], Meta(max_length=BUCKETS_MAX)]], Meta(max_length=STAGES_MAX)
+]
 # So many equal parts make a whole host.
 FILL_PARTS = 10
 
@@ -21,7 +28,9 @@ class WorkerAlive(CellMessage, frozen=True, tag="worker.beat"):
 
     `awaits` says what it needs to be ready, empty if it is ready; `fails` names its parts that fail now. `handled` are the
     messages that it has handled since its start, by queue; `buried` those that became dead letters; `counts` its other
-    counters, such as `claims.does_not_fit`. `has_ended`: it ends as it should, and sends no further heartbeat.
+    counters, such as `claims.does_not_fit`. `stages` says for each stage of boots that it measures how many of these took how
+    long: one number for each bucket of the histograms of metrics, without empty ones at the end; an overview leaves them out.
+    `has_ended`: it ends as it should, and sends no further heartbeat.
     """
 
     worker: Label
@@ -34,7 +43,8 @@ class WorkerAlive(CellMessage, frozen=True, tag="worker.beat"):
     fails: Annotated[str, Meta(max_length=1024)] = ""
     handled: Counted = {}
     counts: Counted = {}
-    buried: Natural = 0
+    stages: StageCounts = {}
+    buried: Count = 0
     has_ended: bool = False
 
 
@@ -72,7 +82,7 @@ class ClassUse(Value, frozen=True):
 
     resource_class: ResourceClass
     cell: Label
-    used: Natural
+    used: Count
     capacity: Integer
 
 
@@ -99,6 +109,23 @@ class WaitsForRoom(Value, frozen=True):
 
     count: Natural = 0
     oldest: Moment | None = None
+
+
+class Durations(Value, frozen=True):
+    """How many boots went through a stage in the last `seconds`, and how long half of them and 99 of 100 took at most."""
+
+    seconds: Duration
+    count: Count = 0
+    p50_s: Duration = 0.0
+    p99_s: Duration = 0.0
+
+
+class StageTimes(Value, frozen=True):
+    """A stage of boots, over all workers: `accept`, `choose`, `claim`, `place`, `spawn`, or `boot` for the whole way."""
+
+    stage: Label
+    minute: Durations
+    hour: Durations
 
 
 class AskTiles(StrictMessage, frozen=True, tag="tiles.query"):
@@ -136,6 +163,7 @@ class Overview(Message, frozen=True, tag="overview.found"):
 
     `instances` counts those that are not deleted. `uses` and `fill` count hosts that placement and the schedulers know, but
     not what hosts share. `workers_left_out` had no room in the message. `moving` counts the moves that are under way, by their kind.
+    `stages` are those that boots went through in the last hour, as far as the scheduler has run so long.
     """
 
     made_at: Moment
@@ -149,3 +177,4 @@ class Overview(Message, frozen=True, tag="overview.found"):
     waiting: WaitsForRoom = WaitsForRoom()
     moving: dict[Label, Natural] = {}
     workers_left_out: Natural = 0
+    stages: tuple[StageTimes, ...] = ()

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from bus.errors import Operational
-from bus.measuring import Numbers
+from bus.measuring import Histogram, Numbers
 from bus.messages.overview import COUNTED_MAX, WorkerAlive
 from bus.operating.health import Health
 from bus.parts import every_part
+from bus.stages import stage_counts
 from bus.topology import CELL0
 from bus.workers.announcing import Heartbeats
 from bus.workers.publisher import now
@@ -54,6 +55,7 @@ class WorkerBeats(Heartbeats):
             fails=_in_words((str(each["part"]), str(each["last_error"])) for each in self._health.failing()),
             handled=_summed((loop.intake.queue, loop.handled) for loop in loops),
             counts=_summed(_counts_of(parts)),
+            stages=stage_counts(about.role, _histograms_of(parts)),
             buried=sum(loop.intake.buried for loop in loops),
             has_ended=has_ended,
         )
@@ -67,6 +69,11 @@ def _counts_of(parts: Iterable[object]) -> Iterable[tuple[str, int]]:
                 for labels, count in numbers.by_labels.items():
                     if count:
                         yield ".".join((name, *labels))[:255], int(count)
+
+
+def _histograms_of(parts: Iterable[object]) -> Iterable[Histogram]:
+    for part in parts:
+        yield from (each for each in getattr(part, "readings", ()) if isinstance(each, Histogram))
 
 
 def _summed(counts: Iterable[tuple[str, int]]) -> dict[str, int]:

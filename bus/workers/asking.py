@@ -140,7 +140,7 @@ class Asker:
         try:
             async with asyncio.timeout(self._settings.answer_timeout_ms / 1000):
                 await self._until_answered(batch)
-            self._took.observe(clock_s() - began_s, labels=(type_of(questions[0]),))
+            self._took.observe(clock_s() - began_s, len(questions), (type_of(questions[0]),))
         except TimeoutError:
             raise NoAnswer(
                 f"{len(by_id) - len(batch.answers)} of {len(by_id)} questions unanswered after "

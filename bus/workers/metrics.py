@@ -40,7 +40,7 @@ FED = Metric(
 ASKED = Metric(
     "moor_question_seconds",
     "histogram",
-    "From a call that asks questions until all its answers are there. `type` is that of the first question.",
+    "From a call that asks questions until all its answers are there, for each of them. `type` is that of the first one.",
     ("type",),
 )
 CONFIRMED = Metric(

@@ -21,7 +21,7 @@ from bus.messages.moves import MoveInstance, MoveWait
 from moor.client.questions import as_received
 from moor.instances.request_ids import new_request_ids
 
-# The states of instances (docs/bus.md, `InstanceState`).
+# The states of instances (docs/bus-reference.md, `InstanceState`).
 StateName = Literal[
     "accepted",
     "waiting",
@@ -41,7 +41,7 @@ StateName = Literal[
 
 
 class BuildFields(TypedDict, total=False):
-    """The fields of a build request beside its flavor (docs/bus.md describes each).
+    """The fields of a build request beside its flavor (docs/bus-reference.md describes each).
 
     `image_name` names a stored image. `image` may be an image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
     """
@@ -87,6 +87,7 @@ class MoveFields(OrderFields, total=False):
     hosts: Sequence[str]
     with_group: bool
     wait: MoveWait | int
+    for_user: str
 
 
 def build_of(flavor: Flavor | str | Sequence[str], project: str, fields: BuildFields) -> BuildInstance:

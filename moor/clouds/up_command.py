@@ -30,9 +30,9 @@ from bus.operating.health_server import HealthServer
 from bus.operating.listen_address import BadAddressError
 from bus.operating.otel import traced
 from bus.operating.running import about
-from bus.process import stopped_by_signals
-from bus.topology import objects_of
-from bus.unix_socket import SocketTakenError, serve_unix
+from bus.process import hangups_heard, stopped_by_signals
+from bus.topology import objects_of, user_of
+from bus.unix_socket.server import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts
@@ -123,7 +123,7 @@ def up(
 
     With --nodes it also has bare-metal nodes in a simulated Ironic, for `moor node` and `moor boot --flavor metal`.
     """
-    operating.begin_to_log("INFO" if verbose else "WARNING")
+    operating.begin("INFO" if verbose else "WARNING")
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
     script = faults_in(faults)
@@ -170,6 +170,7 @@ async def _up(
     )
     with (
         traced(about("moor up")),
+        hangups_heard(),
         stopped_by_signals() as stop,
         _opened_broker(settings.data / JOURNAL, hosts) as broker,
     ):
@@ -219,7 +220,16 @@ def _health(address: str, parts: Sequence[object]) -> HealthServer:
 
 
 def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) -> DashboardService:
-    service = DashboardService(lambda: reading_client(broker.as_user(LOCAL.user)), settings, web)
+    try:
+        service = DashboardService(
+            lambda: reading_client(broker.as_user(LOCAL.user)),
+            lambda: reading_client(broker.as_user(user_of("operator"))),
+            settings,
+            web,
+            say,
+        )
+    except BadListenError as taken:
+        fail(f"no dashboard: {taken}; --dashboard-listen names another address")
     say(f"the dashboard is served at {service.url}")
     return service
 

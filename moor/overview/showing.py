@@ -7,8 +7,9 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from bus.measuring import BUCKETS_S
 from bus.messages.cells import CellState
-from bus.messages.overview import FILL_PARTS, CellFill, ClassUse, Overview, WorkerHeard
+from bus.messages.overview import FILL_PARTS, CellFill, ClassUse, Durations, Overview, StageTimes, WorkerHeard
 from bus.topology import CELL0
 from moor.overview.gathering import CloudView
 from moor.overview.judging import notes_of, troubles_of
@@ -45,6 +46,7 @@ def _tables(overview: Overview) -> list[RenderableType]:
     for rows in (
         Rows([(each, fills.get(each.cell)) for each in overview.cells], CELLS),
         Rows(main_uses(overview.uses), USES),
+        Rows(overview.stages, STAGES),
         Rows(worker_groups(overview.workers), WORKERS),
     ):
         if rows.items:
@@ -125,6 +127,32 @@ USES = Columns[ClassUse](
         "used": lambda each: f"{each.used:,} of {each.capacity:,}",
         "share": lambda each: f"{_share(each):.0%}",
         "": _bar,
+    }
+)
+
+
+def seconds_in_words(seconds: float) -> str:
+    """A percentile. Within the first bucket nothing is known of it, nor in the last one."""
+    if seconds < BUCKETS_S[0]:
+        return f"< {BUCKETS_S[0] * 1000:.0f} ms"
+    if seconds >= BUCKETS_S[-1]:
+        return f"> {BUCKETS_S[-1]:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def per_second(durations: Durations) -> float:
+    return durations.count / durations.seconds if durations.seconds > 0 else 0.0
+
+
+STAGES = Columns[StageTimes](
+    {
+        "stage": lambda each: each.stage,
+        "per second": lambda each: f"{per_second(each.minute):,.1f}" if each.minute.count else "",
+        "p50": lambda each: seconds_in_words(each.minute.p50_s) if each.minute.count else "",
+        "p99": lambda each: seconds_in_words(each.minute.p99_s) if each.minute.count else "",
+        "in the hour": lambda each: f"{each.hour.count:,}",
+        "p50 of it": lambda each: seconds_in_words(each.hour.p50_s),
+        "p99 of it": lambda each: seconds_in_words(each.hour.p99_s),
     }
 )
 

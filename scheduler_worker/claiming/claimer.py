@@ -18,7 +18,7 @@ from msgspec import structs
 
 from bus import tracing
 from bus.errors import Transient, WrongAnswer
-from bus.measuring import Readings
+from bus.measuring import Histogram, Readings
 from bus.message import Message, ProviderId
 from bus.messages.build import Flavor, NoValidHost
 from bus.messages.cell import ALTERNATES_MAX, Choice
@@ -53,7 +53,7 @@ from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outc
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.metrics import CLAIMS
+from scheduler_worker.metrics import CHOSEN, CLAIMS
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 
@@ -91,6 +91,7 @@ class Claimer:
         self._salt = chance.getrandbits(32)
         # Placement's answers so far, by the verdict's type.
         self._verdicts: Counter[type[ClaimVerdict]] = Counter(dict.fromkeys(get_args(ClaimVerdict), 0))
+        self._choices = Histogram(CHOSEN)
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
         # How often claims were answered so far.
@@ -107,8 +108,9 @@ class Claimer:
 
     @property
     def readings(self) -> Readings:
-        """Claims by verdict. Every refusal is a conflict: the picture was outdated."""
+        """How long choices took, and claims by verdict. Every refusal is a conflict: the picture was outdated."""
         return (
+            self._choices,
             CLAIMS.numbers(
                 {(str(kind.__struct_config__.tag),): count for kind, count in self._verdicts.items()}
             ),
@@ -255,6 +257,7 @@ class Claimer:
         nowhere = []
         if not choosing:
             return []
+        began_at = self._clock()
         found = choose(
             self._picture,
             [one.wanted for one in choosing],
@@ -263,6 +266,7 @@ class Claimer:
             self._settings.alternates_max,
             draw=self._chance.getrandbits(32) if self._plugins.subset > 1 else 0,
         )
+        self._choices.observe((self._clock() - began_at).total_seconds(), len(choosing))
         for one, where in zip(choosing, found, strict=True):
             if isinstance(where, NoValidHost):
                 nowhere.append((one, where))

@@ -46,7 +46,8 @@ class OutboxTransaction:
         self._dispatches = dispatches
         # The note of each row that is noted, by the id of its instance.
         self._kept: dict[int, OutboxKey] = {}
-        # Written to the log after the commit.
+        # Written to the log after the commit, if that is on.
+        self.is_logged = LOG.is_on
         self.lines: list[InstanceLine] = []
         self.leaving: defaultdict[CellDispatch, list[tuple[OutboxKey, Sequence[Outgoing]]]] = defaultdict(
             list
@@ -97,7 +98,7 @@ class OutboxTransaction:
         messages = messages_of(row)
         if not messages:
             return ()
-        if LOG.is_on:
+        if self.is_logged:
             self.lines.append(line_of(row, "" if cause is None else cause.trace))
         kept = self._kept[row.id.int]
         if (dispatch := self._dispatches.get(row.told.cell)) is None:

@@ -90,4 +90,5 @@ class Overviews:
             fill=fill_of(self._picture),
             waiting=WaitsForRoom(count=work.waiting, oldest=work.oldest_wait),
             moving=dict(work.moves),
+            stages=self._workers.stages.times(),
         )

@@ -36,7 +36,7 @@ from scheduler_worker.core.instances.placing import Timeouts, accepted, after_se
 from scheduler_worker.core.instances.rows import ACCEPTED, PLACED, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.outbox.log_lines import rejected_line, request_line
-from scheduler_worker.outbox.outbox import LOG, OutboxTransaction
+from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
     other_content,
@@ -105,6 +105,7 @@ class Builder:
             came_back_too_late += [request.ask for request, _ in unknown]
             valid = await with_groups(self._store, valid)
         builds = _builds(valid, now, self._settings)
+        self._outcomes.took(asks[0].sent_at, now, sum([len(build.rows) for build in builds]))
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once(
                 [one for build in builds if not build.is_whole for one in build.searches]
@@ -116,7 +117,7 @@ class Builder:
         self._outcomes.count(
             invalid=len(asks) - len(valid), builds=[build.rejection is None for build in builds]
         )
-        if LOG.is_on:
+        if transaction.is_logged:
             transaction.lines += [rejected_line(ask, why) for ask, why in invalid]
             transaction.lines += [_line_of(build) for build in builds if not build.is_placed_alone]
         for build in builds:

@@ -1,11 +1,12 @@
-"""How requests to build and to move ended here, for the metrics."""
+"""How long requests to build waited, and how they and those to move ended here: for the metrics."""
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 
-from bus.measuring import Labels, Readings, limited
+from bus.measuring import Histogram, Labels, Readings, limited
 from bus.messages.build import NoValidHost
-from scheduler_worker.metrics import NO_VALID_HOST, REQUESTS
+from scheduler_worker.metrics import ACCEPTED, NO_VALID_HOST, REQUESTS
 
 NO_HOST_AT_ALL = "(none)"
 
@@ -14,6 +15,7 @@ class RequestOutcomes:
     def __init__(self, filters: Sequence[str] = ()) -> None:
         """`filters` are those that may remove hosts: Prometheus sees no growth of a counter that was not there before."""
         self._requests = Counter({"accepted": 0, "rejected": 0})
+        self._waited = Histogram(ACCEPTED)
         self._last_filters = Counter(dict.fromkeys((*filters, NO_HOST_AT_ALL), 0))
 
     @property
@@ -23,6 +25,7 @@ class RequestOutcomes:
         for name, count in self._last_filters.items():
             by_filter[(shown[name],)] += count
         return (
+            self._waited,
             REQUESTS.numbers({(outcome,): count for outcome, count in self._requests.items()}),
             NO_VALID_HOST.numbers(by_filter),
         )
@@ -34,6 +37,11 @@ class RequestOutcomes:
         accepted = sum(builds)
         self._requests["accepted"] += accepted
         self._requests["rejected"] += invalid + len(builds) - accepted
+
+    def took(self, sent_at: datetime | None, now: datetime, instances: int) -> None:
+        """Note that work on requests for so many instances begins, of which the first was sent at this time."""
+        if sent_at is not None and instances:
+            self._waited.observe((now - sent_at).total_seconds(), instances)
 
     def no_host(self, found: NoValidHost) -> None:
         self._last_filters[last_filter(found)] += 1

@@ -6,10 +6,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from bus.stages import STAGES
+
 Json = dict[str, Any]
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
 RATE = "$__rate_interval"
+CLAIMS = '{type=~"claims?"}'
 SILENT = '{state="silent"}'
 
 
@@ -38,8 +41,8 @@ def _rate(metric: str, *labels: str, where: str = "") -> str:
     return f"sum by ({', '.join(labels)}) (rate({metric}{where}[{RATE}]))"
 
 
-def _quantile(share: float, metric: str, *labels: str) -> str:
-    return f"histogram_quantile({share}, {_rate(f'{metric}_bucket', 'le', *labels)})"
+def _quantile(share: float, metric: str, *labels: str, where: str = "") -> str:
+    return f"histogram_quantile({share}, {_rate(f'{metric}_bucket', 'le', *labels, where=where)})"
 
 
 def _three(metric: str) -> dict[str, str]:
@@ -123,6 +126,16 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 {_quantile(0.95, "moor_host_build_seconds", "cell"): "{{cell}}"},
                 "The part of a boot that its hypervisor or node takes.",
                 unit="s",
+            ),
+            Panel(
+                "p95 of each stage of a boot",
+                {
+                    _quantile(0.95, stage.metric, where=CLAIMS if stage.label else ""): stage.name
+                    for stage in STAGES
+                },
+                "`boot` is the whole way. `moor status` shows the same of the last minute.",
+                unit="s",
+                width=WIDTH,
             ),
             Panel(
                 "No valid host, by the last filter",

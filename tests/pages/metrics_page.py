@@ -33,7 +33,8 @@ that nobody watches is not counted, and the first page that is read lacks them.
 
 To count instances reads the state of every row. There is no index by state, on purpose: every boot would pay for it, with more than all counts
 together. The pause after a count is at least a hundred times as long as the count."""
-OF_WORKERS = """Where a boot spends its time: for each queue, the wait and the handling. A boot passes `scheduler.requests`, `placement.claims`,
+OF_WORKERS = """Where a boot spends its time: its stages are `moor_accept_seconds`, `moor_choice_seconds`, `moor_question_seconds` of type `claim`,
+`moor_place_seconds` and `moor_host_build_seconds`, as `moor status` shows them. For each queue, there are the wait and the handling. A boot passes `scheduler.requests`, `placement.claims`,
 `conductor.CELL.work`, the host (`moor_host_build_seconds`), `conductor.CELL.work` again, and `scheduler.events`."""
 SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ("The whole cloud", OF_CLOUD, of_schedulers.OF_CLOUD),

@@ -1,6 +1,6 @@
 """Descriptions of the fields of messages about hosts, cells, applications and aggregates."""
 
-from tests.pages.field_descriptions.shared import CELL_HEARD, PAGE
+from tests.pages.field_descriptions.shared import CELL_HEARD, FOR_USER, PAGE
 
 HOSTS: dict[str, dict[str, str]] = {
     "AskLive": {
@@ -10,6 +10,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "project": "only instances of this project. The routing key names the same project, or `-`",
     },
     "AskHosts": {**PAGE, "name": "only the host with this name"},
+    "SetHost": {**FOR_USER},
     "AskApplications": {},
     "SetApplication": {
         "name": "the application's name; its user is `moor-app-NAME`",
@@ -51,6 +52,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "waiting": "what waits for room: instances, and moves",
         "moving": "how many moves of each kind are under way",
         "workers_left_out": "how many workers more there are than one message has room for",
+        "stages": "the stages that boots went through in the last hour, in their order",
     },
     "AskTiles": {
         "in_cell": "the cell",
@@ -81,6 +83,8 @@ HOSTS: dict[str, dict[str, str]] = {
         "fails": "its parts that fail now, and why",
         "handled": "the messages that it has handled since its start, by queue",
         "counts": "its other counters",
+        "stages": "for each stage of boots that it measures, how many took how long since its start: a number for each bucket of its "
+        "histogram (metrics.md); empty in an overview",
         "buried": "how many messages it has made dead letters",
         "has_ended": "it has ended as it should; never true in an overview",
     },
@@ -105,6 +109,17 @@ HOSTS: dict[str, dict[str, str]] = {
         "cell": "a cell",
         "hosts": "eleven counts of hosts by the share that is used of their fullest class: below a tenth, below two tenths, and so "
         "on; the last are full",
+    },
+    "StageTimes": {
+        "stage": "`accept`, `choose`, `claim`, `place`, `spawn`, or `boot` for the whole way",
+        "minute": "its durations in the last minute",
+        "hour": "its durations in the last hour",
+    },
+    "Durations": {
+        "seconds": "the time that is meant, since heartbeats come now and then; it is shorter if the scheduler started less long ago",
+        "count": "how many instances went through the stage in it",
+        "p50_s": "so many seconds half of them took at most; an estimate from the buckets",
+        "p99_s": "so many seconds 99 of 100 took at most; an estimate from the buckets",
     },
     "WaitsForRoom": {
         "count": "how many wait",

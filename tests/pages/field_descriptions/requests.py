@@ -1,6 +1,6 @@
 """Descriptions of the fields of requests, instances, moves and server groups."""
 
-from tests.pages.field_descriptions.shared import CELL_HEARD, PAGE
+from tests.pages.field_descriptions.shared import CELL_HEARD, FOR_USER, PAGE
 
 CELL_EVENT = {
     "cell": "the cell that sends the event; `cell0` if no host was found",
@@ -49,8 +49,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "name": "the instance's name, for people",
         "project": "the project that owns the instances",
         "user": "the user who sends the request",
-        "image_properties": "`trait:NAME`, `hw_cpu_policy` and `hw_cpu_thread_policy` ([scheduling.md](scheduling.md#properties-of-images)); a build with any "
-        "other key is rejected",
+        "image_properties": "those that filters read, such as `trait:NAME`, `hw_cpu_policy` and `hw_architecture` ([all](scheduling.md#properties-of-images)); a "
+        "build with any other key is rejected",
         "availability_zone": "only hosts of this zone",
         "group": "the server group that the instances join; if it does not exist, they end in error",
         "hosts": "only these hosts, by name; if hosts of several cells have it, with the cell before it, such as `c1/h1`",
@@ -158,6 +158,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "DeleteInstance": {
         "instance": "the instance's id",
         "project": "delete it only if it belongs to this project. The routing key names the same project, or `-`",
+        **FOR_USER,
     },
     "RebuildInstance": {
         "request_id": "an id of your choice: repeated with the same content, it is the same rebuild",
@@ -183,6 +184,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "each",
         "wait": "wait while no host has room. Left out: an evacuation waits, any other move is refused at once. See "
         "[scheduling.md](scheduling.md#waiting-for-room)",
+        **FOR_USER,
     },
     "MoveWait": {
         "for_s": "at most so many seconds, 0 to 2592000; 0: not at all. A move that still waits then fails. Left out, for an "

@@ -90,6 +90,9 @@ async def test_what_happens_to_instances_and_hosts_is_counted() -> None:
         booted = await moor_json("boot", "--vcpus", "2", "--host", "island-host-00001", **environment)
         (instance,) = booted["instances"]
 
+        await page.until("moor_accept_seconds_count", 1)
+        await page.until("moor_choice_seconds_count", 1)
+        await page.until("moor_place_seconds_count", 1, cell="island")
         await page.until("moor_boot_seconds_count", 1, cell="island")
         await page.until("moor_host_build_seconds_count", 1, cell="island")
         await page.until("moor_boots_ended_total", 1, cell="island", outcome="active")

@@ -53,6 +53,11 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
             ("placement", "cell0"),
             ("scheduler", "cell0"),
         ]
+        while len(stages := overview["stages"]) < 6:
+            overview = (await moor_json("status", **environment))["overview"]
+        counts = {each["stage"]: (each["minute"]["count"], each["hour"]["count"]) for each in stages}
+        names = ["accept", "choose", "claim", "place", "spawn", "boot"]
+        assert counts == dict.fromkeys(names, (2, 2))
         used = {(each["cell"], each["resource_class"]): each["used"] for each in overview["uses"]}
         assert (used["island", "VCPU"], used["harbour", "VCPU"]) == (128, 0)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import msgspec.inspect
 import pytest
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from bus.broker import LINES, PLAIN, Parcel
 from bus.codec import (
@@ -26,6 +26,7 @@ from bus.codec import (
 from bus.message import Envelope, Message, StrictMessage, type_of
 from bus.messages import ALL
 from bus.messages.build import BuildRejected, Flavor, InstancesFound
+from bus.messages.overview import ClassUse, Overview, WorkerHeard
 from bus.messages.placement import ReleaseClaim
 from bus.topology import (
     AUDIT_QUESTIONS,
@@ -36,6 +37,7 @@ from bus.topology import (
 )
 from bus.unreadable import Unreadable, unread_key
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
+from tests.unit.examples.hosts import BEAT
 
 RELEASE = next(example for example in EXAMPLES if type_of(example) == "release")
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
@@ -486,3 +488,19 @@ def test_a_client_needs_nothing_but_the_message() -> None:
     )
 
     assert isinstance(CODEC.decode(line), Envelope)
+
+
+def test_counts_of_a_large_cloud_and_of_workers_that_run_for_long_outgrow_32_bits() -> None:
+    many = 2**40
+    beat = structs.replace(
+        BEAT, handled={"q": many}, counts={"claims.claimed": many}, buried=many, stages={"boot": (many,)}
+    )
+    use = ClassUse(resource_class="MEMORY_MB", cell="c1", used=many, capacity=many)
+    large = Overview(
+        made_at=WHEN,
+        scheduler="scheduler-1",
+        workers=(WorkerHeard(beat=beat, heard_at=WHEN, life="up"),),
+        uses=(use,),
+    )
+
+    assert CODEC.decode(encode(enveloped(large))) == enveloped(large)

@@ -156,6 +156,28 @@ def test_each_line_of_a_batch_is_a_line_with_its_own_beginning_as_text() -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a:b", "a:b"),
+        ("a,b", "a,b"),
+        ("a{b", "a{b"),
+        ("a}b", "a}b"),
+        ('a"b', r"a\"b"),
+        ("a:b,c", "a:b,c"),
+        ('{"a":1,"b":2}', r"{\"a\":1,\"b\":2}"),
+        ("a\nb", r"a\nb"),
+        ("a\x1bb", r"a\u001bb"),
+        ("größe", "größe"),
+    ],
+)
+def test_no_character_of_a_value_is_lost_or_ends_a_line(name: str, shown: str) -> None:
+    web, odd = lines_of(TextFormatter(), PLACED, InstanceLine("placed", name=name))
+
+    assert web.endswith(" name=web")
+    assert odd.endswith(f" INFO placed name={shown}")
+
+
 def test_each_line_of_a_batch_is_an_object_as_json() -> None:
     placed, odd = map(json.loads, lines_of(JsonFormatter(), PLACED, ODD))
 

@@ -230,7 +230,7 @@ def test_moor_settings_explains_one_setting() -> None:
     assert by_names == [by_names[0]] * 3
     assert lines[:2] == [
         "scheduler.claims_max = 20  MOOR_SCHEDULER_CLAIMS_MAX",
-        "MOOR_SCHEDULER_CLAIMS_MAX; a whole number, at least 1, at most 2147483647; default 12",
+        "MOOR_SCHEDULER_CLAIMS_MAX; a whole number, at least 1, at most 2147483647; default 12; SIGHUP: reloaded",
     ]
     assert lines[2].startswith("How many claims one instance may make in all")
 

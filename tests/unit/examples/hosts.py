@@ -57,9 +57,11 @@ from bus.messages.overview import (
     AskTiles,
     CellFill,
     ClassUse,
+    Durations,
     HostCount,
     InstanceCount,
     Overview,
+    StageTimes,
     Tiles,
     WaitsForRoom,
     WorkerAlive,
@@ -111,6 +113,7 @@ BEAT = WorkerAlive(
     fails="sweep: it does not answer",
     handled={"conductor.c1.work": 12},
     counts={"claims.claimed": 3},
+    stages={"boot": (0, 2, 10)},
     buried=1,
     has_ended=True,
 )
@@ -142,7 +145,7 @@ HOSTS: tuple[Message, ...] = (
     HostsAlive(cell="c1", hosts=(ROOT,)),
     HostsMeasured(cell="c1", hosts=(HostMetrics(id=ROOT, values={"temperature": 41.5}),), sequence=9),
     ImagesCached(cell="c1", hosts=(HostImages(id=ROOT, images=("debian-12",)),), sequence=9),
-    SetHost(host="host-1", mode="draining", reason="a disk is being replaced"),
+    SetHost(host="host-1", mode="draining", reason="a disk is being replaced", for_user="ann"),
     HostSet(host=HOST),
     HostChanged(cell="c1", host=HOST),
     SetHostInCell(cell="c1", host=ROOT, name="host-1", setting=HOST.setting, must_clean=True),
@@ -222,6 +225,13 @@ HOSTS: tuple[Message, ...] = (
         waiting=WaitsForRoom(count=2, oldest=WHEN),
         moving={"migrate": 1},
         workers_left_out=1,
+        stages=(
+            StageTimes(
+                stage="boot",
+                minute=Durations(seconds=65.0, count=12, p50_s=0.015, p99_s=0.025),
+                hour=Durations(seconds=3605.0, count=100, p50_s=0.02, p99_s=0.5),
+            ),
+        ),
     ),
     CellsFound(
         cells=(

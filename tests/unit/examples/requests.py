@@ -126,7 +126,7 @@ REQUESTS: tuple[Message, ...] = (
         request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"
     ),
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
-    DeleteInstance(instance=CONSUMER),
+    DeleteInstance(instance=CONSUMER, for_user="ann"),
     RebuildInstance(request_id=REQUEST, instance=CONSUMER, image=IMAGE, project="p", deadline_s=300),
     MoveInstance(
         request_id=REQUEST,
@@ -148,6 +148,7 @@ REQUESTS: tuple[Message, ...] = (
         together=(CLEANUP,),
         with_group=True,
         wait=MoveWait(for_s=3600, priority=7),
+        for_user="ann",
     ),
     EndMove(request_id=REQUEST, instance=CONSUMER, how="revert", project="p"),
     AskHistory(instance=CONSUMER, after=4, limit=50, project="p"),

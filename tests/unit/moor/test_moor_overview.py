@@ -10,9 +10,11 @@ from bus.messages.cells import CellState
 from bus.messages.overview import (
     CellFill,
     ClassUse,
+    Durations,
     HostCount,
     InstanceCount,
     Overview,
+    StageTimes,
     WaitsForRoom,
     WorkerAlive,
     WorkerHeard,
@@ -176,6 +178,35 @@ def test_the_screen_says_first_whether_all_is_well_and_fits_80_columns() -> None
     assert any("10,000 of 10,000" in line for line in lines)
     assert any("5,000,000,000 of 6,000,000,000" in line for line in lines)
     assert any("300,000 instances" in line for line in lines)
+
+
+def test_stages_show_the_last_minute_only_if_something_happened_in_it() -> None:
+    hour = Durations(seconds=3600, count=12_000_000, p50_s=0.0201, p99_s=61.04)
+    busy = StageTimes(
+        stage="boot", minute=Durations(seconds=60, count=600_000, p50_s=0.002, p99_s=1800), hour=hour
+    )
+    quiet = structs.replace(busy, minute=Durations(seconds=60))
+
+    (heading, row) = stage_lines(busy)
+    assert max(map(len, (heading, row))) <= 80
+    assert heading.split("  ")[0] == "stage"
+    assert cells_of(row) == [
+        *("boot", "10,000.0", "< 5 ms", "> 1800 s"),
+        *("12,000,000", "20 ms", "61.0 s"),
+    ]
+    assert cells_of(stage_lines(quiet)[1]) == [
+        *("boot", "12,000,000", "20 ms", "61.0 s"),
+    ]
+
+
+def cells_of(line: str) -> list[str]:
+    return [each.strip() for each in line.split("  ") if each.strip()]
+
+
+def stage_lines(stage: StageTimes) -> list[str]:
+    lines = screen_of(view(structs.replace(HEALTHY, stages=(stage,)))).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("stage"))
+    return lines[at : at + 2]
 
 
 def test_the_screen_lists_troubles_before_everything_else() -> None:
