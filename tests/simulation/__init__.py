@@ -20,6 +20,8 @@ follow every commit and every parcel. Then the faults stop, and everything must 
                                      is held, and of what runs where.
     drawing_waiting_moves.py, waits_checker.py
                                      moves that wait for room: their plans, and the checker of who gets it.
+    drawing_power.py, power_checker.py
+                                     orders to stop, start and reboot instances, and the checker of what really runs.
     drawing_quotas.py, quotas_checker.py
                                      the limits that an operator sets for a project, and the checker of what it has.
     drawing_feeds.py, feeds_checker.py

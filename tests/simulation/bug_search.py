@@ -18,7 +18,7 @@ from tests.simulation.seeds import Outcome, run
 
 # The parts of a plan whose elements can be removed.
 PARTS = (
-    *("faults", "boots", "flips", "admin_ops", "deletes", "rebuilds", "moves", "evacuations"),
+    *("faults", "boots", "flips", "admin_ops", "deletes", "rebuilds", "moves", "switches", "evacuations"),
     *(
         "disabled_hosts",
         "invalid_requests",
@@ -256,6 +256,7 @@ def _consistent(plan: Plan) -> Plan:
         deletes=tuple(each for each in plan.deletes if each.request in ids),
         rebuilds=tuple(each for each in plan.rebuilds if each.request in ids),
         moves=tuple(each for each in plan.moves if each.request in ids),
+        switches=tuple(each for each in plan.switches if each.request in ids),
         invalid_requests=tuple(
             each for each in plan.invalid_requests if each.id_of is None or each.id_of in ids
         ),

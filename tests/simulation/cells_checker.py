@@ -9,6 +9,7 @@ from cell_conductor.core.instance import Instance, flavor_of
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.moving_checker import MovesInCells
+from tests.simulation.power_checker import PowerChecker
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.silence_checker import SilenceChecker
 
@@ -18,8 +19,9 @@ NEXT = {
     "swapping": {"building", "offloaded", "error", "deleting", "deleted"},
     "active": {"rebuilding", "moving", "deleting", "deleted"},
     "rebuilding": {"active", "broken", "deleting", "deleted"},
-    "moving": {"moved", "shelved", "offloaded", "active", "broken", "deleting", "deleted"},
-    "moved": {"moving", "active", "deleting", "deleted"},
+    "moving": {"moved", "stopped", "shelved", "offloaded", "active", "broken", "deleting", "deleted"},
+    "moved": {"moving", "active", "stopped", "deleting", "deleted"},
+    "stopped": {"moving", "deleting", "deleted"},
     "shelved": {"moving", "deleting", "deleted"},
     "offloaded": {"swapping", "deleted"},
     # A rebuild that ran into its timeout may still succeed, and so may the return of an instance that moved.
@@ -40,6 +42,7 @@ class CellsChecker:
         self._hosts = hosts
         self._real_instances = real_instances
         self._moves = MovesInCells(findings, real_instances)
+        self._power = PowerChecker(findings, real_instances)
         self.rows: dict[InstanceId, Instance] = {}
         # The images of the last rebuilds that were done.
         self._images: dict[InstanceId, str] = {}
@@ -73,6 +76,7 @@ class CellsChecker:
             self.silence.begins(row.id)
         if was != row.state:
             self._check_end(row, was)
+            self._power.becomes(row, was)
         if before is not None:
             self._follow_attempt(before, row)
 

@@ -46,6 +46,7 @@ from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from bus.messages.hosts import AskHosts, HostSet, SetHost
+from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
 from bus.messages.placement import ServerGroup
 from bus.messages.planning import (
     AskCapabilities,
@@ -135,6 +136,7 @@ class Client:
             *(self._delete(station, delete) for delete in plan.deletes),
             *(self._rebuild(station, rebuild) for rebuild in plan.rebuilds),
             *(self.movers.move(ask, move) for move in plan.moves),
+            *(self.movers.switch(ask, switch) for switch in plan.switches),
             *(self.movers.evacuate(ask, evacuation) for evacuation in plan.evacuations),
             *(self._send_invalid(station, each) for each in plan.invalid_requests),
         ]
@@ -284,6 +286,8 @@ class Operator:
                 tasks.create_task(self._change_aggregate(station, order))
             for quota_order in self._plan.quota_orders:
                 tasks.create_task(self._set_quota(station, quota_order))
+            if self._plan.switches:
+                tasks.create_task(self._keep_image(station))
 
     async def _register(self, station: Station) -> None:
         await _ask_until_answered(station, SetApplication(name="shop", projects=(PROJECT,)))
@@ -328,6 +332,19 @@ class Operator:
                 return
             self._findings.log("operator", "was refused: {}", answer)
             await asyncio.sleep(1)
+
+    async def _keep_image(self, station: Station) -> None:
+        """Store an image, change it, look at it, and delete it at the end."""
+        image = NamedImage(name="debian", source="http://images/debian", properties={"os_type": "linux"})
+        await self._ask(station, CreateImage(image=image), ImagesFound)
+        for at_s in OPERATOR_ASKS_S:
+            await until_s(at_s)
+            source = f"http://images/debian-{at_s}"
+            await self._ask(station, SetImage(name="debian", source=source), ImagesFound)
+            found = await self._ask(station, AskImages(name="debian"), ImagesFound)
+            if not isinstance(found, ImagesFound) or [each.source for each in found.images] != [source]:
+                self._findings.breaks("a question gets its answer", f"an image is shown as {found!r}")
+        await self._ask(station, DeleteImage(name="debian"), ImagesFound)
 
     async def _set_quota(self, station: Station, planned: QuotaOrder) -> None:
         await until_s(planned.at_s)

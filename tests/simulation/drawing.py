@@ -17,6 +17,7 @@ from tests.simulation.drawing_group_moves import with_group_moves
 from tests.simulation.drawing_hosts import with_host_modes
 from tests.simulation.drawing_moves import with_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
+from tests.simulation.drawing_power import with_power
 from tests.simulation.drawing_quotas import with_quotas
 from tests.simulation.drawing_waiting_moves import with_waiting_moves
 from tests.simulation.plan import Plan
@@ -52,6 +53,7 @@ WORLDS = {
     "moves that wait": World(every(40, 34), with_waiting_moves),
     "moves": World(_moves, with_moves),
     "demands": World(every(20, 19), with_demands),
+    "power": World(every(40, 36), with_power),
     "quotas": World(every(20, 12), with_quotas),
 }
 

@@ -99,9 +99,9 @@ def has_offloads(seed: int) -> bool:
 
 
 def with_moves(plan: Plan, chance: random.Random) -> Plan:
-    silent: list[FallsSilent | Dies] = [_silence(plan, cell, chance) for cell in plan.hosts]
+    silent: list[FallsSilent | Dies] = [silence_of_a_host(plan, cell, chance) for cell in plan.hosts]
     dying: list[FallsSilent | Dies] = [each for each in plan.script.faults if isinstance(each, Dies)]
-    evacuations = tuple(_evacuation(each, chance) for each in silent + dying)
+    evacuations = tuple(evacuation_after(each, chance) for each in silent + dying)
     faults = (*plan.faults, *_faults(chance))
     of_rebuilds = random.Random(f"{plan.seed} rebuilds on hosts")
     of_unshelves = random.Random(f"{plan.seed} unshelves")
@@ -201,7 +201,7 @@ def _move(boot: Boot, index: int, at_s: float, chance: random.Random) -> Planned
     )
 
 
-def _silence(plan: Plan, cell: str, chance: random.Random) -> FallsSilent:
+def silence_of_a_host(plan: Plan, cell: str, chance: random.Random) -> FallsSilent:
     """A long silence of one host of the cell; of a host without other faults, if there is one."""
     faulty = {name for each in plan.script.faults for name in each.hosts}
     names = [host.name for host in plan.hosts[cell] if host.name not in faulty] or [plan.hosts[cell][0].name]
@@ -210,7 +210,7 @@ def _silence(plan: Plan, cell: str, chance: random.Random) -> FallsSilent:
     )
 
 
-def _evacuation(fault: FallsSilent | Dies, chance: random.Random) -> Evacuation:
+def evacuation_after(fault: FallsSilent | Dies, chance: random.Random) -> Evacuation:
     at_s = fault.after_s + chance.uniform(*EVACUATED_AFTER_S)
     return Evacuation(
         id=UUID(int=chance.getrandbits(128)), host=fault.hosts[0], at_s=at_s, until_s=at_s + EVACUATED_FOR_S

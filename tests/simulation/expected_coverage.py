@@ -153,6 +153,7 @@ _MOVES = (
     ),
     *(f"live-migrate {outcome}" for outcome in ("confirmed", "aborted", "failed")),
     *("evacuate confirmed", "received", "received live", "shelve done", "unshelve done"),
+    *("stop done", "stop failed", "start done", "reboot done", "reboot failed"),
     *(f"offload {outcome}" for outcome in ("done", "aborted", "failed")),
     *("unshelve aborted", "unshelve failed", "built from its image"),
     *("a migration holds the rest", "a cleanup holds the rest", "a way back", "nothing is left over"),

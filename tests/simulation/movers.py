@@ -12,6 +12,7 @@ from bus.messages.build import (
     BuildRejected,
     DeleteInstance,
     Flavor,
+    FlavorChange,
     InstanceId,
     InstancesFound,
     InstanceState,
@@ -22,7 +23,7 @@ from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, Move
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
-from tests.simulation.plan import GOLD, PROJECT, EndOfMove, Evacuation, PlannedMove
+from tests.simulation.plan import GOLD, PROJECT, EndOfMove, Evacuation, PlannedMove, Switch
 
 # How often and how long a client looks whether an instance is as it waits for.
 LOOK_S, MOVE_UNTIL_S, END_UNTIL_S = 0.5, 39.0, 44.0
@@ -59,6 +60,24 @@ class Movers:
             if planned.offloaded_after_s is not None:
                 tasks.create_task(self._offload(ask, order, planned.offloaded_after_s))
         await self._look(ask, order)
+
+    async def switch(self, ask: Ask, planned: Switch) -> None:
+        """Send the order, and its copies, in whatever state the instance is: what makes no sense then is refused."""
+        instance = instance_id_of(RequestId(planned.request), planned.index)
+        order = MoveInstance(
+            request_id=RequestId(planned.id),
+            instance=instance,
+            kind=planned.kind,
+            change=FlavorChange(root_gb=2) if planned.kind == "resize" else None,
+            project=PROJECT,
+            deadline_s=DEADLINE_S,
+            confirm_s=planned.confirm_s,
+            with_group=planned.kind == "migrate",
+        )
+        for at_s in (planned.at_s, *planned.repeated_at_s):
+            await until_s(at_s)
+            self._findings.log("client", "orders {} to {}", instance, planned.kind)
+            await self._is_taken(ask, order)
 
     async def evacuate(self, ask: Ask, planned: Evacuation) -> None:
         """Evacuate what is on the host, again and again: orders are refused until the host counts as down."""
@@ -176,4 +195,4 @@ def _wait_of(planned: PlannedMove) -> MoveWait | None:
 
 
 def _is_on(told: InstanceState, host: str) -> bool:
-    return told.host == host and told.state in ("active", "shelved", "error")
+    return told.host == host and told.state in ("active", "stopped", "shelved", "error")

@@ -127,7 +127,7 @@ class MovesOfRequests:
     def _check_waits_again(self, row: InstanceRow, move: Move) -> None:
         """Check that a move that may still wait for room does not fail because others got its room: no host has tried it."""
         told = row.told
-        if told.state not in ("active", "shelved", "offloaded"):
+        if told.state not in ("active", "stopped", "shelved", "offloaded"):
             return
         seconds_left = 0.0 if move.waits_until is None else (move.waits_until - self._now()).total_seconds()
         if (
@@ -173,7 +173,7 @@ def without_outcome(row: InstanceRow) -> str:
     is_open = (
         move is not None
         and not move.outcome
-        and row.told.state in ("active", "shelved", "offloaded", "error")
+        and row.told.state in ("active", "stopped", "shelved", "offloaded", "error")
     )
     return f"{short_id(row.id)} is {row.told.state}, and its move has no outcome" if is_open else ""
 

@@ -81,6 +81,18 @@ class Rebuild(Struct, frozen=True):
         return f"http://images/{self.id}"
 
 
+class Switch(Struct, frozen=True):
+    """Order to stop, start, reboot or move the instance with this index of a request, whatever its state is then."""
+
+    id: UUID
+    request: UUID
+    index: int
+    at_s: float
+    kind: MoveKind
+    confirm_s: int = 0
+    repeated_at_s: tuple[float, ...] = ()
+
+
 class EndOfMove(Struct, frozen=True):
     """The client's next order about its move. It is sent so long after the instance has arrived, or after the order
     to move was taken if `when_arrived` is false.
@@ -210,6 +222,7 @@ class Plan(Struct, frozen=True):
     deletes: tuple[Delete, ...] = ()
     rebuilds: tuple[Rebuild, ...] = ()
     moves: tuple[PlannedMove, ...] = ()
+    switches: tuple[Switch, ...] = ()
     evacuations: tuple[Evacuation, ...] = ()
     disabled_hosts: tuple[DisabledHost, ...] = ()
     host_orders: tuple[HostOrder, ...] = ()

@@ -71,6 +71,8 @@ def _changes_of_instances(plan: Plan) -> Iterator[str]:
         yield f"  {rebuild.at_s:6.2f}  rebuild number {rebuild.index} of {_short(rebuild.request)}"
     for move in plan.moves:
         yield f"  {move.at_s:6.2f}  move number {move.index} of {_short(move.request)}: {move!r}"
+    for switch in plan.switches:
+        yield f"  {switch.at_s:6.2f}  {switch.kind} number {switch.index} of {_short(switch.request)}"
     for evacuation in plan.evacuations:
         yield f"  {evacuation.at_s:6.2f}  {evacuation!r}"
 

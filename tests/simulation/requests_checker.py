@@ -32,8 +32,9 @@ NEXT = {
     "building": {"active", "error", "deleting", "deleted"},
     "active": {"rebuilding", "moving", "deleting", "deleted"},
     "rebuilding": {"active", "error", "deleting", "deleted"},
-    "moving": {"moved", "shelved", "offloaded", "active", "error", "deleting", "deleted"},
-    "moved": {"moving", "active", "error", "deleting", "deleted"},
+    "moving": {"moved", "stopped", "shelved", "offloaded", "active", "error", "deleting", "deleted"},
+    "moved": {"moving", "active", "stopped", "error", "deleting", "deleted"},
+    "stopped": {"moving", "deleting", "deleted"},
     "shelved": {"moving", "deleting", "deleted"},
     "offloaded": {"moving", "deleting", "deleted"},
     # After a rebuild or a move that failed or timed out.

@@ -28,9 +28,9 @@ WORK = (
     *(f"{role}.{cell}.work" for role in ("conductor", "compute", "ironic") for cell in CELLS),
     IRONIC_EVENTS,
 )
-ENDS = ("active", "shelved", "offloaded", "error", "deleted")
+ENDS = ("active", "stopped", "shelved", "offloaded", "error", "deleted")
 # An instance in one of these states holds its share, and its host has it.
-EXISTS = ("active", "shelved")
+EXISTS = ("active", "stopped", "shelved")
 # States that the API level calls by another name than the cell.
 STATE_AT_API = {"broken": "error"}
 DEAD_LETTERS_MAX = 1_000
@@ -141,7 +141,7 @@ def _releases(release: tuple[object, ...], consumer: object) -> bool:
 
 
 def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
-    """A host that answers runs exactly the instances that are active on it, and has those that are shelved there, or that it
+    """A host that answers runs exactly the instances that are active on it, and has those that are stopped or shelved there, or that it
     could not rebuild.
     """
     for instance, there in cloud.real_instances.running.items():
@@ -152,7 +152,7 @@ def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
             is_wanted = (
                 own is not None
                 and own.state in (*EXISTS, "broken")
-                and (state is AttemptState.STOPPED) is (own.state == "shelved")
+                and (state is AttemptState.STOPPED) is (own.state in ("stopped", "shelved"))
                 and (
                     (state is AttemptState.BROKEN) is (own.state == "broken")
                     # A late copy of the first order built it again on a host that had forgotten it.

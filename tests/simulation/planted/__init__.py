@@ -19,6 +19,7 @@ from tests.simulation.planted import (
     move_bugs,
     node_bugs,
     owner_bugs,
+    power_bugs,
     quota_bugs,
     rule_bugs,
     scheduler_bugs,
@@ -128,6 +129,10 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
         "the worst flavor comes first": flavor_bugs.worst_flavor_first,
         "a share of another flavor than the order": flavor_bugs.share_of_another_flavor,
         "the flavor of an alternate forgotten": flavor_bugs.flavor_of_alternate_forgotten,
+    },
+    "power": {
+        "an order to stop is lost": power_bugs.order_to_stop_lost,
+        "a stopped instance runs where it arrives": power_bugs.stopped_instance_runs_where_it_arrives,
     },
     "quotas": {
         "the quota of a project not judged": quota_bugs.quota_not_judged,
