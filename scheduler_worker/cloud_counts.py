@@ -20,7 +20,7 @@ from bus.workers.station import Station
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.picture.capacity import Capacities, CellCapacity, capacities
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts.registry import HostRegistry, count_by_state
 from scheduler_worker.metrics import (
     CAPACITY,
     CAPACITY_OPEN,
@@ -44,8 +44,9 @@ LEASE_PERIODS = 2
 # The pause after a count is at least so many times as long as the count took.
 PAUSE_TIMES = 100
 DEPTH_S_MAX = 2.0
-# The broker of the API level, as a label.
+# Labels: the broker of the API level, and hosts that are no nodes.
 API = "api"
+HYPERVISOR = "hypervisor"
 
 
 class CloudCounter(Periodic):
@@ -128,7 +129,12 @@ class CloudCounter(Periodic):
             INSTANCES.numbers({(each.state, each.cell): each.count for each in instances}),
             WAITING.numbers({(): work.waiting}),
             MOVES.numbers({(kind,): count for kind, count in work.moves.items()}),
-            HOSTS.numbers(Counter(self._hosts.count_by_state())),
+            HOSTS.numbers(
+                {
+                    (cell, kind or HYPERVISOR, state): count
+                    for (cell, kind, state), count in count_by_state(self._hosts.rows()).items()
+                }
+            ),
             *self._capacity(),
             CELL_UP.numbers({(cell,): float(cell not in self._cells.down) for cell in self._cells.names}),
             DEAD_LETTERS.numbers({(name,): count for name, count in letters if count is not None}),

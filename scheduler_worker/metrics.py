@@ -59,8 +59,8 @@ MOVES = Metric(
 HOSTS = Metric(
     "moor_hosts",
     "gauge",
-    "Hosts by cell, kind and `state`: `up`; `silent` if nothing is heard of it; else the mode that an operator, or too many "
-    "failed builds, set: `draining`, `down` or `dead`.",
+    "Hosts by cell, kind and `state`: `up`; `down` or `dead` by order of an operator, or after too many failed builds; `must clean "
+    "up` after it was dead; `silent` if nothing is heard of it; `draining`. The first that holds counts.",
     ("cell", "kind", "state"),
 )
 CAPACITY = Metric(

@@ -74,7 +74,7 @@ class HostCount(Value, frozen=True):
 
 
 class ClassUse(Value, frozen=True):
-    """How much the hosts of a cell have of a resource class, and how much of it is used.
+    """How much the hosts and pools of a cell have of a resource class, and how much of it is used.
 
     `capacity` is what may be used: without what is reserved, and with overcommitment. What is used may exceed it, if
     capacity shrank.
@@ -161,8 +161,8 @@ class AskOverview(StrictMessage, frozen=True, tag="overview.query"):
 class Overview(Message, frozen=True, tag="overview.found"):
     """The whole cloud, as one scheduler knew it at `made_at`. An overview of a large cloud may be some seconds old.
 
-    `instances` counts those that are not deleted. `uses` and `fill` count hosts that placement and the schedulers know, but
-    not what hosts share. `workers_left_out` had no room in the message. `moving` counts the moves that are under way, by their kind.
+    `instances` counts those that are not deleted. `uses` counts hosts and what they share, `fill` only hosts, of those that
+    placement and the schedulers know. `workers_left_out` had no room in the message. `moving` counts the moves that are under way, by their kind.
     `stages` are those that boots went through in the last hour, as far as the scheduler has run so long.
     """
 

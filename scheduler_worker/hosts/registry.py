@@ -38,12 +38,24 @@ LONG_PAUSE = 1 / 3
 
 
 # The kind of a host that names none.
-HYPERVISOR = "hypervisor"
+MUST_CLEAN, SILENT = "must clean up", "silent"
 
 
 def state_of(host: HostState) -> str:
-    """The host's mode; but `silent` if it is to be used, and nothing is heard of it."""
-    return host.setting.mode if host.up or host.setting.mode != "up" else "silent"
+    """The reason why a host is not used, the orders of operators first; `up` if it is used."""
+    match host.setting.mode:
+        case "dead" | "down" as mode:
+            return mode
+        case mode if host.must_clean:
+            return MUST_CLEAN
+        case mode if not host.up:
+            return SILENT
+    return mode
+
+
+def count_by_state(hosts: Iterable[HostState]) -> Counter[tuple[str, str, str]]:
+    """The number of hosts by cell, kind (empty for hypervisors) and state (`state_of`)."""
+    return Counter((host.cell, host.kind, state_of(host)) for host in hosts)
 
 
 class _KnownHost:
@@ -257,10 +269,6 @@ class HostRegistry:
         """The number of hosts in each cell, and the number of those that are up."""
         hosts = tuple(self.rows())
         return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
-
-    def count_by_state(self) -> Counter[tuple[str, str, str]]:
-        """The number of hosts by cell, kind and state: `up`, `silent`, or the mode that they were set to."""
-        return Counter((host.cell, host.kind or HYPERVISOR, state_of(host)) for host in self.rows())
 
     def names(self) -> list[str]:
         return [host.name for host in self.rows()]

@@ -1,6 +1,6 @@
 """Counts of hosts by what state they are in, how much room they have, and how full they are."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,51 +16,26 @@ from bus.messages.overview import (
     HostCount,
 )
 from placement_worker.core.candidates.columns import Ints
+from scheduler_worker.core.picture.capacity import capacities
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.hosts.registry import count_by_state, state_of
 
 _LEVELS = (*"0123456789", FULL)
 
 
 def count_hosts(hosts: Iterable[HostState]) -> tuple[HostCount, ...]:
-    counted = Counter((host.cell, host.kind, _state(host)) for host in hosts)
     return tuple(
         HostCount(state=state, cell=cell, kind=kind, count=count)
-        for (cell, kind, state), count in sorted(counted.items())
+        for (cell, kind, state), count in sorted(count_by_state(hosts).items())
     )
 
 
-def _state(host: HostState) -> str:
-    """What keeps a host from being used, the orders of operators first."""
-    match host.setting.mode:
-        case "dead" | "down" as mode:
-            return mode
-        case mode if host.must_clean:
-            return "must clean up"
-        case mode if not host.up:
-            return "silent"
-    return mode
-
-
 def uses_of(picture: Picture) -> tuple[ClassUse, ...]:
-    """What hosts have of each class and use of it, by cell. A host that is down counts: its instances are still there."""
-    columns = picture.columns
-    rows, cells = columns.rows, len(columns.cells.names)
-    provided = np.flatnonzero(columns.provided[:rows])
-    cell = columns.cell[provided]
-    found = []
-    for name, stock in sorted(columns.stocks.items()):
-        capacity = np.bincount(cell, weights=stock.capacity[provided], minlength=cells)
-        used = np.bincount(cell, weights=stock.used[provided], minlength=cells)
-        found += [
-            ClassUse(
-                resource_class=name,
-                cell=columns.cells.names[code],
-                used=int(used[code]),
-                capacity=int(capacity[code]),
-            )
-            for code in np.flatnonzero((capacity > 0) | (used > 0)).tolist()
-        ]
-    return tuple(found)
+    """What cells have of each class and use of it. A host that is down counts: its instances are still there."""
+    return tuple(
+        ClassUse(resource_class=name, cell=cell, used=each.used, capacity=each.capacity)
+        for (cell, name), each in sorted(capacities(picture).items())
+    )
 
 
 def fill_of(picture: Picture) -> tuple[CellFill, ...]:
@@ -96,7 +71,7 @@ def tiles_of(hosts: Iterable[HostState], picture: Picture) -> dict[str, list[tup
     letters = {state: letter for letter, state in TILE_STATES.items()}
     found = defaultdict[str, list[tuple[str, str]]](list)
     for host in hosts:
-        state = _state(host)
+        state = state_of(host)
         if state == "up":
             row = picture.row_of(host.id)
             is_there = row >= 0 and bool(picture.columns.provided[row])

@@ -68,6 +68,7 @@ def test_hosts_are_counted_by_what_keeps_them_from_being_used() -> None:
         a_host("h2"),
         a_host("h3", up=False),
         a_host("h4", mode="draining"),
+        a_host("h9", mode="draining", up=False),
         a_host("h5", mode="down"),
         a_host("h6", up=False, mode="dead"),
         structs.replace(a_host("h7"), must_clean=True),
@@ -78,7 +79,7 @@ def test_hosts_are_counted_by_what_keeps_them_from_being_used() -> None:
 
     assert counted == {
         ("c1", "up"): 2,
-        ("c1", "silent"): 1,
+        ("c1", "silent"): 2,
         ("c1", "draining"): 1,
         ("c1", "down"): 1,
         ("c1", "dead"): 1,
