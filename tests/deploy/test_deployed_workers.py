@@ -143,9 +143,9 @@ async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_pat
 async def add_and_remove_an_application(servers: Servers, etc: Path) -> None:
     """Without rabbitmqctl, by the management API."""
     by_http = {
-        "MOOR_BUS_URL": servers.bus,
+        **environment(etc, "moor-operator"),
         "MOOR_BROKER_CTL": f"{sys.executable} {SETUP.with_name('rabbitmqctl-over-http')}",
-        "MOOR_RABBITMQ_API": servers.api,
+        "MOOR_RABBITMQ_API": servers.api.replace("://", "://guest:guest@"),
     }
     credentials = ("--credentials", str(etc / "credentials.toml"))
     added = await moor("broker", "user", "add", "shop", "--project", "shop", *credentials, **by_http)
