@@ -122,6 +122,7 @@ async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_pat
         audited = await moor("audit", "--settle", "0", **operator)
         assert audited.code == 0, audited.out + audited.err
         await ask_placement(port)
+        await add_and_remove_an_application(servers, tmp_path)
         sessions = await connected_by_tls(servers)
         listed = servers.rabbitmq.ctl("list_connections", "--silent", "user", "ssl").splitlines()
 
@@ -137,6 +138,23 @@ async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_pat
     wanted |= {f"moor-{role}-{cell}" for role in ("conductor", "compute") for cell in CELLS}
     assert wanted <= {user for user, _ in users}
     assert {tls for _, tls in users} == {"true"}
+
+
+async def add_and_remove_an_application(servers: Servers, etc: Path) -> None:
+    """Without rabbitmqctl, by the management API."""
+    by_http = {
+        **environment(etc, "moor-operator"),
+        "MOOR_BROKER_CTL": f"{sys.executable} {SETUP.with_name('rabbitmqctl-over-http')}",
+        "MOOR_RABBITMQ_API": servers.api.replace("://", "://guest:guest@"),
+    }
+    credentials = ("--credentials", str(etc / "credentials.toml"))
+    added = await moor("broker", "user", "add", "shop", "--project", "shop", *credentials, **by_http)
+    assert added.code == 0, added.out + added.err
+    assert "moor-app-shop" in servers.rabbitmq.ctl("list_users", "--silent")
+    removed = await moor("broker", "user", "remove", "shop", *credentials, **by_http)
+    assert removed.code == 0, removed.out + removed.err
+    assert "moor-app-shop" not in servers.rabbitmq.ctl("list_users", "--silent")
+    assert "scheduler.requests.shop" not in servers.rabbitmq.ctl("list_queues", "--silent", "name")
 
 
 async def ask_placement(port: int) -> None:
