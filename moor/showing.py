@@ -31,6 +31,7 @@ COLOURS: Mapping[str, str] = {
     "rebuilding": "cyan",
     "moving": "cyan",
     "moved": "yellow",
+    "stopped": "dim",
     "shelved": "dim",
     "offloaded": "dim",
     "error": "red",

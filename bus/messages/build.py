@@ -316,22 +316,36 @@ class Rebuild(Value, frozen=True):
     failure: str = ""
 
 
-MoveKind = Literal["migrate", "live-migrate", "resize", "evacuate", "shelve", "offload", "unshelve"]
+MoveKind = Literal[
+    "migrate",
+    "live-migrate",
+    "resize",
+    "evacuate",
+    "shelve",
+    "offload",
+    "unshelve",
+    "stop",
+    "start",
+    "reboot",
+]
 # These stop the instance while it moves, and may wait to be confirmed.
-STOPPED: tuple[MoveKind, ...] = ("migrate", "resize")
+STOPPED_MEANWHILE: tuple[MoveKind, ...] = ("migrate", "resize")
 # No host is chosen for these; nor for an unshelve, unless the instance was offloaded.
-IN_PLACE: tuple[MoveKind, ...] = ("shelve", "offload")
+IN_PLACE: tuple[MoveKind, ...] = ("shelve", "offload", "stop", "start", "reboot")
+# These switch the power of an instance, and change nothing else.
+POWER: tuple[MoveKind, ...] = ("stop", "start", "reboot")
 MoveEnd = Literal["confirm", "revert", "abort"]
 
 
 class Move(Value, frozen=True):
-    """The last move of an instance to another host. To shelve, offload or unshelve an instance counts as a move too.
+    """The last move of an instance to another host. To shelve, offload or unshelve an instance, to stop, start or reboot it, counts
+    as a move too.
 
     Later moves have a higher `number`. `source` and `destination` are the names of the hosts. The destination is empty
     as long as the instance has no share of a new host. The source is empty for an instance that was offloaded.
 
     A resize has the new `flavor`. After the arrival, the client confirms or reverts the move. If it does neither within
-    `confirm_s` seconds, until `confirm_by`, the move is confirmed. To shelve, offload or unshelve needs no confirmation,
+    `confirm_s` seconds, until `confirm_by`, the move is confirmed. What stays in its place needs no confirmation,
     and ends as `done`. `asked` is the end that a client asked for. `outcome` is empty while the move goes on; `failure`
     says why it failed.
 
@@ -374,7 +388,8 @@ class Waiting(Value, frozen=True):
 class InstanceState(Value, frozen=True):
     """The full state of an instance as of `sequence`. A state with a lower sequence is outdated.
 
-    States: accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting, deleted.
+    States: accepted, waiting, placed, building, active, stopped, rebuilding, moving, moved, shelved, offloaded, error, deleting,
+    deleted. One that is `stopped` does not run, keeps its host and its share, and stays stopped when it moves.
     An instance that is `moved` has arrived, and waits for the client to confirm or to revert. One that is `shelved` is stopped,
     and keeps its host. One that is `offloaded` is saved as an image, and has neither a host nor a share. `host` is empty while
     there is none. `keeps_share`: the instance is deleted, offloaded or in error, but its host has not confirmed that it is gone;
@@ -429,7 +444,7 @@ class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
 
 
 class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
-    """A move has reached its end on the host: the instance's state is `moved`, `shelved` or `offloaded`.
+    """A move has reached its end on the host: the instance's state is `moved`, `stopped`, `shelved` or `offloaded`.
 
     If it is `moved`, the instance waits for the client to confirm or to revert the move.
     """

@@ -48,7 +48,9 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     replaces the whole flavor. It stays on its host only if `hosts` names that. `evacuate` builds it anew, since its host is down; this is also done for an instance in
     error that keeps its host, and for a shelved one. `shelve` stops it, and it keeps its host and its share. `offload` stops it,
     saves it as an image, and frees its host and its share; this is also done for a shelved instance. `unshelve` runs it again:
-    on its host, or on any suitable one if it was offloaded. `hosts`: one of these; empty: any suitable one.
+    on its host, or on any suitable one if it was offloaded. `stop` switches it off where it is; it keeps its host and its share.
+    `start` runs it again, and `reboot` stops and starts it. To stop what is stopped, or to start what is active, changes nothing.
+    A stopped instance stays stopped when it is migrated, resized or evacuated. `hosts`: one of these; empty: any suitable one.
 
     The client chooses `request_id`; a repeated request with the same content is not done twice. The answer is the instance's
     current state (`InstancesFound`), or the reason of a refusal (`BuildRejected`). With `project`, only an instance of that

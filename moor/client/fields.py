@@ -31,6 +31,7 @@ StateName = Literal[
     "rebuilding",
     "moving",
     "moved",
+    "stopped",
     "shelved",
     "offloaded",
     "error",

@@ -9,6 +9,8 @@ from moor.commands import COMMANDS, command_of
 from tests.pages.markdown import table
 
 FILE = Path(__file__).parents[2] / "docs" / "command-reference.md"
+# In a help, of an option whose value comes from the settings.
+_VARIABLE = re.compile(r" ?\[env var: (\w+)\]")
 HEAD = """# All commands and options
 
 What `moor COMMAND --help` says, for all commands on one page. It is made from the code. [commands.md](commands.md) says what the commands are for, with
@@ -51,9 +53,10 @@ def _row(option: Any) -> tuple[str, str, str, str]:
     if option.param_type_name == "argument":
         words = [f"`{_argument(option)}`"]
     flags = ", ".join(words).replace("|", "\\|")
-    variables = option.envvar or ()
+    text = _plain(option.help or "")
+    variables = option.envvar or _VARIABLE.findall(text)
     names = (variables,) if isinstance(variables, str) else variables
-    return flags, _plain(option.help or ""), ", ".join(f"`{each}`" for each in names), _default(option)
+    return flags, _VARIABLE.sub("", text), ", ".join(f"`{each}`" for each in names), _default(option)
 
 
 def _default(option: Any) -> str:
