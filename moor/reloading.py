@@ -47,7 +47,7 @@ class Change(Struct, frozen=True):
 
 
 class Reloading:
-    """What a process may read again: its settings file, for the sections that its parts hold."""
+    """Reads the settings file again, for the sections that the parts of this process hold."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class RereadSection(Struct, frozen=True):
 
 
 class Reread(Struct, frozen=True):
-    """What the file says now."""
+    """The contents of the file now, all checked, beside the values in force."""
 
     file: Path | None
     top: TopSettings

@@ -1,7 +1,7 @@
 """The settings of a running process change in place when its settings file is read again.
 
-A part that reads a setting each time it uses it needs nothing from here. What is made of settings at the start is made
-again by a `Remade`. Each section says which settings take effect so (`Section.reloaded`); all others need a restart.
+A part that reads a setting each time it uses it needs nothing from here. A value that is made of settings at the start, such
+as the plugins of a scheduler, is made again by a `Remade`. Each section says which settings take effect so (`Section.reloaded`); all others need a restart.
 """
 
 from collections.abc import Callable, Iterable

@@ -32,7 +32,7 @@ CONNECT_S_MAX = 15.0
 _UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED.*?verify failed: (?P<why>.*?)\.? \(_ssl")
 
 
-class BrokerNode:
+class RabbitNode:
     """One node of a broker, by the URL that names it alone."""
 
     def __init__(self, url: str, connect_s_max: float) -> None:
@@ -99,7 +99,7 @@ class RabbitBroker:
 
     def __init__(self, url: str, *, first: int | None = None) -> None:
         urls = each_host(url)
-        self._nodes = [BrokerNode(each, CONNECT_S_MAX / len(urls)) for each in urls]
+        self._nodes = [RabbitNode(each, CONNECT_S_MAX / len(urls)) for each in urls]
         self._turns = HostTurns(len(urls), secrets.randbelow(len(urls)) if first is None else first)
         self.user = self._nodes[0].user
         self._feeds: dict[str, str] = {}

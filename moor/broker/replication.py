@@ -1,4 +1,4 @@
-"""What the nodes of a cluster keep of our queues, and what a lost node would take with it.
+"""The copies of our queues on the nodes of a cluster, and the queues that a lost node would take with it.
 
 Pure: it reads what `rabbitmqctl` printed, and says what an operator should know and do.
 """
@@ -18,7 +18,7 @@ CLASSIC, QUORUM = "classic", "quorum"
 # What a virtual host's name may have that means something in a pattern of rabbitmq-queues.
 _SPECIAL, _ESCAPED = re.compile(r"([.^$*+?()\[\]{}|\\])"), r"\\\1"
 _NODE_OF_PROCESS = re.compile(r"<(.+?)\.\d+\.\d+\.\d+>")
-# What it means that a queue of this kind is away, or is lost with its node.
+# The effect while a queue of this kind is away, or when it is lost with its node.
 _WITHOUT = {
     QueueKind.INBOX: "while the node is down, changes in Ironic are found by the daemons' sweeps",
     QueueKind.MISSED: "it only says that an inbox was full",
@@ -47,7 +47,7 @@ class BrokerNodes(Struct, frozen=True):
 
 
 class Replication(Struct, frozen=True):
-    """What is to be said: facts, and warnings with what ends them."""
+    """Facts for the operator, and warnings with the commands that end them."""
 
     facts: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -82,7 +82,7 @@ def questions_on_one_node(declared: Iterable[Queue], found: BrokerNodes) -> tupl
 
 
 def replication_of(declared: Sequence[Queue], found: BrokerNodes, virtual_host: str) -> Replication:
-    """What the broker has of the declared queues. Raises ValueError if it has not all of them: it is another broker."""
+    """Judge the copies of the declared queues. Raises ValueError if it has not all of them: it is another broker."""
     there = {each.name: each for each in found.queues}
     missing = [queue.name for queue in declared if queue.name not in there]
     if missing:

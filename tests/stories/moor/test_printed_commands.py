@@ -38,6 +38,7 @@ ELSEWHERE = {
     "openstack ": "tests/conformance/clients.py",
     "oslopolicy-": "tests/api/test_policy.py",
     "export ": "tests/stories/moor/test_printed_commands.py",
+    "moor broker declare --replace-questions": "tests/adversity/test_broker_cluster.py",
     "moor broker user ": "tests/stories/moor/test_moor_broker_user.py",
     "moor run placement-api --auth keystone": "tests/api/test_auth.py",
 }
