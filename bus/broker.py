@@ -25,6 +25,7 @@ from bus.message import Envelope, Message
 from bus.topology import Binding, Objects
 
 __all__ = [
+    "BODY_BYTES_MAX",
     "LINES",
     "NAME_BYTES_MAX",
     "PARCEL_BYTES_MAX",
@@ -50,6 +51,9 @@ __all__ = [
 PLAIN = "application/json"  # one message
 LINES = "application/x-ndjson"  # one message a line
 PARCEL_BYTES_MAX = 256 * 1024
+# RabbitMQ limits the size of messages too. The limit is far above what we send: a larger parcel of another program must
+# still arrive, to be buried.
+BODY_BYTES_MAX = 16 * 1024 * 1024
 PARCEL_ITEMS_MAX = 200
 # The limit of AMQP's short strings, such as routing keys, reply addresses and names.
 NAME_BYTES_MAX = 255

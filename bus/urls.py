@@ -22,7 +22,7 @@ def broker_at(url: str) -> Broker:
 
             return RabbitBroker(url)
         case "unix":
-            from bus.unix_socket import UnixBroker  # noqa: PLC0415
+            from bus.unix_socket.client import UnixBroker  # noqa: PLC0415
 
             parts = urlsplit(url)
             return UnixBroker(parts.path, user=parts.username or "")

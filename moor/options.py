@@ -25,12 +25,11 @@ from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.tracing import want_traces
 from bus.urls import broker_at
-from bus.workers.asking import NoAnswer
 from moor import forms
-from moor.client.errors import NotSendable, Rejected
 from moor.settings import TOP, Settings, Sources, sources
 
 if TYPE_CHECKING:
+    from moor.client.errors import Rejected
     from moor.reloading import Reloading
     from moor.worker_settings import CloudSettings
 
@@ -365,23 +364,36 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail("stopped by a signal")
     except BadSetting as wrong:
         fail(str(wrong), WRONG)
-    except NotSendable as wrong:
-        raise typer.BadParameter(str(wrong)) from None
-    except Rejected as refused:
-        # Only a refusal needs it.
-        from moor.nearest_names import hint_for  # noqa: PLC0415
-
-        fail(f"{refused}{hint_for(refused)}")
+    except _rejected() as refused:
+        _fail_as_rejected(refused)
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:
         fail(f"the broker refused: {missing}; has `moor broker declare` been run on this broker?")
     except Refusal as refused:
         fail(f"the broker refused: {refused}")
-    except NoAnswer as problem:
-        fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
     except Failure as problem:
+        from bus.workers.asking import NoAnswer  # noqa: PLC0415
+
+        if isinstance(problem, NoAnswer):
+            fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
         fail(str(problem))
+
+
+def _rejected() -> "type[Rejected]":
+    """The client's error. Python looks at it only when something was raised, and most commands need no client by then."""
+    from moor.client.errors import Rejected  # noqa: PLC0415
+
+    return Rejected
+
+
+def _fail_as_rejected(refused: "Rejected") -> NoReturn:
+    from moor.client.errors import NotSendable  # noqa: PLC0415
+    from moor.nearest_names import hint_for  # noqa: PLC0415
+
+    if isinstance(refused, NotSendable):
+        raise typer.BadParameter(str(refused)) from None
+    fail(f"{refused}{hint_for(refused)}")
 
 
 def run_with(opened: AbstractAsyncContextManager[G], work: Callable[[G], Awaitable[T]]) -> T:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus import headers
-from bus.broker import NAME_BYTES_MAX, AccessRefused, NotFound, Parcel, Receipt, Refusal
+from bus.broker import BODY_BYTES_MAX, NAME_BYTES_MAX, AccessRefused, NotFound, Parcel, Receipt, Refusal
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, QueuedParcel
@@ -19,9 +19,6 @@ DEFAULT = ""
 RESERVED = "amq."
 # The owner of a queue that all connections may use.
 EVERYBODY = None
-# RabbitMQ limits the size of messages too. The limit is far above what we send: a larger parcel of another program must
-# still arrive, to be buried.
-BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADERS_LENGTH_MAX = 32 * 1024
 
 # RabbitMQ's default: a consumer that holds a delivery for longer is cancelled.

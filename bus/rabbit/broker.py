@@ -28,7 +28,7 @@ decode_leniently()
 
 HEARTBEAT_S = 10
 CONNECT_S_MAX = 15.0
-# What the TLS library says of a certificate; the AMQP client passes it on as text.
+# The TLS library's error for a certificate, which the AMQP client passes on as text.
 _UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED.*?verify failed: (?P<why>.*?)\.? \(_ssl")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from bus.configuration.settings import DatabaseSettings
 from bus.errors import Failure
@@ -163,4 +164,9 @@ def _grant(connection: Connection, owner: RoleRights, roles: Sequence[RoleRights
 
 
 def _run(connection: Connection, statement: str) -> None:
-    connection.exec_driver_sql(statement)
+    try:
+        connection.exec_driver_sql(statement)
+    except DBAPIError as error:
+        # The whole statement may have a verifier, from which a password can be guessed.
+        shown = statement.partition(" PASSWORD ")[0]
+        raise Failure(f"database: {shown}: {error.orig}") from None

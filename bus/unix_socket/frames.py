@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import (
+    BODY_BYTES_MAX,
     AccessRefused,
     ConnectionLost,
     ConsumerCancelled,
@@ -23,7 +24,6 @@ from bus.broker import (
     Parcel,
     Refusal,
 )
-from bus.memory.virtual_host import BODY_BYTES_MAX
 from bus.topology import Binding, Objects
 
 # A parcel of another program may be much larger than ours and must still arrive, to be dead-lettered. Names and headers

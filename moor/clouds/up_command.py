@@ -32,7 +32,7 @@ from bus.operating.otel import traced
 from bus.operating.running import about
 from bus.process import hangups_heard, stopped_by_signals
 from bus.topology import objects_of, user_of
-from bus.unix_socket import SocketTakenError, serve_unix
+from bus.unix_socket.server import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts

@@ -49,6 +49,7 @@ def dashboard_app(
         route("/hosts/{cell}/{name:path}", pages.host),
         route("/tiles/{cell}/{number}", pages.tile),
         route("/instances", pages.instances, for_all=True),
+        route("/instances/live", pages.live_instances, for_all=True),
         route("/instances/{id:uuid}", pages.instance, for_all=True),
         route("/why", pages.why, for_all=True),
         route("/waiting", pages.waiting),

@@ -12,6 +12,7 @@ from bus.messages.build import AskInstances, InstanceId, InstancesFound
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from moor.dashboard.asking_pages import PAGE, AskingPages, id_of
+from moor.dashboard.live_instances import instances_asked
 from moor.dashboard.rendering import PageRefused, Reader
 from moor.dashboard.timeline import timeline_of
 from moor.instances.moves.history_command import how_it_ended
@@ -22,24 +23,18 @@ HISTORY_PAGES_MAX = 10
 
 class InstancePages(AskingPages):
     async def instances(self, request: Request, reader: Reader) -> Response:
-        asked = request.query_params
-        state, name = asked.get("state", ""), asked.get("name", "").strip()
-        if state not in ("", *COLOURS):
-            raise PageRefused(f"state is {state!r}: there is none.")
-        after = asked.get("after", "")
-        question = AskInstances(
-            state=state, name=name, after=id_of(after), limit=PAGE, project=reader.project
-        )
+        question = instances_asked(request, reader)
         found = await self._ask(question, InstancesFound)
         return self._page(
             request,
             reader,
             "instances.html",
             found=found,
-            state=state,
-            name=name,
+            state=question.state,
+            name=question.name,
             states=[*COLOURS],
-            after=after,
+            after=question.after or "",
+            query=request.url.query,
         )
 
     async def instance(self, request: Request, reader: Reader) -> Response:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bus.memory import journaled_broker
-from bus.unix_socket import serve_unix
+from bus.unix_socket.server import serve_unix
 from tests.contracts.stage import PATIENCE_S
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from bus.broker import Connection, ConnectionLost, Interrupted, Receipt
 from bus.codec import CODEC
 from bus.topology import PLACEMENT, Grant, objects_of
-from bus.unix_socket import UnixBroker
+from bus.unix_socket.client import UnixBroker
 from bus.workers.link import Link
 from bus.workers.listening import listen
 from bus.workers.station import Station

@@ -9,7 +9,7 @@ from bus.broker import Broker
 from bus.memory import MemoryBroker
 from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources, ReportInventory
 from bus.process import Part, run_until
-from bus.unix_socket import serve_unix
+from bus.unix_socket.server import serve_unix
 from bus.workers.handling import Answer, ReadOnly, Received, Said
 from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings

@@ -10,7 +10,8 @@ from bus.broker import Broker, Connection, ConnectionLost
 from bus.memory import Journal, MemoryBroker
 from bus.permissions import Rights, rights_of
 from bus.topology import ROLES, Objects, objects_of, user_of
-from bus.unix_socket import UnixBroker, serve_unix
+from bus.unix_socket.client import UnixBroker
+from bus.unix_socket.server import serve_unix
 from tests.contracts.broker_under_test import APPLICATIONS
 
 

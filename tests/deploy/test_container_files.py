@@ -241,3 +241,18 @@ def test_a_worker_that_does_not_answer_is_not_ready() -> None:
 
     assert ran.returncode == 1
     assert "no answer" in ran.stderr
+
+
+def test_what_is_copied_into_the_image_is_not_kept_from_it() -> None:
+    kept = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+    lines = (DEPLOY / "Containerfile").read_text().splitlines()
+    copied = {
+        word.partition("/")[0]
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
+        if not word.startswith("--")
+    }
+
+    assert {f"!{each}" for each in copied} <= set(kept)
+    assert kept[1] == "*"

@@ -132,9 +132,9 @@ function show(live, page) {
 const live = document.getElementById("live");
 if (live) {
   const told = document.getElementById("stream");
-  const stream = new EventSource("/live");
+  const stream = new EventSource(live.dataset.from);
   let last = "";
-  stream.addEventListener("overview", (event) => {
+  stream.addEventListener(live.dataset.event, (event) => {
     if (event.data !== last) {
       last = event.data;
       show(live, event.data);
@@ -142,6 +142,9 @@ if (live) {
     if (!document.activeElement.matches("canvas.tiles")) {
       told.textContent = "live";
     }
+  });
+  stream.addEventListener("trouble", (event) => {
+    told.textContent = `not up to date: ${event.data}`;
   });
   stream.addEventListener("error", () => {
     told.textContent = "the connection is lost; it is tried again";

@@ -138,6 +138,17 @@ async def test_a_broker_that_refuses_an_order_is_quoted_and_nothing_is_done() ->
         assert (await moor_json("host", "show", HOST, **environment))["setting"]["mode"] == "up"
 
 
+async def heard(client: httpx.AsyncClient) -> str:
+    """What the live list of instances tells until something in it is deleted, or for a while."""
+    told = ""
+    async with client.stream("GET", "/instances/live") as stream:
+        async for part in stream.aiter_text():
+            told += part
+            if "deleted</td>" in told or told.count(": quiet") > 2:
+                break
+    return told
+
+
 async def test_members_of_two_projects_see_hear_and_delete_only_their_own(tmp_path: Path) -> None:
     users = tmp_path / "users"
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -161,7 +172,15 @@ async def test_members_of_two_projects_see_hear_and_delete_only_their_own(tmp_pa
                 for path in ("/live", "/", "/hosts", "/dead", "/moves", f"/orders/drain?host={HOST}"):
                     assert (await client.get(path)).status_code == 403, path
 
+            with_news = [asyncio.create_task(heard(client)) for client in (ann, bob)]
             await ordered(ann, f"/orders/delete?instance={ids['shop']}")
+            of_ann, of_bob = [await each for each in with_news]
+            assert (ids["shop"] in of_ann, "deleted</td>" in of_ann, ids["garden"] in of_ann) == (
+                True,
+                True,
+                False,
+            )
+            assert (ids["garden"] in of_bob, ids["shop"] in of_bob) == (True, False)
             gone = await moor("delete", ids["shop"], "--wait", **environment)
             assert gone.code == 0
             history = await moor_json("history", ids["shop"], **environment)

@@ -236,7 +236,9 @@ async def test_a_role_that_may_not_make_roles_is_told_so(deployment: Deployment)
     refused = await deployment.users(url=deployment.url_of("moor-owner"))
 
     assert refused.code == 1
+    assert "ALTER ROLE moor_owner LOGIN: " in refused.err
     assert "permission denied" in refused.err
+    assert "SCRAM" not in refused.err
     assert "Traceback" not in refused.err
 
 

@@ -7,10 +7,18 @@ from typing import Any, TypeVar
 import pytest
 
 from bus import headers
-from bus.broker import AccessRefused, ConnectionLost, ConsumerCancelled, NotFound, Parcel, Receipt, Refusal
+from bus.broker import (
+    BODY_BYTES_MAX,
+    AccessRefused,
+    ConnectionLost,
+    ConsumerCancelled,
+    NotFound,
+    Parcel,
+    Receipt,
+    Refusal,
+)
 from bus.memory import MemoryBroker
 from bus.memory.exchange import matches, words_of
-from bus.memory.virtual_host import BODY_BYTES_MAX
 from bus.permissions import Rights
 from bus.topology import (
     DEAD,

@@ -16,7 +16,7 @@ from bus.broker import ConnectionLost, Parcel, Receipt, Refusal
 from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
-from bus.unix_socket import SocketTakenError, UnixBroker, serve_unix
+from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.frames import (
     ARGUMENTS,
     CONNECTION,
@@ -28,6 +28,7 @@ from bus.unix_socket.frames import (
     read_frame,
     request_for,
 )
+from bus.unix_socket.server import SocketTakenError, serve_unix
 from bus.unix_socket.session import REQUESTS_UNDER_WAY_MAX
 from tests.held_time import held_time
 
@@ -90,7 +91,7 @@ async def test_a_path_that_is_too_long_is_refused_with_the_bound(socket_path: Pa
 SERVES_UNTIL_KILLED = """
 import asyncio, sys
 from bus.memory import MemoryBroker
-from bus.unix_socket import serve_unix
+from bus.unix_socket.server import serve_unix
 
 async def serve():
     async with serve_unix(MemoryBroker(), sys.argv[1]):

@@ -13,7 +13,8 @@ from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, RequestId
 from bus.topology import objects_of
-from bus.unix_socket import UnixBroker, serve_unix
+from bus.unix_socket.client import UnixBroker
+from bus.unix_socket.server import serve_unix
 from tests.contracts.stage import CELLS, WORK, order, station
 
 pytestmark = pytest.mark.asyncio

@@ -411,7 +411,9 @@ async def test_an_order_that_is_stopped_says_so_and_the_end_of_the_process_stops
     assert "It was stopped" in (await root.get(other.url.path)).text
 
 
-async def test_an_open_stream_ends_with_the_session() -> None:
+@pytest.mark.parametrize("path", ["/live", "/instances/live"])
+async def test_an_open_stream_ends_with_the_session(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moor.dashboard.live_instances.LOOK_S", 0.02)
     visited = Visited(port=1)
     root = await visited.logged_in("root")
     secret = root.cookies["moorage-1"]
@@ -420,8 +422,8 @@ async def test_an_open_stream_ends_with_the_session() -> None:
     scope = {
         "type": "http",
         "method": "GET",
-        "path": "/live",
-        "raw_path": b"/live",
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "scheme": "http",
         "headers": [(b"host", b"testserver"), (b"cookie", f"moorage-1={secret}".encode())],
