@@ -111,7 +111,11 @@ class Compute:
                 return {"type": "spawn.failed", "reason": "the source does not have it"}
             attempt.take_over(source)
         self._attempts[key] = attempt
-        await attempt.run()
+        if order.get("stopped"):
+            # A stopped instance that moves: it is here, and does not run.
+            await attempt.end("stopped")
+        else:
+            await attempt.run()
         return attempt.answer()
 
     async def end(self) -> None:

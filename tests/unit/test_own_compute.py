@@ -63,6 +63,16 @@ async def test_of_orders_that_overtake_each_other_the_later_number_counts(comput
     assert stopped == {"type": "stopped", "number": 9, "saved": ""}
 
 
+async def test_an_instance_that_moves_stopped_does_not_run_before_it_is_started(compute: Any) -> None:
+    built = await compute.obey(order(compute, "spawn", stopped=True))
+    source = {"source": next(iter(compute.hosts)), "source_attempt": 1}
+    received = await compute.obey(order(compute, "receive", 2, 1, stopped=True, **source))
+    started = await compute.obey(order(compute, "start", 2, 1, number=5))
+
+    assert built == received == {"type": "stopped", "number": 0, "saved": ""}
+    assert started == {"type": "spawned", "number": 5}
+
+
 async def test_a_stopped_instance_is_saved_by_a_second_order_of_the_same_number(compute: Any) -> None:
     await compute.obey(order(compute, "spawn"))
     await compute.obey(order(compute, "stop", number=3))
