@@ -65,11 +65,7 @@ async def test_of_orders_that_overtake_each_other_the_later_number_counts(comput
 
 async def test_an_instance_that_moves_stopped_does_not_run_before_it_is_started(compute: Any) -> None:
     built = await compute.obey(order(compute, "spawn", stopped=True))
-<<<<<<< HEAD
     source = {"source": next(iter(compute.hosts)), "source_attempt": 1}
-=======
-    source = {"source": next(iter(compute.hosts)), "source_attempt": 1}
->>>>>>> h-images
     received = await compute.obey(order(compute, "receive", 2, 1, stopped=True, **source))
     started = await compute.obey(order(compute, "start", 2, 1, number=5))
 
