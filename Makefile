@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers bench conformance clean
+.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers docs wheel bench conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -22,7 +22,7 @@ test: export MOOR_TEST_PART := 1
 test: proof ## everything: lint, types, layers, and the tests on real servers
 
 proof: $(INSTALLED) ## the same, with every seed and every planted bug of the simulation
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers compiled-tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers docs compiled-tests
 	@echo '== tests'
 	@$(PYTHON) -m tests.servers --brokers 2 --browser -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
 
@@ -52,6 +52,16 @@ types: $(INSTALLED) ## mypy, strict
 layers: $(INSTALLED) ## who may import whom
 	@echo '== layers'
 	@.venv/bin/lint-imports
+
+docs: $(INSTALLED) ## the docs as a site, in build/site; a link that leads nowhere is an error
+	@echo '== docs'
+	@mkdir -p build
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --config-file deploy/site/mkdocs.yml >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
+	@echo 'built: python3 -m http.server --directory build/site'
+
+wheel: $(INSTALLED) ## the package, as a file in dist/ for pip
+	@echo '== wheel'
+	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 bench: $(INSTALLED) ## measure; takes the whole machine
 	@echo '== benchmarks'

@@ -14,6 +14,8 @@ EXCHANGE = "moor-exchange"
 KEY = "moor-key"
 # A unique name of a dead letter, and how often a message of a newer version was returned to wait for a newer worker.
 LETTER = "moor-letter"
+# When a worker dead-lettered the message, in ISO 8601.
+BURIED_AT = "moor-buried-at"
 WAITS = "moor-newer-waits"
 
 # Set by the broker; RabbitMQ's own names.

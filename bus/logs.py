@@ -5,7 +5,7 @@ would cost a boot more than all else that is logged.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -121,12 +121,42 @@ def begin_to_log(environment: Mapping[str, str], *, level: str = "INFO") -> None
     level = _one_of("MOOR_LOG_LEVEL", environment.get("MOOR_LOG_LEVEL") or level, LEVELS, str.upper)
     form = _one_of("MOOR_LOG_FORMAT", environment.get("MOOR_LOG_FORMAT") or "text", FORMATS, str.lower)
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(_formatter(form))
     logging.basicConfig(level=level, handlers=(handler,))
 
 
-def _one_of(name: str, text: str, allowed: tuple[str, ...], fold: Any) -> str:
-    value: str = fold(text.strip())
+def check_level(level: str) -> str:
+    """The name of a level as `logging` knows it. Raises ValueError if there is no such level."""
+    return _known(level, LEVELS, str.upper)
+
+
+def check_format(form: str) -> str:
+    """The name of a format. Raises ValueError if there is no such format."""
+    return _known(form, FORMATS, str.lower)
+
+
+def log_again(*, level: str, form: str) -> None:
+    """Change the level and the format of a process that logs already."""
+    root = logging.getLogger()
+    root.setLevel(level)
+    for handler in root.handlers:
+        if isinstance(handler.formatter, JsonFormatter | TextFormatter):
+            handler.setFormatter(_formatter(form))
+
+
+def _formatter(form: str) -> logging.Formatter:
+    return JsonFormatter() if form == "json" else TextFormatter()
+
+
+def _one_of(name: str, text: str, allowed: tuple[str, ...], fold: Callable[[str], str]) -> str:
+    try:
+        return _known(text, allowed, fold)
+    except ValueError as wrong:
+        raise ValueError(f"{name} is {text!r}, {wrong}") from None
+
+
+def _known(text: str, allowed: tuple[str, ...], fold: Callable[[str], str]) -> str:
+    value = fold(text.strip())
     if value not in allowed:
-        raise ValueError(f"{name} is {text!r}, must be one of {', '.join(allowed)}")
+        raise ValueError(f"must be one of {', '.join(allowed)}")
     return value

@@ -9,7 +9,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -81,6 +81,32 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def reload_by(work: Callable[[], None]) -> None:
+    """What a SIGHUP does in this process, while it is inside `hangups_heard`."""
+    _on_hangup[:] = [work]
+
+
+_on_hangup: list[Callable[[], None]] = []
+
+
+@contextmanager
+def hangups_heard() -> Iterator[None]:
+    """A context in which a SIGHUP ends nothing: the process reads its settings again, or says that it cannot."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, _reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+def _reload() -> None:
+    if not _on_hangup:
+        log.warning("nothing was read again: this process has no settings file, only variables")
+    for work in _on_hangup:
+        work()
 
 
 async def run_until(told: asyncio.Event, parts: Sequence[Part], drain_s_max: float) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bus.logs import InstanceLog
 from bus.measuring import Readings
@@ -33,6 +33,9 @@ from cell_conductor.log_lines import endings
 from cell_conductor.metrics import BootTimes
 from cell_conductor.store import ConductorTransaction
 
+if TYPE_CHECKING:
+    from bus.configuration.live import Remade
+
 LOG = InstanceLog("moor.instances")
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
 
@@ -48,6 +51,8 @@ class Decider:
         self.clock = clock
         self.hosts: HostStates = ALL_UP
         self._draw = draw
+        # Makes the rules again when the settings change.
+        self.remade: Remade | None = None
         self.times = BootTimes(rules.cell)
 
     @property

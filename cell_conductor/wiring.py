@@ -6,6 +6,7 @@ from functools import partial
 from uuid import uuid4
 
 from bus.clock import now
+from bus.configuration.live import Remade, set_in_place
 from bus.configuration.sections import BadSetting
 from bus.message import ConsumerId
 from bus.process import Part
@@ -50,7 +51,11 @@ def conductor_parts(
             f"must be more than bus.answer_timeout_ms ({station.settings.answer_timeout_ms}): otherwise another process asks "
             "again too early",
         )
-    decider = Decider(rules_of(settings, cell), clock, draw)
+    rules = rules_of(settings, cell)
+    decider = Decider(rules, clock, draw)
+    decider.remade = Remade(
+        settings, lambda: set_in_place(rules, rules_of(settings, cell), rules.__struct_fields__)
+    )
     timers = Timers(store, station.publisher, ask, decider=decider, settings=settings, chance=station.chance)
     watch = CellHostWatch(station, store, timers, decider, settings, clock_s=clock_s)
 

@@ -49,9 +49,9 @@ class Driver(Reported, Protocol):
         """Begin the work that this order asks for. core/attempts.py says when; it is called once for an attempt to build or to
         receive an instance.
 
-        SpawnInstance     Build the instance.
-        ReceiveInstance   Take the instance over from its source, which may be this host. If the work fails, nothing of the
-                          attempt is left here, and the source is as before.
+        SpawnInstance     Build the instance, and run it unless the order says `stopped`.
+        ReceiveInstance   Take the instance over from its source, which may be this host, and run it unless the order says `stopped`. If
+                          the work fails, nothing of the attempt is left here, and the source is as before.
         StopInstance      Stop the instance, even while it is being started. If the work fails, the instance runs on. With
                           `save_as`, also save it as this image, even if it is stopped already. If that fails, it stays stopped.
         StartInstance     Run the instance again, even while it is being stopped. If the work fails, it stays stopped.

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 
 from bus.configuration.sections import Count, CountOr0, Seconds, SecondsOr0, Section
 from bus.message import CellName
+from compute_sim.core.networks import read_networks
 from compute_sim.core.pools import read_pools
 
 
@@ -90,12 +91,27 @@ class ComputeSettings(Struct, frozen=True):
             "this class itself."
         ),
     ] = ()
+    networks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Physical networks that each host reaches, as NAME=KILOBITS: a provider below the host has this bandwidth for ports. "
+            "With none, no host can give a port bandwidth; trees below hosts make choices dearer."
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         msgspec.convert(self.cell, CellName)
         read_pools(self.pools, self.cell)
+        read_networks(self.networks)
 
 
 COMPUTE = Section(
-    "compute", ComputeSettings, "the simulated hosts", omitted=("cell",), others=("hosts", "faults")
+    "compute",
+    ComputeSettings,
+    "the simulated hosts",
+    omitted=("cell",),
+    others=("hosts", "faults"),
+    reloaded=frozenset(
+        ("images_every_s", "reports_at_once_max", "again_s", "due_at_once_max", "over_kept_s", "drain_s")
+    ),
 )

@@ -11,6 +11,7 @@ from functools import partial
 
 from bus.configuration.settings import BusSettings
 from bus.measuring import Readings
+from bus.moments import moment
 from bus.parts import Supervised
 from bus.workers.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
 from bus.workers.link import Link
@@ -126,5 +127,11 @@ class EventReader(Supervised):
         self.unreadable += 1
         letter = f"{self._name}-{self.unreadable}"
         await self._graves.offer(
-            inbox_dead_letter(heard, reason=wrong.reason, where=self._name, letter=letter)
+            inbox_dead_letter(
+                heard,
+                reason=wrong.reason,
+                where=self._name,
+                letter=letter,
+                at=moment(self._writer.clock_us()),
+            )
         )

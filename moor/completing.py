@@ -57,6 +57,14 @@ def complete_flavors(context: typer.Context, incomplete: str) -> list[str]:
     return []
 
 
+def complete_stored_flavors(context: typer.Context, incomplete: str) -> list[str]:
+    return _on_bus(context, incomplete, _stored_flavors)
+
+
+def complete_images(context: typer.Context, incomplete: str) -> list[str]:
+    return _on_bus(context, incomplete, _images)
+
+
 def complete_states(incomplete: str) -> list[str]:
     from moor.showing import COLOURS
 
@@ -148,6 +156,22 @@ async def _groups(asking: "Client", context: typer.Context, _: str) -> AsyncIter
     question = AskGroups(project=context.params.get("project") or "", limit=PAGE)
     async for each in _items(asking, question, lambda page: page.groups):
         yield each.name or str(each.id)
+
+
+async def _stored_flavors(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+    from bus.messages.flavors import AskFlavors
+
+    question = AskFlavors(project=context.params.get("project") or "", limit=PAGE)
+    async for each in _items(asking, question, lambda page: page.flavors):
+        yield each.name
+
+
+async def _images(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+    from bus.messages.images import AskImages
+
+    question = AskImages(project=context.params.get("project") or "", limit=PAGE)
+    async for each in _items(asking, question, lambda page: page.images):
+        yield each.name
 
 
 async def _aggregates(asking: "Client", _: typer.Context, __: str) -> AsyncIterator[str]:

@@ -36,6 +36,12 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"; near it are {', '.join(close)}" if close else ""
 
 
+def near_texts(name: str, known: Iterable[str]) -> str:
+    """The same for names that people choose."""
+    close = get_close_matches(name, sorted({*known}), n=NAMES_MAX)
+    return f"; near it are {', '.join(close)}" if close else ""
+
+
 def hint_for(refused: BuildRejected | Rejected) -> str:
     """The standard names near the one that a scheduler refuses."""
     return near(refused.value, standard_names()) if "neither a standard one" in refused.reason else ""

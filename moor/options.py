@@ -30,6 +30,7 @@ from moor.settings import TOP, Settings, Sources, sources
 
 if TYPE_CHECKING:
     from moor.client.errors import Rejected
+    from moor.reloading import Reloading
     from moor.worker_settings import CloudSettings
 
 T = TypeVar("T")
@@ -125,6 +126,16 @@ PoolFlags = Annotated[
         r"[dim]\[MOOR_COMPUTE_POOLS, or pools in \[compute]][/dim]",
     ),
 ]
+NetworkFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network",
+        metavar="NAME=KILOBITS",
+        show_default=False,
+        help="A physical network that each simulated host reaches, with its bandwidth for ports, such as physnet0=10000000. May be "
+        r"repeated. [dim]\[MOOR_COMPUTE_NETWORKS, or networks in \[compute]][/dim]",
+    ),
+]
 # How to print what is shown; commands.py adds -o beside it.
 AsJson = forms.AsJson
 IsWide = forms.IsWide
@@ -132,6 +143,10 @@ IsWide = forms.IsWide
 
 # The value of --config; set once, by the command line.
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
+
+
+# What this process reads again on SIGHUP; None for a command that is no worker.
+_reloading: ContextVar["Reloading | None"] = ContextVar("reloading", default=None)
 
 
 # How the help calls what names an instance, a group and so on (naming.py).
@@ -167,14 +182,33 @@ class Operating(Struct, frozen=True):
     health_listen: Annotated[
         str, option_of(TOP, "health_listen", metavar="ADDRESS:PORT", show_default=False)
     ] = ""
+    log_level: Annotated[str, option_of(TOP, "log_level", metavar="LEVEL", show_default=False)] = ""
     log_format: Annotated[str, option_of(TOP, "log_format", metavar="text|json")] = "text"
     traces_url: Annotated[str, option_of(TOP, "traces_url", metavar="URL", show_default=False)] = ""
     traces_share: Annotated[float, option_of(TOP, "traces_share", min=0, max=1)] = 1.0
 
-    def begin_to_log(self, level: str = "INFO") -> None:
-        log_as({**os.environ, "MOOR_LOG_FORMAT": self.log_format}, level=level)
+    def begin(self, level: str = "INFO") -> None:
+        """Start the log, whose level is `level` unless a setting says another. From now on a SIGHUP has the settings that this
+        process takes by `tuned` and `tuned_cloud` read again.
+        """
+        log_as(
+            {**os.environ, "MOOR_LOG_FORMAT": self.log_format, "MOOR_LOG_LEVEL": self.log_level}, level=level
+        )
         with wrong_value():
             want_traces(self.traces_url, self.traces_share)
+        # Commands that are no workers need none of it.
+        from moor.reloading import Reloading, reloads_on_hangup  # noqa: PLC0415
+
+        with wrong_value():
+            top = found().of(TOP)
+        flags = {
+            field: given
+            for field, given in (("log_level", self.log_level), ("log_format", self.log_format))
+            if given != getattr(top, field)
+        }
+        reloading = Reloading(_config.get(), Path.cwd(), top=top, flags=flags, log_level=level)
+        reloads_on_hangup(reloading)
+        _reloading.set(reloading)
 
 
 def use_config(file: Path | None) -> None:
@@ -227,31 +261,46 @@ def command_settings(
 
 
 def tuned(section: Section[S], others: Mapping[str, Stated] | None = None, **flags: object) -> S:
-    """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
+    """The settings of one worker. `flags` are named after its fields; a flag that is None was not given. In a worker they
+    change in place when its file is read again: it must not copy them.
+    """
     with wrong_value():
         given = {
             field: section.stated(field, value, flag_of(field))
             for field, value in flags.items()
             if value is not None
         }
-        return found().of(section, flags={**(others or {}), **given})
+        given = {**(others or {}), **given}
+        settings = found().of(section, flags=given)
+    _hold(section, settings, given)
+    return settings
+
+
+def _hold(section: Section[S], settings: S, flags: Mapping[str, Stated], base: S | None = None) -> None:
+    if (reloading := _reloading.get()) is not None:
+        reloading.hold(section, settings, flags, base)
 
 
 def tuned_cloud(
     base: "CloudSettings | None" = None,
     scheduler: Sequence[str] | None = None,
     pools: Sequence[str] | None = None,
+    networks: Sequence[str] | None = None,
 ) -> "CloudSettings":
     """The settings of all workers in this process: flags, then variables, then the settings file, then `base`.
 
-    `base` has the command's own defaults; `scheduler` and `pools` are its flags --scheduler and --pool.
+    `base` has the command's own defaults; `scheduler`, `pools` and `networks` are its flags --scheduler, --pool and --network.
     """
     # The workers' settings are many modules, and most commands need none of them.
-    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings  # noqa: PLC0415
+    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings, by_section  # noqa: PLC0415
 
-    flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: pool_flags(pools)}
+    flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: compute_flags(pools, networks)}
+    usual = base or CloudSettings()
     with wrong_value():
-        return found().of_cloud(base or CloudSettings(), flags)
+        settings = found().of_cloud(usual, flags)
+    for (section, live), (_, default) in zip(by_section(settings), by_section(usual), strict=True):
+        _hold(section, live, flags.get(section.name, {}), default)
+    return settings
 
 
 def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
@@ -268,10 +317,11 @@ def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
     return stated
 
 
-def pool_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
+def compute_flags(pools: Sequence[str] | None, networks: Sequence[str] | None = None) -> dict[str, Stated]:
     from moor.worker_settings import COMPUTE  # noqa: PLC0415 - as above
 
-    return {"pools": COMPUTE.stated("pools", flags, "--pool")} if flags else {}
+    given = (("pools", pools, "--pool"), ("networks", networks, "--network"))
+    return {field: COMPUTE.stated(field, flags, flag) for field, flags, flag in given if flags}
 
 
 def flag_of(field: str) -> str:

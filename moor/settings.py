@@ -30,6 +30,7 @@ from msgspec import Meta, Struct
 
 from bus.configuration.addresses import Addresses
 from bus.configuration.sections import BadSetting, Section, Stated, near
+from bus.logs import check_format, check_level
 
 if TYPE_CHECKING:
     from moor.worker_settings import CloudSettings
@@ -102,9 +103,20 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
             description="Serve /healthz, /readyz and /metrics at this address; a port without an address means loopback."
         ),
     ] = ""
+    log_level: Annotated[
+        str,
+        Meta(
+            description="The least level that is logged: debug, info, warning, error or critical. Empty: info, and warning in `moor up` "
+            "without --verbose. At info every boot has some lines.",
+            extra={"check": check_level},
+        ),
+    ] = ""
     log_format: Annotated[
         str,
-        Meta(description="The format of the log: text for people, json for programs."),
+        Meta(
+            description="The format of the log: text for people, json for programs.",
+            extra={"check": check_format},
+        ),
     ] = "text"
     traces_url: Annotated[
         str,
@@ -132,6 +144,12 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
             description="The host names under which browsers reach the web dashboard, with commas, beside those of this machine and that to listen on."
         ),
     ] = ""
+    dashboard_session_s: Annotated[
+        Annotated[float, Meta(ge=60, le=30 * 86_400)],
+        Meta(
+            description="How long a login to the web dashboard lasts, in seconds; one that is not used for an hour ends before. Higher: people log in less often. Lower: a browser that was left open can order for less long."
+        ),
+    ] = 28_800.0
     share_port: Annotated[
         bool,
         Meta(description="Let other processes listen at the same address: start one process per core."),
@@ -150,7 +168,7 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
     users: Annotated[
         str,
         Meta(
-            description="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read."
+            description="For basic: a file written by `htpasswd -B`. An optional third field is the project to which the user is bound, and a fourth its role there: reader or member."
         ),
     ] = ""
     policy: Annotated[
@@ -222,6 +240,7 @@ TOP = Section(
     TopSettings,
     "every worker and command: the addresses, and the flags of single commands",
     others=("*",),
+    reloaded=frozenset(("log_level", "log_format")),
 )
 # The tables that a file may have: each is the section of a worker, or of what all workers have (worker_settings.py).
 TABLES = (*("scheduler", "conductor", "placement", "placement_api", "compute", "ironic", "bus", "db"),)

@@ -49,7 +49,7 @@ def settings(
         out.print(
             Text.assemble((key, "bold"), f" = {_text(row['value'])}  ", (row["stated"] or "default", "dim"))
         )
-        details = f"{row['variable']}; {row['allowed']}; default {_text(row['default'])}"
+        details = f"{row['variable']}; {row['allowed']}; default {_text(row['default'])}; SIGHUP: {row['on_hangup']}"
         out.print(Padding(Text(f"{details}\n{row['meaning']}", overflow="fold"), (0, 0, 0, GAP)))
 
 
@@ -75,6 +75,7 @@ def _rows(section: Section[Any], name: str) -> Iterator[Row]:
             "stated": stated[field].where if field in stated else "",
             "default": _shown(field, setting.default),
             "allowed": setting.allowed,
+            "on_hangup": section.on_hangup(field),
             "meaning": setting.meaning,
         }
 

@@ -26,6 +26,7 @@ __all__ = [
     "SCHEDULER",
     "SECTIONS",
     "CloudSettings",
+    "by_section",
     "environment_of",
     "of_cloud",
 ]
@@ -49,6 +50,10 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     database: DatabaseSettings = DatabaseSettings()
 
 
+def by_section(settings: CloudSettings) -> list[tuple[Section[Any], Any]]:
+    return [(_BY_KIND[type(each)], each) for each in structs.asdict(settings).values()]
+
+
 def of_cloud(
     sources: Sources, base: CloudSettings, flags: Mapping[str, Mapping[str, Stated]] | None = None
 ) -> CloudSettings:
@@ -68,8 +73,7 @@ def environment_of(settings: CloudSettings, environment: Mapping[str, str]) -> d
     A setting is left out if the processes have it anyway, from `environment` or as a default.
     """
     variables: dict[str, str] = {}
-    for each in structs.asdict(settings).values():
-        section = _BY_KIND[type(each)]
+    for section, each in by_section(settings):
         read = section.read(environment)
         variables |= {
             section.variable(field): text_of(getattr(each, field))

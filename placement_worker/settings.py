@@ -96,4 +96,12 @@ class PlacementSettings(Struct, frozen=True):
         return timedelta(seconds=self.horizon_s)
 
 
-PLACEMENT = Section("placement", PlacementSettings, "placement workers", others=("db_url", "api_*"))
+PLACEMENT = Section(
+    "placement",
+    PlacementSettings,
+    "placement workers",
+    others=("db_url", "api_*"),
+    reloaded=frozenset(
+        ("log_kept_s", "feed_poll_ms", "feed_rest_ms", "feed_lead_again_ms", "feed_entries_max")
+    ),
+)

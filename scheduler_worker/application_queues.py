@@ -1,4 +1,4 @@
-"""The queues of applications: each may have its own ones for its orders and its questions (docs/bus.md).
+"""The queues of applications: each may have its own ones for its orders and its questions (docs/bus-concepts.md).
 
 A worker loop reads each of them, beside those that read the queues for all. So a flood of one application leaves what others
 sent where it is: at the head of another queue.

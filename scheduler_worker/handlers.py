@@ -38,7 +38,7 @@ from scheduler_worker.requests.groups import group_order_handlers, group_questio
 from scheduler_worker.requests.instance_orders import instance_order_handlers
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.named_flavors import flavor_order_handlers, flavor_questions
+from scheduler_worker.requests.stored_name_orders import stored_name_orders, stored_name_questions
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 
@@ -68,7 +68,7 @@ def request_handlers(
         **move_end_handlers(store, picture, clock, know_hosts),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),
-        **flavor_order_handlers(builder.reader),
+        **stored_name_orders(builder.reader),
         SetApplication: applications.on_set,
         **aggregates.handlers(),
         Unreadable: ReadOnly(on_unreadable_orders),
@@ -122,7 +122,7 @@ def question_handlers(
         **cell_questions(store, cells, registry),
         **host_questions(store, registry),
         **group_questions(store, picture, catch_up),
-        **flavor_questions(store),
+        **stored_name_questions(store),
         AskApplications: ReadOnly(applications.on_ask),
         **aggregate_questions(store, membership),
         **others,

@@ -8,7 +8,7 @@ from msgspec import Meta
 from bus.configuration.sections import Count, CountOr0, MillisecondsOr0, Seconds, SecondsOr0, Section, require
 from bus.messages.cell import ALTERNATES_MAX
 from bus.messages.placement import SNAPSHOT_PAGE_MAX
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
+from scheduler_worker.core.choosing.plugin_settings import MULTIPLIERS, PluginSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 
 
@@ -234,4 +234,30 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
         return timedelta(seconds=self.horizon_s)
 
 
-SCHEDULER = Section("scheduler", SchedulerSettings, "schedulers")
+SCHEDULER = Section(
+    "scheduler",
+    SchedulerSettings,
+    "schedulers",
+    reloaded=frozenset(
+        (
+            # The plugins are made of these again (wiring/__init__.py).
+            *MULTIPLIERS,
+            "metrics_weights",
+            "metrics_weight_of_unavailable",
+            "host_subset_size",
+            "io_ops_per_host_max",
+            "instances_per_host_max",
+            # These are read each time they are used.
+            "shape_tries_max",
+            "shape_pause_ms_max",
+            "claims_max",
+            "hosts_kept_s",
+            "move_timeout_s",
+            "move_confirm_s",
+            "evacuation_wait_s",
+            "moves_per_host_max",
+            "moves_per_cell_max",
+            "prune_rows_max",
+        )
+    ),
+)

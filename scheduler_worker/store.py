@@ -10,7 +10,7 @@ such rows without notes would take an index that the database writes twice for e
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import Flavor, InstanceId, RequestId
 from bus.messages.hosts import HostState
+from bus.messages.images import NamedImage
 from bus.messages.moves import Change, MovePlace
 from bus.messages.overview import InstanceCount
 from bus.messages.placement import ServerGroup
@@ -115,8 +116,12 @@ class GroupQuery(Struct, frozen=True):
     limit: int | None = None
 
 
-class FlavorQuery(Struct, frozen=True):
-    """Which flavors to read: those with these names, or all. They come in the order of their names, beginning after `after`."""
+# What is stored under names, for requests to name.
+Named = TypeVar("Named", Flavor, NamedImage)
+
+
+class NameQuery(Struct, frozen=True):
+    """Which stored names to read: these, or all. They come in their order, beginning after `after`."""
 
     names: tuple[str, ...] | None = None
     after: str = ""
@@ -242,11 +247,16 @@ class SchedulerTransaction(Protocol):
         deleted group, or None. No new group can have the id until `prune` removes the row.
         """
 
-    async def create_flavor(self, flavor: Flavor) -> Flavor:
-        """Write the flavor, unless there is one with its name. Returns the flavor that is stored then."""
+    async def create_named(self, named: Named) -> Named:
+        """Write the flavor or the image, unless there is one with its name. Returns the one that is stored then."""
 
-    async def delete_flavor(self, name: str) -> Flavor | None:
-        """Delete the flavor. Returns it, or None if there was none."""
+    async def lock_named(self, kind: type[Named], name: str) -> Named | None: ...
+
+    async def save_named(self, named: Named) -> None:
+        """Write anew what was locked."""
+
+    async def delete_named(self, kind: type[Named], name: str) -> Named | None:
+        """Delete the flavor or the image. Returns it, or None if there was none."""
 
     async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
         """Take the lease to try waiting instances, which one worker has at a time. Returns None if `holder` has it
@@ -354,7 +364,7 @@ class SchedulerStore(Protocol):
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
         """Groups that are not deleted."""
 
-    async def flavors(self, query: FlavorQuery) -> Sequence[Flavor]: ...
+    async def named(self, kind: type[Named], query: NameQuery) -> Sequence[Named]: ...
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         """Delete requests with their instances, if every instance was deleted before `ended_before` and has no message

@@ -188,6 +188,15 @@ flavors = Table(
     Column("flavor", LargeBinary, nullable=False),
 )
 
+# Images that requests may name, in the same way.
+images = Table(
+    "known_images",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    # As JSON.
+    Column("image", LargeBinary, nullable=False),
+)
+
 # The instances in the state `waiting`. In a table of their own, since no other instance has any of this.
 waiting = Table(
     "waiting_instances",

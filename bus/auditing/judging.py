@@ -35,7 +35,7 @@ _AT_API = {"building": "placed", "swapping": "placed", "broken": "error"}
 _OPEN = ("accepted", "waiting")
 _DELETED = ("deleting", "deleted")
 # At rest, with a claim.
-_SIZED = ("active", "moved", "shelved")
+_SIZED = ("active", "moved", "stopped", "shelved")
 # In its cell a claim is being moved or freed.
 _BETWEEN = ("swapping", "moving", "deleting")
 NO_CELLS = ("", CELL0)

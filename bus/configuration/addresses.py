@@ -5,18 +5,25 @@ Each has one name: `bus_url` in a file is `MOOR_BUS_URL` in the environment.
 
 from collections.abc import Mapping
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Meta, Struct, structs
 
+from bus.configuration.hosts import check_hosts, each_host
 from bus.configuration.sections import Section, require
 from bus.process import exiting_if_wrong, make_ready
 from bus.topology import CELL0, CELL_NAME
 
+# Workers write, so a standby is of no use to them.
+_WRITABLE = ("primary", "read-write")
+
 
 def _bus_url(url: str) -> str:
-    parts = urlsplit(url)
+    check_hosts(url)
+    parts = urlsplit(each_host(url)[0])
     match parts.scheme:
+        case "amqp" | "amqps" if "," in parts.path:
+            raise ValueError(f"its virtual host {parts.path!r} has a comma, which is written as %2C")
         case "amqp" | "amqps" if not parts.hostname or parts.port == 0:
             raise ValueError("it names no host, or port 0: amqp://user:password@host/vhost")
         case "unix" if not parts.path.startswith("/") or parts.path == "/":
@@ -29,6 +36,7 @@ def _bus_url(url: str) -> str:
 
 def _db_url(url: str) -> str:
     """Check the URL of a database, and complete it with SQLAlchemy's driver if it names none, as in `postgresql://...`."""
+    check_hosts(url)
     scheme, _, rest = url.partition("://")
     match scheme:
         case "sqlite" | "sqlite+aiosqlite":
@@ -38,9 +46,20 @@ def _db_url(url: str) -> str:
         case "postgresql" | "postgresql+asyncpg":
             if not rest.partition("/")[2].partition("?")[0]:
                 raise ValueError("it names no database: postgresql+asyncpg://user:password@host/name")
+            _check_wanted_servers(url)
             return f"postgresql+asyncpg://{rest}"
         case other:
             raise ValueError(f"the scheme must be sqlite or postgresql+asyncpg, not {other!r}")
+
+
+def _check_wanted_servers(url: str) -> None:
+    """Of several hosts, only a primary will do, and this is also so without `target_session_attrs`."""
+    wanted = parse_qs(url.partition("?")[2]).get("target_session_attrs", [_WRITABLE[0]])
+    if len(wanted) != 1 or wanted[0] not in _WRITABLE:
+        stated = " and ".join(map(repr, wanted))
+        raise ValueError(
+            f"its target_session_attrs is {stated}, must be {' or '.join(_WRITABLE)}: workers write"
+        )
 
 
 def _http_url(url: str) -> str:
@@ -74,14 +93,16 @@ class Addresses(Struct, frozen=True, kw_only=True):
         BusUrl,
         Meta(
             description="The broker: amqp://user:password@host/vhost, amqps://..., or unix:///path; for `moor up` and `moor "
-            "demo` also memory://. Without one, commands use the bus of `moor up` on this machine.",
+            "demo` also memory://. The nodes of a cluster are named with commas: amqp://user:password@a,b:5673,c/vhost. Without "
+            "a broker, commands use the bus of `moor up` on this machine.",
             extra={"flag": "--bus"},
         ),
     ] = ""
     db_url: Annotated[
         DatabaseUrl,
         Meta(
-            description="The database: postgresql+asyncpg://user:password@host/name or sqlite:///path.",
+            description="The database: postgresql+asyncpg://user:password@host/name or sqlite:///path. A primary and its standbys are "
+            "named with commas: postgresql+asyncpg://user:password@a:5432,b:5432/name; the one that is the primary is used.",
             extra={"flag": "--db"},
         ),
     ] = ""

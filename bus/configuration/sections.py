@@ -42,6 +42,10 @@ _WORDS: Mapping[type[inspect.Type], str] = {
     inspect.DictType: "a table of texts",
 }
 
+# A pair that ends among the hosts of a URL, so that what follows its comma may be another host; and a part that cannot be one.
+_HOSTS_UNFINISHED = re.compile(r"[^=]*=[\w+]+://[^/?#]*")
+_NEXT_PAIR = re.compile(r"[\w-]+=")
+
 Count = Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
 CountOr0 = Annotated[int, Meta(ge=0, le=_INTEGER_MAX)]
 # Sizes in bytes are not stored.
@@ -122,11 +126,17 @@ class Section(Struct, Generic[S], frozen=True):
     others: tuple[str, ...] = ()
     # Variables that set several fields at once.
     aliases: Mapping[str, tuple[str, ...]] = {}
+    # Fields that take effect in a running process when its file is read again. A change of any other needs a restart.
+    reloaded: frozenset[str] = frozenset()
 
     @property
     def settings(self) -> dict[str, Setting]:
         known = _settings_of(self.name, self.kind)
         return {field: each for field, each in known.items() if field not in self.omitted}
+
+    def on_hangup(self, field: str) -> str:
+        """What becomes of a new value in the file when a running worker gets a SIGHUP, in words."""
+        return "reloaded" if field in self.reloaded else "needs a restart"
 
     def variable(self, field: str) -> str:
         return self.settings[field].variable
@@ -249,10 +259,12 @@ def _parsed(text: str, setting: Setting, where: str) -> object:
 
 
 def _pairs(text: str, setting: Setting, where: str) -> dict[str, str]:
-    """Parse `cell=url` pairs, separated by commas or white space. A comma in a URL is written as %2C."""
+    """Parse `cell=url` pairs, separated by commas or white space. A comma in a URL is written as %2C, but for those between
+    its hosts.
+    """
     form = setting.extra["metavar"]
     pairs: dict[str, str] = {}
-    for pair in re.split(r"[,\s]+", text.strip(", \t\n")):
+    for pair in _split_pairs(text.strip(", \t\n")):
         name, equals, value = pair.partition("=")
         if not equals:
             # It may be the second half of a URL whose password has a comma.
@@ -261,6 +273,18 @@ def _pairs(text: str, setting: Setting, where: str) -> dict[str, str]:
             raise BadSetting(setting.key, name, where, f"this {form.partition('=')[0]} is named twice")
         pairs[name] = value
     return pairs
+
+
+def _split_pairs(text: str) -> list[str]:
+    """The texts of the pairs. Where a URL still names its hosts, a comma is not the end of a pair."""
+    found: list[str] = []
+    for separator, part in re.findall(r"([,\s]*)([^,\s]+)", text):
+        is_next_host = separator == "," and not _NEXT_PAIR.match(part) and "@" not in part
+        if found and is_next_host and _HOSTS_UNFINISHED.fullmatch(found[-1]):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found or [text]
 
 
 def _checked(value: Any, kind: inspect.Type, key: str, where: str) -> Any:

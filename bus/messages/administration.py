@@ -283,11 +283,15 @@ class HasChildren(Variant, frozen=True, tag="has_children"):
 
 
 class InventoryPresent(Variant, frozen=True, tag="inventory_present"):
+    """The provider has an inventory of this class already."""
+
     provider: ProviderId
     resource: str
 
 
 class InventoryAbsent(Variant, frozen=True, tag="inventory_absent"):
+    """The provider has no inventory of this class."""
+
     provider: ProviderId
     resource: str
 

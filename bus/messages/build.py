@@ -15,6 +15,7 @@ from bus.message import (
     Project,
     ProjectMessage,
     StrictMessage,
+    UserName,
 )
 from bus.messages.placement import (
     Counter,
@@ -157,7 +158,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
 
     Each instance gets the first flavor for which there is a host: `flavor`, then the `alternatives` in their order.
     Everything else that the request says is true for each of them. With `flavor_names`, these are the flavors that are stored under
-    these names when the request is accepted. If there is no such flavor, the instances end in error.
+    these names when the request is accepted. If there is no such flavor, the instances end in error. The same is true for
+    `image_name`: the stored image and its properties count, and a property in `image_properties` replaces the image's own.
 
     Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. The same
     is true for a request with an `image` whose flavor asks only for resource classes of nodes.
@@ -197,6 +199,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     alternatives: tuple[Flavor, ...] = ()
     # Names of stored flavors, the best first, in place of `flavor` and `alternatives`.
     flavor_names: Annotated[tuple[Label, ...], Meta(max_length=100)] = ()
+    # The name of a stored image, in place of `image`.
+    image_name: Label = ""
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):
@@ -226,6 +230,7 @@ class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
     """
 
     instance: InstanceId
+    for_user: UserName = ""
 
 
 class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
@@ -311,22 +316,36 @@ class Rebuild(Value, frozen=True):
     failure: str = ""
 
 
-MoveKind = Literal["migrate", "live-migrate", "resize", "evacuate", "shelve", "offload", "unshelve"]
+MoveKind = Literal[
+    "migrate",
+    "live-migrate",
+    "resize",
+    "evacuate",
+    "shelve",
+    "offload",
+    "unshelve",
+    "stop",
+    "start",
+    "reboot",
+]
 # These stop the instance while it moves, and may wait to be confirmed.
-STOPPED: tuple[MoveKind, ...] = ("migrate", "resize")
+STOPPED_MEANWHILE: tuple[MoveKind, ...] = ("migrate", "resize")
 # No host is chosen for these; nor for an unshelve, unless the instance was offloaded.
-IN_PLACE: tuple[MoveKind, ...] = ("shelve", "offload")
+IN_PLACE: tuple[MoveKind, ...] = ("shelve", "offload", "stop", "start", "reboot")
+# These switch the power of an instance, and change nothing else.
+POWER: tuple[MoveKind, ...] = ("stop", "start", "reboot")
 MoveEnd = Literal["confirm", "revert", "abort"]
 
 
 class Move(Value, frozen=True):
-    """The last move of an instance to another host. To shelve, offload or unshelve an instance counts as a move too.
+    """The last move of an instance to another host. To shelve, offload or unshelve an instance, to stop, start or reboot it, counts
+    as a move too.
 
     Later moves have a higher `number`. `source` and `destination` are the names of the hosts. The destination is empty
     as long as the instance has no share of a new host. The source is empty for an instance that was offloaded.
 
     A resize has the new `flavor`. After the arrival, the client confirms or reverts the move. If it does neither within
-    `confirm_s` seconds, until `confirm_by`, the move is confirmed. To shelve, offload or unshelve needs no confirmation,
+    `confirm_s` seconds, until `confirm_by`, the move is confirmed. What stays in its place needs no confirmation,
     and ends as `done`. `asked` is the end that a client asked for. `outcome` is empty while the move goes on; `failure`
     says why it failed.
 
@@ -369,7 +388,8 @@ class Waiting(Value, frozen=True):
 class InstanceState(Value, frozen=True):
     """The full state of an instance as of `sequence`. A state with a lower sequence is outdated.
 
-    States: accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting, deleted.
+    States: accepted, waiting, placed, building, active, stopped, rebuilding, moving, moved, shelved, offloaded, error, deleting,
+    deleted. One that is `stopped` does not run, keeps its host and its share, and stays stopped when it moves.
     An instance that is `moved` has arrived, and waits for the client to confirm or to revert. One that is `shelved` is stopped,
     and keeps its host. One that is `offloaded` is saved as an image, and has neither a host nor a share. `host` is empty while
     there is none. `keeps_share`: the instance is deleted, offloaded or in error, but its host has not confirmed that it is gone;
@@ -424,7 +444,7 @@ class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
 
 
 class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
-    """A move has reached its end on the host: the instance's state is `moved`, `shelved` or `offloaded`.
+    """A move has reached its end on the host: the instance's state is `moved`, `stopped`, `shelved` or `offloaded`.
 
     If it is `moved`, the instance waits for the client to confirm or to revert the move.
     """
@@ -501,6 +521,8 @@ class InstanceDetails(Value, frozen=True):
     placed_at: Moment | None = None
     move_placed_at: Moment | None = None
     dropped: dict[ResourceClass, Natural] = {}
+    # The name of the stored image that it was built from, unless it was rebuilt since.
+    image: Label = ""
 
 
 class InstancesFound(Message, frozen=True, tag="instance.found"):

@@ -146,10 +146,11 @@ class BuildOrder(AttemptMessage, frozen=True):
 
 
 class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
-    """Order to a host: create the instance."""
+    """Order to a host: create the instance. With `stopped`, it does not run: the host answers as to a stop order."""
 
     name: Label = ""
     image: Image | None = None
+    stopped: bool = False
 
 
 class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
@@ -193,13 +194,14 @@ class ReceiveInstance(BuildOrder, frozen=True, tag="receive"):
     """Order to a host: take the instance over from the attempt `source_attempt` on the host `source`.
 
     The source may be the same host. The source has stopped the instance, unless `live` is set. The host answers as to a
-    spawn order: `spawned` or `spawn.failed`.
+    spawn order: `spawned` or `spawn.failed`. With `stopped`, the instance does not run here: the host answers as to a stop order.
     """
 
     source: ProviderId
     source_attempt: Attempt
     live: bool = False
     name: Label = ""
+    stopped: bool = False
 
 
 class DeployInstance(BuildOrder, frozen=True, tag="deploy"):

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from bus.chunks import chunks
-from bus.message import CellMessage, Message, ProviderId, StrictMessage
+from bus.message import CellMessage, Message, ProviderId, StrictMessage, UserName
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
 # The entries of a message about many hosts.
@@ -165,6 +165,7 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
         ),
     ]
     reason: Annotated[Label, Meta(description="why; the host's state and refused builds show it")] = ""
+    for_user: UserName = ""
 
 
 class HostState(HostDescription, frozen=True, kw_only=True):

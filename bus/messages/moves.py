@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Integer, Message, ProjectMessage, StrictMessage
+from bus.message import Integer, Message, ProjectMessage, StrictMessage, UserName
 from bus.messages.build import (
     Flavor,
     FlavorChange,
@@ -48,7 +48,9 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     replaces the whole flavor. It stays on its host only if `hosts` names that. `evacuate` builds it anew, since its host is down; this is also done for an instance in
     error that keeps its host, and for a shelved one. `shelve` stops it, and it keeps its host and its share. `offload` stops it,
     saves it as an image, and frees its host and its share; this is also done for a shelved instance. `unshelve` runs it again:
-    on its host, or on any suitable one if it was offloaded. `hosts`: one of these; empty: any suitable one.
+    on its host, or on any suitable one if it was offloaded. `stop` switches it off where it is; it keeps its host and its share.
+    `start` runs it again, and `reboot` stops and starts it. To stop what is stopped, or to start what is active, changes nothing.
+    A stopped instance stays stopped when it is migrated, resized or evacuated. `hosts`: one of these; empty: any suitable one.
 
     The client chooses `request_id`; a repeated request with the same content is not done twice. The answer is the instance's
     current state (`InstancesFound`), or the reason of a refusal (`BuildRejected`). With `project`, only an instance of that
@@ -77,6 +79,7 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     together: Annotated[tuple[InstanceId, ...], Meta(max_length=TOGETHER_MAX)] = ()
     with_group: bool = False
     wait: MoveWait | None = None
+    for_user: UserName = ""
 
 
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):
@@ -96,7 +99,8 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
 class Change(Value, frozen=True):
     """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move.
 
-    `by` is the user that sent the order, as the broker verified it; empty on a broker without users. `ended_by` is the
+    `by` is the user that sent the order, as the broker verified it; empty on a broker without users. If the order said for
+    which person it was, ` for ` and that name follow: the sender answers for the name. `ended_by` is the
     user that sent an order to end it. The `outcome` of a move is `waiting` as long as it waits for room, and `failure` says
     why. `destination` is the host on which placement has granted the share; before that,
     the host that the scheduler chose first. `size` is the one that a boot or a resize asks for.

@@ -334,6 +334,8 @@ class HostFull(Value, frozen=True):
 
 
 class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
+    """These amounts could not be given, or the host is full of instances. Another host may help."""
+
     shortfalls: tuple[Shortfall, ...]
     full: HostFull | None = None
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from bus.operating.systemd import Systemd
 from bus.parts import PartState, Periodic, statuses
 
 log = logging.getLogger(__name__)
@@ -67,15 +68,19 @@ class Health:
 
 
 class ReadyTeller(Periodic):
-    """Logs when the worker becomes ready, and when it stops being ready."""
+    """Logs when the worker becomes ready, and when it stops being ready; and tells systemd."""
 
     def __init__(self, health: Health) -> None:
         super().__init__("look whether it is ready", self._look, LOOK_EVERY_S)
         self._health = health
         self._was_ready = False
+        self._systemd = Systemd()
+        self._told = ""
 
     async def _look(self) -> None:
+        self._systemd.alive(asyncio.get_running_loop().time())
         awaited = self._health.awaits()
+        self._tell(awaited)
         if self._was_ready == (not awaited) or self._health.is_stopping:
             return
         self._was_ready = not awaited
@@ -84,3 +89,16 @@ class ReadyTeller(Periodic):
         else:
             what = "; ".join(f"{name}: {why}" for name, why in awaited.items())
             log.warning("%s is no longer ready: %s", self._health.about.role, what)
+
+    def _tell(self, awaited: Mapping[str, str]) -> None:
+        """Tell systemd what is different since it was last told."""
+        told = "stopping" if self._health.is_stopping else ", ".join(awaited) or "ready"
+        if told == self._told:
+            return
+        self._told = told
+        if self._health.is_stopping:
+            self._systemd.stopping()
+        elif awaited:
+            self._systemd.awaits(told)
+        else:
+            self._systemd.ready()

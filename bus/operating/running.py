@@ -21,7 +21,7 @@ from bus.operating.listen_address import BadAddressError
 from bus.operating.otel import traced
 from bus.operating.worker_beats import WorkerBeats
 from bus.parts import Once
-from bus.process import Part, exiting_if_wrong, run_process, run_until, stopped_by_signals
+from bus.process import Part, exiting_if_wrong, hangups_heard, run_process, run_until, stopped_by_signals
 from bus.workers.station import Station
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,8 @@ async def run_worker(
         server = HealthServer(health_at, health)
         watchers.append(server)
         url = server.url
-    _introduce(about, url)
-    with traced(about), stopped_by_signals() as told:
+    with traced(about), hangups_heard(), stopped_by_signals() as told:
+        _introduce(about, url)
         watching = [asyncio.create_task(_watch(each, told)) for each in watchers]
         stopping = asyncio.create_task(_stop_then(told, health, first))
         try:

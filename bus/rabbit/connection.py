@@ -96,7 +96,8 @@ class RabbitConnection:
         """Send requests on a channel of their own and return the replies. A refusal closes only that channel."""
         channel = await self._wire.open(Listener())
         try:
-            return [await answer for answer in [channel.ask(question) for question in questions]]
+            asked = [channel.ask(question) for question in questions]
+            return [await self._wire.answered(each) for each in asked]
         finally:
             await channel.close()
 

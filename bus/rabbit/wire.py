@@ -12,11 +12,15 @@ import aiormq
 from aiormq.abc import ChannelFrame
 from pamqp import commands
 from pamqp.base import Frame
+from pamqp.frame import FrameTypes
 
 from bus.broker import ConnectionLost
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.endings import again, bounded
 from bus.rabbit.frames import FRAME_OVERHEAD
+
+# Longer than a cluster needs to elect the leader of a queue.
+ANSWER_S_MAX = 60.0
 
 
 class RabbitWire:
@@ -35,6 +39,7 @@ class RabbitWire:
         self._something_to_send = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
+        self._is_closed_here = False
         self._lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
         self._sender = self._loop.create_task(self._send())
         self._farewell: asyncio.Task[None] | None = None
@@ -74,11 +79,26 @@ class RabbitWire:
         self._client.channels[number] = cast("Any", channel)
         try:
             for request in (commands.Channel.Open(), *requests):
-                await channel.ask(request)
+                await self.answered(channel.ask(request))
         except BaseException:
             channel.leave()
             raise
         return channel
+
+    async def answered(self, asked: asyncio.Future[FrameTypes]) -> FrameTypes:
+        """The reply to a request. A node that does not answer, for instance because it no longer sees the others, ends as a
+        lost connection does: then another node is tried.
+        """
+        while True:
+            done, _ = await asyncio.wait((asked,), timeout=ANSWER_S_MAX)
+            if done:
+                return asked.result()
+            if not self.blocked:
+                self._end(ConnectionLost(f"{self._name} did not answer within {ANSWER_S_MAX:g} s"))
+
+    def on_lost(self, do: Callable[[], object]) -> None:
+        """Call this when the connection ends, unless this end has closed it."""
+        self._lost.add_done_callback(lambda _: None if self._is_closed_here else do())
 
     def send(self, frames: bytes) -> None:
         """Send frames in the order of the calls, as many in one write as have gathered."""
@@ -95,6 +115,7 @@ class RabbitWire:
         if not self._lost.done():
             # Acknowledgements that were passed on are sent before the connection closes.
             await bounded(self._all_sent.wait())
+            self._is_closed_here = True
             self._end(ConnectionLost(f"the connection to {self._name} was closed by this end"))
         if self._farewell is not None:
             await bounded(asyncio.shield(self._farewell))

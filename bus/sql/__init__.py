@@ -7,8 +7,10 @@ bus/configuration/settings.py, so that commands without a database load no drive
 
     database.py     the interface of both databases, and choosing one by its URL.
     postgresql.py   pooled sessions, and transactions begun by our own statements.
+    postgresql_tls.py   TLS to the server, as the URL says it.
     sqlite.py       one connection that writes, one that reads.
     migrations.py   table migrations, under a lock.
+    roles.py        the roles of workers on PostgreSQL, and their rights on tables.
     rows.py         statements on batches of rows, from one description for both databases.
     statements.py   differences between the two SQL dialects.
     types.py        column types.
@@ -20,6 +22,7 @@ from bus.sql.database import Database, Transaction, open_database, read_once, re
 from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
+from bus.sql.roles import RoleRights, RolesMade, grant_rights, make_roles
 from bus.sql.rows import ONCE, RowColumns, Values
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction, driver_of
 from bus.sql.statements import among, array_of, begins_with, columns_of, insert
@@ -35,6 +38,8 @@ __all__ = [
     "PostgresDatabase",
     "PostgresSession",
     "PostgresTransaction",
+    "RoleRights",
+    "RolesMade",
     "RowColumns",
     "SqliteDatabase",
     "SqliteTransaction",
@@ -45,8 +50,10 @@ __all__ = [
     "begins_with",
     "columns_of",
     "driver_of",
+    "grant_rights",
     "insert",
     "is_duplicate",
+    "make_roles",
     "moment_text",
     "open_database",
     "read_once",

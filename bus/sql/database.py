@@ -6,6 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
+from bus.configuration.hosts import each_host
 from bus.configuration.settings import DatabaseSettings
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresTransaction
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction
@@ -74,11 +75,11 @@ def runs(
 def open_database(
     url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
 ) -> Database:
-    """The database at a SQLAlchemy URL. Does not connect yet."""
-    parsed = make_url(url)
+    """The database at a SQLAlchemy URL, which may name several hosts (bus/configuration/hosts.py). Does not connect yet."""
+    parsed, *others = map(make_url, each_host(url))
     match parsed.get_backend_name():
         case "postgresql":
-            return PostgresDatabase(parsed, pool_size=pool_size, settings=settings)
+            return PostgresDatabase(parsed, *others, pool_size=pool_size, settings=settings)
         case "sqlite":
             return SqliteDatabase(parsed, settings=settings)
         case other:

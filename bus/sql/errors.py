@@ -4,9 +4,11 @@ Connects to no database. It knows the errors of asyncpg and sqlite3, also as wra
 """
 
 import sqlite3
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from asyncpg.exceptions import TargetServerAttributeNotMatched
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
@@ -28,6 +30,7 @@ _OURS = "42"
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_TRANSIENT = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _UNIQUE_VIOLATION = "23505"
+_READ_ONLY = "25006"
 
 
 @contextmanager
@@ -51,9 +54,16 @@ def connecting() -> Iterator[None]:
     """
     try:
         yield
+    except ssl.SSLCertVerificationError as error:
+        raise Unavailable(
+            f"database: the server's certificate is not trusted: {error.verify_message}; sslrootcert in the URL names the authority"
+        ) from error
     except OSError as error:
         raise Unavailable(f"database: cannot connect: {error!r}") from error
     except Exception as error:
+        # SQLAlchemy wraps the driver's error twice.
+        if isinstance(_original(error).__cause__ or error, TargetServerAttributeNotMatched):
+            raise Unavailable("database: it is a standby, and the primary is needed") from error
         state = _sqlstate(_original(error)) or _OURS
         if state.startswith(_OURS) and state not in _TURNED_AWAY:
             raise
@@ -85,6 +95,11 @@ def transient_kind(error: BaseException) -> type[Transient] | None:
     if (state := _sqlstate(error)) is None:
         return Unavailable if isinstance(error, ConnectionError) else None
     return next((kind for states, kind in _TRANSIENT_STATES if state.startswith(states)), None)
+
+
+def is_of_a_standby(error: BaseException) -> bool:
+    """Did a statement fail because the server, or its transaction, only reads?"""
+    return _sqlstate(_original(error)) == _READ_ONLY
 
 
 def is_duplicate(error: IntegrityError) -> bool:

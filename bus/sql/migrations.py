@@ -11,7 +11,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.configuration.settings import DatabaseSettings, milliseconds
-from bus.errors import Failure
+from bus.errors import Failure, Unavailable
 from bus.sql.database import open_database
 from bus.sql.postgresql import PostgresTransaction
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # How long a migration waits for other writers of the file, or of the tables that it changes. Other sessions wait behind
 # it meanwhile, so this is short.
 MIGRATION_TIMEOUT_S = 60.0
+_MAY_CREATE = sa.text("SELECT has_schema_privilege(current_schema(), 'CREATE')")
 
 
 async def upgrade(url: str, package: str, settings: DatabaseSettings | None = None) -> tuple[str, str]:
@@ -53,6 +54,7 @@ def _migrate(connection: Connection, package: str) -> tuple[str, str]:
     before, newest = _revision(connection, package), newest_revision(package)
     if before == newest:
         return before, before
+    _check_right(connection, package, before, newest)
     # Loading Alembic takes as long as loading the rest of a worker, so only a process that migrates loads it.
     from alembic.migration import MigrationContext  # noqa: PLC0415
     from alembic.operations import Operations  # noqa: PLC0415
@@ -68,6 +70,16 @@ def _migrate(connection: Connection, package: str) -> tuple[str, str]:
         import_module(f"{package}.tables").metadata.create_all(connection, checkfirst=False)
     context.stamp(directory, newest)
     return before, newest
+
+
+def _check_right(connection: Connection, package: str, before: str, newest: str) -> None:
+    """A worker with a role of its own owns no tables (roles.py), and waits until their owner has migrated them."""
+    if connection.dialect.name == "postgresql" and not connection.scalar(_MAY_CREATE):
+        user = connection.scalar(sa.text("SELECT current_user"))
+        raise Unavailable(
+            f"{version_table(package)} is at revision {before or 'none'}, this release needs {newest}, and the role {user} may "
+            "create no tables: run `moor db upgrade` as their owner"
+        )
 
 
 def _after(revision: str, scripts: "list[Script]", package: str) -> "list[Script]":

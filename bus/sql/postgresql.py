@@ -21,15 +21,20 @@ from sqlalchemy.pool import NullPool
 
 from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
-from bus.sql.errors import connecting, transients
+from bus.host_turns import HostTurns
+from bus.sql.errors import connecting, is_of_a_standby, transients
+from bus.sql.postgresql_tls import with_tls
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 POOL_SIZE = 6
+PORT = 5432
+# Of several servers, only the primary will do.
+_WANTED = "target_session_attrs"
 
 # Writers find their rows by keys. A plan made while a table was small would scan it, and PostgreSQL keeps that plan
 # long after the table has grown (measured: 12 ms a claim instead of 0.7). Other parameters need no other plan, so each
@@ -169,6 +174,10 @@ class PostgresTransaction:
                 # The server ended the session while no statement ran. asyncpg has read that, but not the end of the
                 # connection: it no longer sends anything and never closes by itself.
                 driver.terminate()
+        if is_of_a_standby(error):
+            # The server is not the primary, or no longer: let the next session find the one that is.
+            driver.terminate()
+            raise Unavailable(f"database: the server does not write: {error}") from error
         # asyncpg's error for a lost connection depends on the moment, but the connection is closed in any case.
         if driver.is_closed() and (_is_about_the_connection(error) or isinstance(error, DBAPIError)):
             raise Unavailable(f"database: connection lost: {error}") from error
@@ -241,18 +250,28 @@ class PostgresDatabase:
     dialect = "postgresql"
 
     def __init__(
-        self, url: URL, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+        self, *urls: URL, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
     ) -> None:
+        """`urls` name the same database on a primary and its standbys. Sessions are opened on the one that is the primary."""
         # This import loads SQLAlchemy's whole ORM; a process with only SQLite need not load it.
         from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
         self.settings = settings or DatabaseSettings()
-        self._engine = create_async_engine(
-            url.set(drivername="postgresql+asyncpg"),
-            isolation_level="AUTOCOMMIT",
-            poolclass=NullPool,
-            connect_args={"server_settings": self.settings.of_sessions},
-        )
+        self._servers = [f"{each.host or ''}:{each.port or PORT}" for each in urls]
+        self._engines = [
+            create_async_engine(
+                each.set(drivername="postgresql+asyncpg"),
+                isolation_level="AUTOCOMMIT",
+                poolclass=NullPool,
+                connect_args={
+                    "server_settings": self.settings.of_sessions,
+                    **tls,
+                    **({} if len(urls) == 1 or _WANTED in each.query else {_WANTED: "primary"}),
+                },
+            )
+            for each, tls in map(with_tls, urls)
+        ]
+        self._turns = HostTurns(len(urls))
         self._pool_size = pool_size
         self._idle: list[PostgresSession] = []
         self._free = asyncio.Semaphore(pool_size)
@@ -310,10 +329,24 @@ class PostgresDatabase:
         return await _begin(await self._connect(), begin)
 
     async def _connect(self) -> PostgresSession:
+        """A session on the primary: on the server that was it last, or else on the first that says it is."""
+        problems: list[str] = []
+        for number in self._turns.order():
+            try:
+                return await self._connect_to(self._engines[number])
+            except Unavailable as problem:
+                if len(self._engines) == 1:
+                    raise
+                self._turns.failed(number)
+                problems.append(f"{self._servers[number]}: {problem}")
+        raise Unavailable(f"database: none of {len(problems)} servers can be used: {'; '.join(problems)}")
+
+    async def _connect_to(self, engine: "AsyncEngine") -> PostgresSession:
         with connecting():
-            # Includes SQLAlchemy's own first statements on a new connection.
-            async with asyncio.timeout(self.settings.connect_s):
-                connection = await self._engine.connect()
+            # Includes SQLAlchemy's own first statements on a new connection. A server that is silent must leave time to try
+            # the others.
+            async with asyncio.timeout(self.settings.connect_s / len(self._engines)):
+                connection = await engine.connect()
                 raw = await connection.get_raw_connection()
                 session = PostgresSession(connection, raw.driver_connection, self.settings)
                 return await _begin(session, _BY_KEYS)
@@ -332,4 +365,5 @@ class PostgresDatabase:
         """Close the pool; no transaction may be open."""
         while self._idle:
             await self._idle.pop().close()
-        await self._engine.dispose()
+        for engine in self._engines:
+            await engine.dispose()

@@ -25,6 +25,7 @@ from bus.topology.routes import (
     BOOK_SEARCHES,
     BOOK_WRITES,
     GROUP_ORDERS,
+    STORED_NAME_ORDERS,
 )
 from bus.topology.values import Binding, Exchange, Grant, Queue, QueueKind, Site
 
@@ -79,8 +80,7 @@ QUEUES: tuple[Queue, ...] = (
             *(Binding(API, key) for key in (*GROUP_ORDERS, *AGGREGATE_ORDERS)),
             Binding(API, "host.set"),
             Binding(API, "application.set"),
-            Binding(API, "flavor.create"),
-            Binding(API, "flavor.delete"),
+            *(Binding(API, key) for key in STORED_NAME_ORDERS),
             Binding(API, "instance.mend"),
         ),
     ),
@@ -97,6 +97,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "tiles.query"),
             Binding(API, "group.query.*"),
             Binding(API, "flavor.query.*"),
+            Binding(API, "image.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),
             Binding(API, "plan.query.*"),

@@ -29,6 +29,7 @@ from bus.topology.routes import (
     AUDIT_WRITES,
     BOOK_SEARCHES,
     BOOK_WRITES,
+    STORED_NAME_ORDERS,
 )
 from bus.topology.values import Grant, Role, Site
 
@@ -57,7 +58,7 @@ _OF_A_PROJECT = (
         for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
     ),
     Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
-    Grant(API, ("flavor.query.{project}",)),
+    Grant(API, ("flavor.query.{project}", "image.query.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
 )
@@ -198,9 +199,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "operator",
         writes=(
-            Grant(
-                API, ("host.set", "application.set", "application.query", "flavor.create", "flavor.delete")
-            ),
+            Grant(API, ("host.set", "application.set", "application.query", *STORED_NAME_ORDERS)),
             *of_projects("*"),
             *OF_ADMINS,
             Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions", "members")),

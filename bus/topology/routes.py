@@ -19,6 +19,8 @@ BOOK_WRITES = (
 )
 GROUP_ORDERS = ("group.create.*", "group.delete.*")
 AGGREGATE_ORDERS = ("aggregate.set", "aggregate.delete")
+# Orders about what is stored under names, for the requests of all projects.
+STORED_NAME_ORDERS = ("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete")
 BOOK_SEARCHES = ("candidates", "candidates.more")
 # An audit's: questions to placement, and writes that mend what it found.
 AUDIT_QUESTIONS = ("books.query", "contradictions.query")
@@ -116,6 +118,11 @@ ROUTES: dict[str, Route] = {
     "flavor.delete": Route(API, Kind.ORDER, answer="flavor.found"),
     "flavor.query": Route(API, Kind.QUESTION, Scope.PROJECT, "flavor.found"),
     "flavor.found": _ANSWER,
+    "image.create": Route(API, Kind.ORDER, answer="image.found"),
+    "image.set": Route(API, Kind.ORDER, answer="image.found"),
+    "image.delete": Route(API, Kind.ORDER, answer="image.found"),
+    "image.query": Route(API, Kind.QUESTION, Scope.PROJECT, "image.found"),
+    "image.found": _ANSWER,
     "application.set": Route(API, Kind.ORDER, answer="application.was_set"),
     "application.was_set": _ANSWER,
     "application.query": Route(API, Kind.QUESTION, answer="application.found"),

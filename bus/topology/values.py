@@ -99,6 +99,9 @@ class Limits(Struct, frozen=True):
     # better reason.
     deliveries_max: int = 40
     unused_expires_ms: int = 60_000
+    # For a broker of several nodes: each question is kept on several of them, for more work of the broker. Otherwise such a queue is
+    # on one node, and while that node is down nobody is answered, and nothing is built.
+    replicates_questions: bool = False
 
     def __post_init__(self) -> None:
         if self.deliveries_max < DELIVERIES_MAX_LEAST:
@@ -143,7 +146,12 @@ def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:  # noqa: 
         case QueueKind.QUESTIONS:
             # The queue outlives a restart, since the workers that answer may not declare it; its questions do not. A
             # full queue rejects, so that the asker is told.
-            return QueueProperties(kind, durable=True, length_max=limits.questions_length_max)
+            return QueueProperties(
+                kind,
+                durable=True,
+                length_max=limits.questions_length_max,
+                counts_returns=limits.replicates_questions,
+            )
         case QueueKind.INBOX:
             # Not a quorum queue: one without its quorum confirms nothing and would block its publishers.
             return QueueProperties(

@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from itertools import takewhile
 
 from msgspec import Struct, structs
@@ -37,7 +38,8 @@ class NotReplayed(Failure):
 class DeadLetter(Struct, frozen=True):
     """One dead letter as it is shown to a person.
 
-    By its handle an operator names it: no two letters in the queue share one.
+    By its handle an operator names it: no two letters in the queue share one. `sent_at` is what its sender said.
+    `buried_at` is unknown of a letter that the broker dead-lettered.
     """
 
     handle: str
@@ -48,12 +50,22 @@ class DeadLetter(Struct, frozen=True):
     type: str
     parcel: Parcel
     origin: Origin
+    sent_at: datetime | None = None
+    buried_at: datetime | None = None
 
 
 def dead_letter_parcel(
-    line: bytes, queue: str, origin: Origin, *, reason: str, attempts: int, where: str, letter: str = ""
+    line: bytes,
+    queue: str,
+    origin: Origin,
+    *,
+    reason: str,
+    attempts: int,
+    where: str,
+    letter: str = "",
+    at: datetime | None = None,
 ) -> Parcel:
-    """The parcel that carries one message to the dead letters. `letter` is a unique name for it."""
+    """The parcel that carries one message to the dead letters. `letter` is a unique name for it, `at` the time."""
     return Parcel(
         exchange=DEAD,
         routing_key=queue,
@@ -69,6 +81,7 @@ def dead_letter_parcel(
             headers.WHERE: where,
             **_said(origin),
             headers.LETTER: letter,
+            **({} if at is None else {headers.BURIED_AT: at.isoformat()}),
         },
     )
 
@@ -107,6 +120,7 @@ def read(delivery: Delivery) -> DeadLetter:
     If this failed for a letter, an operator could not drop that letter either.
     """
     said = delivery.parcel.headers
+    types, sent_at = _contents(delivery.parcel)
     brokers_reason = f"the broker gave up on it: {said.get(headers.BROKER_REASON) or 'no reason given'}"
     return DeadLetter(
         handle=_handle(delivery.parcel),
@@ -116,9 +130,11 @@ def read(delivery: Delivery) -> DeadLetter:
         reason=str(said.get(headers.REASON) or brokers_reason),
         attempts=_number(delivery.parcel, headers.ATTEMPTS),
         where=str(said.get(headers.WHERE, "broker")),
-        type=_types_in(delivery.parcel),
+        type=types,
         parcel=delivery.parcel,
         origin=origin_of(delivery),
+        sent_at=sent_at,
+        buried_at=_moment(said.get(headers.BURIED_AT)),
     )
 
 
@@ -246,9 +262,18 @@ def _lines(parcel: Parcel) -> Sequence[bytes]:
     return (parcel.body,) if isinstance(lines, Unreadable) else lines
 
 
-def _types_in(parcel: Parcel) -> str:
-    kinds = {
-        type_of(read.message) if isinstance(read, Envelope) else "?"
-        for read in map(CODEC.decode, _lines(parcel))
-    }
-    return ", ".join(sorted(kinds))
+def _contents(parcel: Parcel) -> tuple[str, datetime | None]:
+    """The types of the messages in a parcel, and when the first of them was sent."""
+    found = [*map(CODEC.decode, _lines(parcel))]
+    kinds = {type_of(each.message) if isinstance(each, Envelope) else "?" for each in found}
+    times = (each.sent_at for each in found if isinstance(each, Envelope) and each.sent_at)
+    return ", ".join(sorted(kinds)), next(times, None)
+
+
+def _moment(said: object) -> datetime | None:
+    """The time in a header; None if there is none, or if it is no time with a zone."""
+    try:
+        at = datetime.fromisoformat(str(said))
+    except ValueError:
+        return None
+    return at if at.tzinfo else None

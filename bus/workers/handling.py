@@ -15,6 +15,8 @@ from bus.origin import Origin
 from bus.pauses import grown
 
 Tx = TypeVar("Tx")
+# Columns and messages have room for so many characters.
+BY_LENGTH_MAX = 255
 # Under this number a store keeps messages until they are confirmed.
 OutboxKey = NewType("OutboxKey", int)
 
@@ -35,6 +37,12 @@ class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
     attempts: int
     sent_at: datetime | None = None
     cell: str | None = None
+
+    @property
+    def by(self) -> str:
+        """Who ordered it: the verified sender, and the person for whom it acts, if the message names one."""
+        person = getattr(self.message, "for_user", "")
+        return f"{self.sender} for {person}".lstrip()[:BY_LENGTH_MAX] if person else self.sender
 
 
 def received(

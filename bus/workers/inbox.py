@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 
 from msgspec import Struct, structs
 
@@ -138,7 +139,9 @@ async def read_inbox(
             await asyncio.sleep(status.failed(problem))
 
 
-def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter: str) -> Parcel:
+def inbox_dead_letter(
+    message: InboxMessage, *, reason: str, where: str, letter: str, at: datetime | None = None
+) -> Parcel:
     """Make the parcel that brings an unreadable message of another program to the dead letters of the API level's
     broker.
 
@@ -148,7 +151,7 @@ def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter:
     origin = Origin(exchange=message.exchange, key=message.key)
     # The queue's name in the topology, whatever the inbox is called: the role may only dead-letter under that name.
     return dead_letter_parcel(
-        message.body, IRONIC_EVENTS, origin, reason=reason, attempts=1, where=where, letter=letter
+        message.body, IRONIC_EVENTS, origin, reason=reason, attempts=1, where=where, letter=letter, at=at
     )
 
 

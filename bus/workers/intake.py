@@ -409,6 +409,7 @@ class Intake:
             attempts=attempts_of(line),
             where=self._name,
             letter=f"{self._name}-{self.buried}",
+            at=self._clock(),
         )
         self.burials_waiting += 1
         try:

@@ -13,7 +13,7 @@ from cell_conductor.core.instance import Instance, heir_of, source_heir_of
 from cell_conductor.core.transition import state_of
 
 # In these states the instance holds the share of its host.
-_HOLDS = ("building", "active", "rebuilding", "moved", "shelved", "broken")
+_HOLDS = ("building", "active", "rebuilding", "moved", "stopped", "shelved", "broken")
 # In these states a claim is being moved or freed: the instance may hold something, and so may its next heir.
 _MAY_HOLD = ("swapping", "moving", "deleting")
 

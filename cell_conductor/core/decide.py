@@ -439,7 +439,7 @@ def _on_due(transition: Transition) -> tuple[Question, ...]:
             # A host that must still clean up, or an unconfirmed message, needs the row when the answer comes.
             transition.is_over = not (row.cleanups or row.outbox)
             transition.change(state_ends_at=now + transition.rules.kept_after_end)
-        case "active" | "moving" | "moved" | "shelved" | "offloaded" | "error" | "unknown":
+        case "active" | "moving" | "moved" | "stopped" | "shelved" | "offloaded" | "error" | "unknown":
             transition.change(state_ends_at=None)
     return ()
 

@@ -7,7 +7,8 @@
     active     built
     rebuilding the host builds it anew, from another image; it ends with the host's answer, or by a timeout
     moving     on its way to another host, or back (moving.py)
-    shelved    stopped on its host, and keeps its share (moving.py)
+    stopped    switched off on its host, and keeps its share (moving.py)
+    shelved    the same, by an order to shelve it (moving.py)
     offloaded  saved as an image: no host has it, and it holds nothing; but a silent host may keep something (unshelving.py)
     moved      runs on the other host; the move waits to be confirmed or reverted
     broken     a rebuild or a move failed: the host still has the instance, but it does not run; the API level sees an error
@@ -64,6 +65,7 @@ State = Literal[
     "rebuilding",
     "moving",
     "moved",
+    "stopped",
     "shelved",
     "offloaded",
     "broken",
@@ -254,7 +256,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     def is_current(self, attempt: int, host: ProviderId) -> bool:
         """Is this the current attempt, on the current host, and still counted on?"""
         return (
-            self.state in ("building", "active", "rebuilding", "moving", "moved", "shelved", "broken")
+            self.state
+            in ("building", "active", "rebuilding", "moving", "moved", "stopped", "shelved", "broken")
             and self.host_attempt == attempt
             and self.host is not None
             and self.host.share.host == host
@@ -288,6 +291,7 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         share=host.share,
         name=order.name,
         image=Image(source=row.saved) if row.saved else row.image or order.image,
+        stopped=row.moving is not None and row.moving.was == "stopped",
     )
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from bus.messages.build import STOPPED
+from bus.messages.build import STOPPED_MEANWHILE
 from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -15,7 +15,7 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
 )
-from cell_conductor.core.instance import MOVES, SPAWNS, heir_of, source_heir_of
+from cell_conductor.core.instance import MOVES, SPAWNS, State, heir_of, source_heir_of
 from cell_conductor.core.move_steps import (
     arrive,
     confirm,
@@ -25,6 +25,7 @@ from cell_conductor.core.move_steps import (
     go_on,
     image_of,
     receive,
+    restart,
     return_claim,
     send_start,
     stop,
@@ -152,7 +153,7 @@ def _on_claimed(transition: Transition, host: Choice) -> None:
     )
     if moving.outcome:
         return_claim(transition, moving.outcome, moving.reason, was_silent=False)
-    elif move.kind in STOPPED:
+    elif move.kind in STOPPED_MEANWHILE:
         # Also for the next choice, and after an earlier move: the source may have started it again by now.
         stop(transition)
     else:
@@ -179,7 +180,11 @@ def _on_claimed_back(transition: Transition, attempt: int) -> None:
 
 def on_stopped(transition: Transition, word: InstanceStopped) -> None:
     row, moving, move = transition.row, transition.row.moving, transition.row.move
-    if row.state != "moving" or moving is None or move is None or moving.step != "stopping":
+    if row.state != "moving" or moving is None or move is None:
+        return
+    if moving.step == "receiving":
+        _on_arrived_stopped(transition, word)
+    if moving.step != "stopping":
         return
     if not _is_of_this_move(transition, word):
         return
@@ -191,12 +196,25 @@ def on_stopped(transition: Transition, word: InstanceStopped) -> None:
         transition.failed(moving.source.name, word.failure, attempt=word.attempt)
         what = "stop and save it" if move.kind == "offload" else "stop it"
         return_claim(transition, "failed", f"{moving.source.name} could not {what}", was_silent=False)
-    elif move.kind == "shelve":
-        transition.end_as("shelved", moving=None, move=structs.replace(move, outcome="done"))
+    elif move.kind in ("shelve", "stop"):
+        state: State = "shelved" if move.kind == "shelve" else "stopped"
+        transition.end_as(state, moving=None, move=structs.replace(move, outcome="done"))
+    elif move.kind == "reboot":
+        transition.change(moving=structs.replace(moving, outcome="done"))
+        restart(transition)
     elif move.kind == "offload":
         free(transition, word.saved)
     else:
         receive(transition)
+
+
+def _on_arrived_stopped(transition: Transition, word: InstanceStopped) -> None:
+    """Go on after the destination has taken over a stopped instance without running it."""
+    row = transition.row
+    is_host = row.host is not None and (word.attempt, word.host) == (row.host_attempt, row.host.share.host)
+    if is_host and transition.moving.was == "stopped" and not word.failure:
+        transition.withdraw((*MOVES, *SPAWNS), attempt=word.attempt)
+        arrive(transition)
 
 
 def on_moving_spawned(transition: Transition, word: InstanceSpawned) -> bool:

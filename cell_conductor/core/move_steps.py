@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from bus.messages.build import STOPPED, InstanceId, Move
+from bus.messages.build import STOPPED_MEANWHILE, InstanceId, Move
 from bus.messages.cell import ReceiveInstance, StartInstance, StopInstance
 from cell_conductor.core.instance import MOVES, HeldClaim, Step, flavor_of, spawn_order
 from cell_conductor.core.transition import Transition
@@ -20,7 +20,7 @@ def stop(transition: Transition) -> None:
         transition.failed(source.name, why, attempt=moving.source_attempt)
         return_claim(transition, "failed", f"{source.name} cannot stop it", was_silent=False)
         return
-    runs = moving.was != "shelved"
+    runs = moving.was not in ("stopped", "shelved")
     _go_to(transition, "stopping", until=transition.rules.time_to_build(source), is_stopped=runs)
     transition.send(
         StopInstance(
@@ -80,6 +80,7 @@ def receive(transition: Transition) -> None:
         source_attempt=moving.source_attempt,
         live=move.kind == "live-migrate",
         name=order.name,
+        stopped=moving.was == "stopped",
     )
     transition.send(take_over, state_ends_at=ends_at)
 
@@ -89,7 +90,7 @@ def arrive(transition: Transition) -> None:
     if len(move.together) > 1:
         _go_to(transition, "arrived")
         return
-    if move.kind not in STOPPED or not move.confirm_s:
+    if move.kind not in STOPPED_MEANWHILE or not move.confirm_s:
         confirm(transition)
         return
     confirm_by = transition.now + timedelta(seconds=move.confirm_s)
@@ -106,7 +107,7 @@ def confirm(transition: Transition) -> None:
     transition.clean_up_host(moving.source_attempt, moving.source.share.host, heir)
     transition.leave_group(heir)
     transition.end_as(
-        "active",
+        "stopped" if moving.was == "stopped" else "active",
         moving=None,
         alternates=(),
         move=structs.replace(move, outcome="confirmed"),
@@ -210,6 +211,8 @@ def tell_again(transition: Transition) -> None:
 def tell_end(transition: Transition, was: str, reason: str) -> None:
     if was == "active":
         transition.end_as("active", reason="")
+    elif was == "stopped":
+        transition.end_as("stopped", reason="")
     elif was == "shelved":
         transition.end_as("shelved")
     elif was == "offloaded":

@@ -4,13 +4,14 @@
                   │         └─▶ moving ──▶ active    reverted: it runs on the first host again
                   ├──▶ active, broken                no host took it, or the move was aborted
                   ├──▶ broken                        placement refuses its way back, for a reason that does not change
-                  ├──▶ shelved ──▶ moving ──▶ active stopped on its host, and started again
+                  ├──▶ stopped, shelved ──▶ moving ──▶ active
+                  │                                  switched off on its host, and started again; a reboot does both
                   └──▶ offloaded ──▶ swapping, building ──▶ active
                                                      saved as an image, and built from it anywhere (unshelving.py)
 
     step        what the cell waits for              then
     claiming    placement moves the claim            stopping; receiving if it is not stopped; the next choice
-    stopping    the source stops the instance        receiving; shelved; returning; freeing if it is saved, too
+    stopping    the source stops the instance        receiving; stopped; shelved; restarting; returning; freeing if it is saved
     freeing     the source destroys it               offloaded: it holds nothing
     receiving   the destination has the instance     moved; arrived if others move with it; returning
     arrived     the others have arrived, too         active
@@ -27,6 +28,9 @@ own share again, by the refused attempt: no copy is granted after that. If one w
 An evacuation spawns the instance at its destination: its source is down. The source gets the order to destroy what it has
 only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build; only one that
 is freeing its share is waited for, until it has destroyed the instance or is dead. So an instance that is offloaded is nowhere.
+
+A stopped instance stays stopped when it moves: its destination takes it over, or builds it, without running it, and it ends its move
+as stopped, wherever it is then.
 
 Instances that move together wait for each other at the steps that ask placement, and when they have arrived (moving_together.py).
 """
@@ -57,7 +61,10 @@ from cell_conductor.core.unshelving import abort_unshelve, unshelve
 # The states in which a move begins.
 _EXISTS = ("active", "broken")
 _BEGIN_IN: dict[MoveKind, tuple[str, ...]] = {
-    "evacuate": (*_EXISTS, "shelved"),
+    "migrate": (*_EXISTS, "stopped"),
+    "resize": (*_EXISTS, "stopped"),
+    "evacuate": (*_EXISTS, "stopped", "shelved"),
+    "start": ("stopped",),
     "offload": (*_EXISTS, "shelved"),
     "unshelve": ("shelved", "offloaded"),
 }
@@ -94,9 +101,9 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
     elif transition.now >= move.ends_by:
         decide_end(transition, "failed", "the order reached its cell after the deadline")
         go_on(transition)
-    elif move.kind in ("shelve", "offload"):
+    elif move.kind in ("shelve", "offload", "stop", "reboot"):
         stop(transition)
-    elif move.kind == "unshelve":
+    elif move.kind in ("unshelve", "start"):
         transition.change(moving=structs.replace(moving, is_stopped=True, outcome="done"))
         restart(transition)
     else:
@@ -125,7 +132,7 @@ def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
     transition.continue_from(order.sequence)
     if row.move is None or row.move.number < move.number:
         # The order to move may come later, and then counts no more.
-        if row.state in ("active", "shelved", "offloaded", "broken"):
+        if row.state in ("active", "stopped", "shelved", "offloaded", "broken"):
             was = _state_before(transition)
             waits = row.moving and structs.replace(row.moving, outcome="aborted", reason="")
             transition.change(move=structs.replace(move, outcome="aborted"), moving=waits)

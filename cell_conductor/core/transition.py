@@ -54,6 +54,7 @@ from cell_conductor.core.instance import (
 _TOLD_BY: Mapping[State, type[InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted]] = {
     "active": InstanceActive,
     "moved": InstanceMoved,
+    "stopped": InstanceMoved,
     "shelved": InstanceMoved,
     "offloaded": InstanceMoved,
     "broken": InstanceFailed,
@@ -345,7 +346,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
     """The full state of an instance, as readers outside of its cell know it."""
     order, state = row.order, row.state
     is_broken = state == "broken"
-    host = row.host if state in ("active", "moved", "shelved") else None
+    host = row.host if state in ("active", "moved", "stopped", "shelved") else None
     return InstanceState(
         id=row.id,
         request_id=row.request_id,

@@ -33,6 +33,8 @@ late copy of the order never takes over an instance that its source has lost, or
 `save` is an order to stop that also saves the instance as an image. While that image is being made, and when it was made, it is
 handled as any order to stop.
 
+An instance that is built or received as a stopped one is `stopped` when that has ended, and is started like any other.
+
 An instance that could not be stopped is `built`, and one that could not be started or saved is `stopped`; its `failure` says
 why. The next order to stop or to start it begins the work once more. An instance that could not be rebuilt is `broken`: its old
 disk is gone, and nothing runs. The next rebuild begins anew.
@@ -143,6 +145,8 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     rank: int = -1
     rebuild: int = 0
     image: str = ""
+    # Built or received without running it.
+    stays_stopped: bool = False
 
     @property
     def key(self) -> AttemptKey:
@@ -261,6 +265,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         rank=rank_of(order),
         rebuild=order.number if isinstance(order, RespawnInstance) else 0,
         image=order.save_as if isinstance(order, StopInstance) else "",
+        stays_stopped=isinstance(order, SpawnInstance | ReceiveInstance) and order.stopped,
     )
 
 
@@ -368,7 +373,9 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[AttemptState, str]:
     """The state of an attempt whose work is over, and its failure. If no work went on, nothing changes."""
     match attempt.state:
         case AttemptState.BUILDING | AttemptState.RECEIVING:
-            return AttemptState.FAILED if work.failure else AttemptState.BUILT, work.failure
+            if work.failure:
+                return AttemptState.FAILED, work.failure
+            return AttemptState.STOPPED if attempt.stays_stopped else AttemptState.BUILT, ""
         case AttemptState.REBUILDING:
             return AttemptState.BROKEN if work.failure else AttemptState.BUILT, work.failure
         case AttemptState.STOPPING:

@@ -7,6 +7,7 @@ from bus.message import ProviderId
 from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
+from compute_sim.core.networks import Network
 from compute_sim.core.pools import Pool
 from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.laboratory.faults import (
@@ -25,6 +26,10 @@ from compute_sim.laboratory.pools import aggregate_of
 # The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
 
+# The classes and the kind of ports of a network.
+BANDWIDTHS = ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC")
+NORMAL_PORTS = "CUSTOM_VNIC_TYPE_NORMAL"
+
 # How many images a host keeps on its disk.
 IMAGES_MAX = 20
 
@@ -33,9 +38,15 @@ class SimulatedDriver:
     """A simulated hypervisor (a `Driver`), with the faults that the fault script gives it."""
 
     def __init__(
-        self, host: SimulatedHost, script: FaultScript | None = None, pools: Sequence[Pool] = ()
+        self,
+        host: SimulatedHost,
+        script: FaultScript | None = None,
+        pools: Sequence[Pool] = (),
+        networks: Sequence[Network] = (),
     ) -> None:
-        """`pools` share their resources with this host, which has no inventories of their classes itself."""
+        """`pools` share their resources with this host, which has no inventories of their classes itself. It reaches the
+        `networks`.
+        """
         self.host = host
         self.root = root_of(host.name)
         self._script = script or FaultScript()
@@ -49,12 +60,18 @@ class SimulatedDriver:
         self._silencing = [each for each in self._other_faults if not isinstance(each, Changes)]
         self._usual_work = {order: Work(getattr(self._script, kind.time)) for order, kind in KINDS.items()}
         self._images: dict[str, None] = {}
+        self._networks = networks
         self._pooled = frozenset(pool.resource for pool in pools)
         self._joins = frozenset(aggregate_of(pool) for pool in pools)
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it is made anew
         size = size_at(self.host.size, self._other_faults, at_s)
-        providers = (self._root(size), *self._numa_nodes(size), *self._pci_devices(size))
+        providers = (
+            self._root(size),
+            *self._numa_nodes(size),
+            *self._pci_devices(size),
+            *map(self._port_provider, self._networks),
+        )
         return ProviderTree(self.root, {each.id: each for each in providers})
 
     def next_change_s(self, at_s: float) -> float | None:
@@ -135,6 +152,17 @@ class SimulatedDriver:
             )
             for number, traits in enumerate(size.pci_devices)
         ]
+
+    def _port_provider(self, network: Network) -> TreeProvider:
+        """The provider of the host's ports on this network, as Neutron's agents report it."""
+        bandwidth = ReportedInventory(total=network.kilobits)
+        return TreeProvider(
+            id=ProviderId(uuid5(self.root, f"network-{network.name}")),
+            name=f"{self.host.name}:{network.name}",
+            parent=self.root,
+            inventories=dict.fromkeys(BANDWIDTHS, bandwidth),
+            traits=frozenset({network.trait, NORMAL_PORTS}),
+        )
 
     def _numa_node(self, number: int) -> ProviderId:
         return ProviderId(uuid5(self.root, f"numa-{number}"))

@@ -6,6 +6,7 @@ from datetime import datetime
 from bus.clock import now
 from bus.process import Part
 from bus.workers.station import Station
+from compute_sim.core.networks import read_networks
 from compute_sim.core.pools import pools_of, read_pools
 from compute_sim.laboratory.driver import SimulatedDriver
 from compute_sim.laboratory.faults import FaultScript
@@ -26,9 +27,10 @@ def simulated_parts(
     clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
 ) -> tuple[Part, ...]:
-    """A compute of simulated hosts, and of the pools that the settings name."""
+    """A compute of simulated hosts, and of the pools and networks that the settings name."""
     pools = read_pools(settings.pools, settings.cell)
-    drivers = [SimulatedDriver(host, faults, pools_of(pools, host.name)) for host in hosts]
+    networks = read_networks(settings.networks)
+    drivers = [SimulatedDriver(host, faults, pools_of(pools, host.name), networks) for host in hosts]
     return compute_parts(
         station, drivers, settings, clock, clock_s=clock_s, store=store, pools=[*map(SimulatedPool, pools)]
     )

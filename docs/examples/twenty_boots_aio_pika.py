@@ -5,7 +5,7 @@
 An admin application needs no project, and hears all events. Any other names its project, and hears the project's feed.
 
 Each request has an id of ours. If this program ends before the answers, publish the same requests again: each is built once.
-A program that must survive a broken connection asks `instance.query` after it has connected again (docs/bus.md).
+A program that must survive a broken connection asks `instance.query` after it has connected again (docs/bus-concepts.md).
 """
 
 import asyncio

@@ -116,6 +116,7 @@ class SqlIronicStore:
             ]
             return owned_of(await GIVE.fetch(transaction, rows))
 
+    versions = reads(queries.versions)
     has_tables = reads(queries.has_tables)
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ from ironic_sync.tables import ironic_nodes as table
 
 _ROWS = sa.select(table.c.owner, table.c.epoch, table.c.version, table.c.body)
 _OWNED = sa.select(table.c.id, table.c.owner, table.c.epoch, table.c.holds_instance)
+_VERSIONS = sa.select(table.c.id, table.c.version)
 _NEEDS = {"report": table.c.needs_report, "read": table.c.needs_read}
 # From one name to the next by the index: it costs as much as there are names, not as there are nodes.
 _NAMES = sa.text(
@@ -67,6 +68,11 @@ def owners(connection: Connection, names: Collection[str] | None = None) -> tupl
     if names is not None:
         query = query.where(among(connection, table.c.owner, names))
     return owned_of(connection.execute(query))
+
+
+def versions(connection: Connection) -> dict[ProviderId, int]:
+    """The version of each node's row: a reader that kept the rows reads only those again that have another one."""
+    return {ProviderId(id_): version for id_, version in connection.execute(_VERSIONS)}
 
 
 def unread_of(connection: Connection, owner: str, limit: int, after: ProviderId | None) -> tuple[Owned, ...]:

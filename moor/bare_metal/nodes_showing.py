@@ -18,7 +18,12 @@ STATE_COLOURS = {
 
 
 def print_node(node: NodeShown) -> None:
-    out.print(grid_of(*_of_ironic(node), *_of_moorage(node)))
+    out.print(grid_of(*facts_of_node(node)))
+
+
+def facts_of_node(node: NodeShown) -> list[tuple[str, str]]:
+    """Each fact with its label, in Rich's markup; empty facts are left out where they are shown."""
+    return [*_of_ironic(node), *_of_moorage(node)]
 
 
 def _of_ironic(shown: NodeShown) -> list[tuple[str, str]]:

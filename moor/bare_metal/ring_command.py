@@ -3,7 +3,6 @@
 It also drains daemons, and removes nodes that Ironic has lost. It reads and writes the daemons' own database, not the bus.
 """
 
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -23,6 +22,7 @@ from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
 from moor.bare_metal.daemon_rows import with_rows
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError
+from moor.bare_metal.rings import DaemonShown, RingShown, notes_of_ring, ring_of
 from moor.naming import id_in
 from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
 from moor.showing import plain, print_all, print_json, print_one, time_in_words
@@ -36,31 +36,6 @@ app = typer.Typer(
 
 DaemonName = Annotated[str, typer.Argument(metavar="DAEMON", help="A daemon's name, from `moor ring`.")]
 ROWS_PER_PAGE = 1000
-
-
-class DaemonShown(Struct, frozen=True, kw_only=True):
-    """One daemon. `state` is alive, draining or gone; a daemon that is gone may own nodes until others take them over."""
-
-    name: str
-    state: str
-    incarnation: str = ""
-    # By the database's clock; 0 if the lease has expired.
-    lease_left_s: float = 0.0
-    joined_at: datetime | None = None
-    nodes: int = 0
-    with_instances: int = 0
-
-
-class RingShown(Struct, frozen=True, kw_only=True):
-    daemons: tuple[DaemonShown, ...]
-    # How many nodes no daemon owns yet.
-    untaken: int
-    # How many nodes Ironic no longer lists, of which so many vanished at once that the daemons do not believe it.
-    missing: int = 0
-    # How many nodes move to another cell once no consumer holds them.
-    moving: int = 0
-    # How many nodes have a provider that another service writes.
-    foreign: int = 0
 
 
 class MissingNode(Struct, frozen=True, kw_only=True):
@@ -86,18 +61,9 @@ def ring(
 
 def _print_ring(shown: RingShown) -> None:
     print_all(shown.daemons, _DAEMONS, "no daemons", as_json=False)
-    for count, colour, what in (
-        (shown.untaken, "yellow", "that no daemon has taken yet"),
-        (
-            shown.missing,
-            "red",
-            "that Ironic no longer lists, kept reserved until an operator confirms: `moor ring missing`",
-        ),
-        (shown.moving, "yellow", "that move to another cell once no consumer holds them"),
-        (shown.foreign, "yellow", "whose provider another service writes"),
-    ):
-        if count:
-            out.print(f"[{colour}]{count} nodes {what}[/{colour}]")
+    for note in notes_of_ring(shown):
+        colour = "red" if note.is_trouble else "yellow"
+        out.print(f"[{colour}]{note.count} nodes {note.what}[/{colour}]")
 
 
 _COLOURS = {"alive": "green", "draining": "yellow", "gone": "red"}
@@ -218,38 +184,17 @@ def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseU
     out.print(f"{escape(daemon)} no longer drains")
 
 
-def _state(member: Member | None) -> str:
-    if member is None or not member.is_alive:
-        return "gone"
-    return "draining" if member.is_draining else "alive"
-
-
 def _missing_of(row: NodeRow) -> MissingNode:
     since = moment(row.missing_since_us)
     return MissingNode(id=row.id, name=(row.node and row.node.name) or "", cell=row.cell, since=since)
 
 
 async def _ring(store: SqlIronicStore) -> RingShown:
-    """All daemons that are members of the ring or own a node."""
-    by_name = {each.name: each for each in await store.members()}
-    owned = await store.owners()
-    nodes = Counter(each.owner for each in owned)
-    with_instances = Counter(each.owner for each in owned if each.holds_instance)
+    members, owned = await store.members(), await store.owners()
     rows = [row async for row in _rows(store)]
-    return RingShown(
-        daemons=tuple(
-            DaemonShown(
-                name=name,
-                state=_state(by_name.get(name)),
-                incarnation=by_name[name].incarnation if name in by_name else "",
-                lease_left_s=max(0.0, by_name[name].lease_left_s) if name in by_name else 0.0,
-                joined_at=by_name[name].joined_at if name in by_name else None,
-                nodes=nodes[name],
-                with_instances=with_instances[name],
-            )
-            for name in sorted({*by_name, *nodes} - {""})
-        ),
-        untaken=nodes[""],
+    return ring_of(
+        members,
+        owned,
         missing=sum(bool(row.missing_since_us) for row in rows),
         moving=sum(bool(row.cell_wanted) for row in rows),
         foreign=sum(row.is_foreign for row in rows),

@@ -38,6 +38,7 @@ from bus.topology import (
 from moor.asking import asked
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
+from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files, with_login
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
 from moor.settings import TOP
@@ -78,6 +79,8 @@ def add(
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="It may act for all projects.")] = False,
     credentials: Credentials = None,
+    env_dir: EnvironmentDirectory = None,
+    replace_env: ReplaceEnvironment = False,
     ctl: Ctl = "rabbitmqctl",
     connections_max: Annotated[int, typer.Option(min=1, help="How many connections it may open.")] = 10,
     channels_max: Annotated[int, typer.Option(min=1, help="How many channels it may open in all.")] = 100,
@@ -89,8 +92,15 @@ def add(
     check_private(credentials)
     known = known_passwords(credentials)
     password = known.get(application.user) or secrets.token_urlsafe(24)
+    variables = {
+        "MOOR_BUS_URL": with_login(deployment.url, application.user, password),
+        "MOOR_CELLS": ",".join(command_settings(bus=bus).addresses.cells) if admin else "",
+    }
+    files = environment_files(env_dir, {application.user: variables}, replace=replace_env)
     if credentials is not None:
         write_private(credentials, {**known, application.user: password})
+    for file in files:
+        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
     definitions = definitions_of(
         deployment.objects().exchanges,
         (),
@@ -102,7 +112,8 @@ def add(
     )
     command = shlex.split(ctl)
     with_connection(
-        deployment.url, lambda connection: connection.declare(objects_of_application(application))
+        deployment.url,
+        lambda connection: connection.declare(objects_of_application(application, limits=deployment.limits)),
     )
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
     # RabbitMQ caches the rights of an open channel.

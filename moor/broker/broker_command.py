@@ -3,7 +3,7 @@
 import json
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +12,27 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
-from bus.broker import Connection
 from bus.configuration.sections import without_password
 from bus.definitions import SALT_BYTES, definitions_of
-from bus.topology import ROUTES, Objects, Queue, Route, Site
+from bus.topology import ROUTES, Queue, Route, Site
+from moor.broker import nodes_command
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.options import AsJson, BusUrl, Cells, command_settings, option_of, out, tuned, with_connection
+from moor.broker.user_environments import broker_variables
+from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files
+from moor.options import (
+    AsJson,
+    BusUrl,
+    Cells,
+    command_settings,
+    option_of,
+    out,
+    tuned,
+    with_connection,
+    wrong_value,
+)
 from moor.settings import TOP, Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
@@ -66,6 +78,8 @@ def declare(
             help="The file of the users' passwords: known ones are read from it, new ones are added."
         ),
     ] = None,
+    env_dir: EnvironmentDirectory = None,
+    replace_env: ReplaceEnvironment = False,
     ctl: Annotated[str, option_of(TOP, "broker_ctl")] = "rabbitmqctl",
     only: Annotated[
         str,
@@ -74,28 +88,53 @@ def declare(
             help="Only one broker: the API level's, Ironic's own, or this cell's.",
         ),
     ] = "",
+    replace_questions: Annotated[
+        bool,
+        typer.Option(
+            "--replace-questions",
+            help="On several nodes: delete the queues of questions that are on one node alone, and declare them anew.",
+        ),
+    ] = False,
 ) -> None:
     """Declare exchanges and queues. Those that exist with the same settings stay as they are.
 
     Each broker gets what belongs there: the API level's, and those of cells and of Ironic (MOOR_CELL_BUS_URLS,
-    MOOR_IRONIC_BUS_URL).
+    MOOR_IRONIC_BUS_URL). If a URL names several nodes, it says what they keep, and what would be lost with one of them.
     """
     if users and credentials is None:
         raise typer.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
+    if env_dir is not None and not users:
+        raise typer.BadParameter("--env-dir needs --users, whose passwords the files have")
     check_private(credentials)
-    for deployment in _chosen(_deployments(bus, cells)[1], only):
+    command = shlex.split(ctl)
+    settings, deployments = _deployments(bus, cells)
+    known = known_passwords(credentials)
+    named = {name for each in deployments for name in each.rights()} if users else ()
+    passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in sorted(named)}
+    chosen = _chosen(deployments, only)
+    with wrong_value("a broker's URL: "):
+        variables = broker_variables(settings, passwords) if env_dir is not None else {}
+    files = environment_files(env_dir, variables, replace=replace_env)
+    if credentials is not None and users:
+        # Write the files first: a password that reaches only the broker would be lost.
+        write_private(credentials, {**known, **passwords})
+    for file in files:
+        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+    for deployment in chosen:
         objects = deployment.objects(create_foreign=ironic)
-        with_connection(deployment.url, partial(_declare, objects))
+        if replace_questions:
+            nodes_command.replace_questions(deployment, objects, command)
+        with_connection(deployment.url, partial(nodes_command.declare_on, objects))
         out.print(
             f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues"
             f" for {', '.join(deployment.names)}"
         )
-        if credentials is not None and users:
-            _create_users(deployment, credentials, shlex.split(ctl))
-
-
-async def _declare(objects: Objects, connection: Connection) -> None:
-    await connection.declare(objects)
+        if users:
+            _create_users(deployment, passwords, command)
+        if users or objects.limits.replicates_questions:
+            nodes_command.show_replication(deployment, objects, command)
+    if users:
+        out.print(f"their passwords are in {escape(str(credentials))}", soft_wrap=True)
 
 
 @app.command()
@@ -150,23 +189,19 @@ def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[Brok
     return chosen
 
 
-def _create_users(deployment: BrokerDeployment, file: Path, ctl: list[str]) -> None:
+def _create_users(deployment: BrokerDeployment, passwords: Mapping[str, str], ctl: list[str]) -> None:
     names = sorted(deployment.rights())
-    known = known_passwords(file)
-    passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in names}
     definitions = definitions_of(
         deployment.objects().exchanges,
         deployment.cells,
-        passwords,
+        {name: passwords[name] for name in names},
         salt=secrets.token_bytes(SALT_BYTES),
         virtual_host=deployment.virtual_host,
         sites=deployment.sites,
         inbox=deployment.inbox,
     )
-    # Write the file first: a password that reaches only the broker would be lost.
-    write_private(file, {**known, **passwords})
     rabbitmqctl(ctl, "import_definitions", stdin=json.dumps(definitions))
-    out.print(f"[green]created[/green] {len(names)} users; their passwords are in {escape(str(file))}")
+    out.print(f"[green]created[/green] {len(names)} users for {', '.join(deployment.names)}")
 
 
 def _queue_columns(depths: dict[str, int | None]) -> Columns[Queue]:

@@ -61,6 +61,8 @@ def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson 
 def print_letter(letter: dict[str, Any]) -> None:
     body = letter.pop("body")
     for name, value in letter.items():
+        if value is None:
+            continue
         out.print(Text.assemble((f"{name:9}", "bold"), " ", str(value)))
     out.print(Text(body[:BODY_SHOWN_MAX]))
     if len(body) > BODY_SHOWN_MAX:
@@ -150,5 +152,9 @@ def document_of(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "attempts": letter.attempts,
         "where": letter.where,
+        "sender": letter.origin.sender,
+        "sent_at": letter.sent_at,
+        "buried_at": letter.buried_at,
+        "bytes": len(letter.parcel.body),
         "body": letter.parcel.body.decode(errors="replace"),
     }

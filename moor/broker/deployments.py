@@ -9,7 +9,8 @@ from bus.configuration.addresses import Addresses
 from bus.definitions import rights_by_user
 from bus.permissions import Rights
 from bus.topology import IRONIC as EXCHANGE
-from bus.topology import IRONIC_INBOX, Objects, Queue, Site, objects_of
+from bus.topology import IRONIC_INBOX, Limits, Objects, Queue, Site, objects_of
+from bus.urls import limits_at
 from ironic_sync.settings import IronicSettings
 
 API = "api"
@@ -37,8 +38,12 @@ class BrokerDeployment(Struct, frozen=True):
     def virtual_host(self) -> str:
         return unquote(urlsplit(self.url).path.removeprefix("/")) or "/"
 
+    @property
+    def limits(self) -> Limits:
+        return limits_at(self.url)
+
     def objects(self, *, create_foreign: bool = False) -> Objects:
-        usual = objects_of(self.cells, self.sites, create_foreign=create_foreign)
+        usual = objects_of(self.cells, self.sites, create_foreign=create_foreign, limits=self.limits)
         called = {each.name: queue for each, queue in zip(IRONIC_INBOX, self.inbox, strict=True)}
         return structs.replace(
             usual,

@@ -61,6 +61,7 @@ class HostMoves:
         hosts: Sequence[str],
         *,
         wait: MoveWait | None = None,
+        for_user: str = "",
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self.moved: list[InstanceState] = []
@@ -68,6 +69,7 @@ class HostMoves:
         self._asking = asking
         self._hosts = tuple(hosts)
         self._wait = wait
+        self._for_user = for_user
         self._tell = tell
         # Each with the kinds of moves that are left for it.
         self._waiting = deque((each, tuple(kinds)) for each in states)
@@ -120,6 +122,7 @@ class HostMoves:
                 confirm_s=0,
                 with_group=True,
                 wait=self._wait,
+                for_user=self._for_user,
             )
             for id_, (state, kinds) in zip(new_request_ids(len(some)), some, strict=True)
         ]

@@ -1,10 +1,14 @@
 """When what an order began in an instance has ended, and why it has failed. Pure functions of the instance's state."""
 
+from collections.abc import Mapping
+
 from bus.clock import now
-from bus.messages.build import InstanceState, RebuildInstance, RequestId
+from bus.messages.build import InstanceState, MoveKind, RebuildInstance, RequestId
 from bus.messages.moves import EndMove, MoveInstance, is_to_wait_again
 
 ENDED = ("active", "error", "deleted")
+# The states that orders to switch the power lead to.
+RESULTS: Mapping[MoveKind, str] = {"stop": "stopped", "start": "active"}
 
 
 def has_ended(instance: InstanceState) -> bool:
@@ -34,6 +38,9 @@ def rests(state: InstanceState, move_id: RequestId) -> bool:
 def why_not_moved(state: InstanceState, order: MoveInstance | EndMove) -> str:
     """Why the order has failed. Empty if the instance arrived, or if its move was confirmed, reverted or aborted as ordered."""
     move = state.move
+    if isinstance(order, MoveInstance) and RESULTS.get(order.kind) == state.state:
+        # Perhaps it was so before, and there was nothing to do.
+        return ""
     if move is None or move.request_id != order.request_id:
         return "another move came after this one"
     if state.state in ("deleting", "deleted"):

@@ -21,7 +21,7 @@ from bus.messages.moves import MoveInstance, MoveWait
 from moor.client.questions import as_received
 from moor.instances.request_ids import new_request_ids
 
-# The states of instances (docs/bus.md, `InstanceState`).
+# The states of instances (docs/bus-reference.md, `InstanceState`).
 StateName = Literal[
     "accepted",
     "waiting",
@@ -31,6 +31,7 @@ StateName = Literal[
     "rebuilding",
     "moving",
     "moved",
+    "stopped",
     "shelved",
     "offloaded",
     "error",
@@ -40,9 +41,9 @@ StateName = Literal[
 
 
 class BuildFields(TypedDict, total=False):
-    """The fields of a build request beside its flavor (docs/bus.md describes each).
+    """The fields of a build request beside its flavor (docs/bus-reference.md describes each).
 
-    `image` may be the image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
+    `image_name` names a stored image. `image` may be an image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
     """
 
     request_id: UUID
@@ -53,6 +54,7 @@ class BuildFields(TypedDict, total=False):
     project: str
     user: str
     image: Image | str
+    image_name: str
     image_properties: Mapping[str, str]
     availability_zone: str
     group: JoinedGroup | UUID
@@ -85,6 +87,7 @@ class MoveFields(OrderFields, total=False):
     hosts: Sequence[str]
     with_group: bool
     wait: MoveWait | int
+    for_user: str
 
 
 def build_of(flavor: Flavor | str | Sequence[str], project: str, fields: BuildFields) -> BuildInstance:

@@ -79,6 +79,18 @@ class MoveCalls(InstanceCalls):
         """Run a shelved instance again: on its host, or on any suitable one if it was offloaded."""
         return await self._move(instance, "unshelve", fields)
 
+    async def stop(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+        """Switch an instance off. It keeps its host and its share. Nothing is done if it is stopped already."""
+        return await self._move(instance, "stop", fields)
+
+    async def start(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+        """Run a stopped instance again. Nothing is done if it is active already."""
+        return await self._move(instance, "start", fields)
+
+    async def reboot(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+        """Stop an active instance, and start it again."""
+        return await self._move(instance, "reboot", fields)
+
     async def confirm(self, instance: UUID) -> SentRequest:
         """Confirm the last move, which has arrived: the first host is freed."""
         return await self._end(instance, "confirm")

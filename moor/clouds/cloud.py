@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from msgspec import structs
 
 from bus.broker import Broker
+from bus.configuration.live import Remade, set_in_place
 from bus.operating.health import About, Health
 from bus.operating.running import release
 from bus.operating.worker_beats import WorkerBeats
 from bus.process import Part
 from bus.sql import DatabaseSettings, upgrade
-from bus.topology import objects_of, user_of
+from bus.topology import Limits, objects_of, user_of
 from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
@@ -23,8 +25,8 @@ from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.store_sql import open_compute_store
 from moor.asking import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
-from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
-from moor.worker_settings import CloudSettings
+from moor.clouds.database_roles import IRONIC, OTHERS, PLACEMENT
+from moor.worker_settings import COMPUTE, CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.store_sql import SqlSchedulerStore
@@ -82,6 +84,8 @@ async def cloud(
             return made
 
         parts: list[Part] = []
+        # The computes' settings are copies, one for each cell.
+        remade: list[Remade] = []
 
         def run(role: str, at: Station, of_worker: Iterable[Part], cell: str = "") -> None:
             """Run these parts of a worker, which tells by this station that it lives."""
@@ -102,10 +106,14 @@ async def cloud(
                 kept = await open_compute_store(database_url, cell, clock_s, settings.database)
                 stack.push_async_callback(kept.close)
             hosts_at = station("compute", cell)
+            of_hosts = structs.replace(settings.compute, cell=cell)
+            remade.append(
+                Remade(settings.compute, partial(set_in_place, of_hosts, settings.compute, COMPUTE.reloaded))
+            )
             compute = simulated_parts(
                 hosts_at,
                 of_cell,
-                structs.replace(settings.compute, cell=cell),
+                of_hosts,
                 faults,
                 clock_s=clock_s,
                 store=kept,
@@ -144,6 +152,7 @@ async def prepare(
     settings: DatabaseSettings | None = None,
     *,
     has_nodes: bool,
+    limits: Limits | None = None,
 ) -> None:
     """Declare the exchanges and queues of these cells, and upgrade the tables of all rooms.
 
@@ -151,7 +160,7 @@ async def prepare(
     """
     connection = await broker.connect()
     try:
-        await connection.declare(objects_of(cells, create_foreign=has_nodes))
+        await connection.declare(objects_of(cells, create_foreign=has_nodes, limits=limits))
     finally:
         await connection.close()
     await upgrade(placement_url or database_url, PLACEMENT, settings)

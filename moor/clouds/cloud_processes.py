@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.errors import Failure
+from bus.urls import limits_at
 from compute_sim.laboratory.faults import FaultScript
 from moor.clouds.bare_metal import BareMetalPlan
 from moor.clouds.cloud import prepare
@@ -159,7 +160,8 @@ async def cloud_in_processes(
     `urls` go into the workers' environment, so that no password shows in a list of processes.
     """
     databases = urls["MOOR_DB_URL"], urls["MOOR_PLACEMENT_DB_URL"]
-    await prepare(broker, cells, *databases, has_nodes=metal is not None)
+    limits = limits_at(urls["MOOR_BUS_URL"])
+    await prepare(broker, cells, *databases, has_nodes=metal is not None, limits=limits)
     async with AsyncExitStack() as stack:
         stack.enter_context(_cancelled_by_sigterm())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))

@@ -1,9 +1,32 @@
-"""`moor db`: upgrades the tables of all workers to this release."""
+"""`moor db`: the tables of all workers, and the roles by which workers use them."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.markup import escape
 
+from bus.configuration.addresses import Addresses
+from bus.configuration.sections import without_password
+from bus.sql import grant_rights, make_roles
 from bus.sql import upgrade as upgrade_tables
+from moor.broker.credentials import check_private, known_passwords, write_private
+from moor.clouds.database_roles import (
+    IRONIC,
+    OF_CELLS,
+    OTHERS,
+    OWNER,
+    PLACEMENT,
+    DatabaseUse,
+    databases_of,
+    role_name,
+)
+from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files, with_login
 from moor.options import (
+    AsJson,
+    Cells,
     DatabaseUrl,
     IronicDatabaseUrl,
     PlacementDatabaseUrl,
@@ -11,38 +34,36 @@ from moor.options import (
     out,
     run,
     tuned,
+    wrong_value,
 )
+from moor.showing import print_json
+from moor.tables import Columns, print_table
 from moor.worker_settings import DATABASE
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The database's tables.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="The database's tables, and the roles of workers there."
+)
 
-# Every package with migrations. Placement's tables and the bare-metal daemons' may be in their own databases.
-PLACEMENT = "placement_worker"
-IRONIC = "ironic_sync"
-OTHERS = ("scheduler_worker", "cell_conductor", "compute_sim")
-# The packages whose tables are in a cell's own database, where a cell has one.
-OF_CELLS = ("cell_conductor", "compute_sim")
-
-
-@app.callback()
-def _group() -> None:
-    """Without a callback, typer would run the group's only command as `moor db`."""
+RIGHTS = Columns[tuple[str, str, str]](
+    {"role": lambda each: each[0], "table": lambda each: each[1], "may": lambda each: each[2]}
+)
 
 
 @app.command()
 def upgrade(
     db: DatabaseUrl = "", placement_db: PlacementDatabaseUrl = "", ironic_db: IronicDatabaseUrl = ""
 ) -> None:
-    """Create or alter the tables that this release needs, in every named database. Safe to repeat and to run concurrently."""
-    addresses = command_settings(db=db, placement_db=placement_db, ironic_db=ironic_db).addresses
+    """Create or alter the tables that this release needs, in every named database. Safe to repeat and to run concurrently.
+
+    Where `moor db users` has made roles, they get their rights on new tables.
+    """
+    addresses = _named(db, placement_db, ironic_db)
     named = [
         (addresses.placement_db, (PLACEMENT,), ""),
         (addresses.db_url, OTHERS, ""),
         (addresses.ironic_db, (IRONIC,), ""),
         *((url, OF_CELLS, f" of {cell}") for cell, url in addresses.cell_db_urls.items()),
     ]
-    if not any(url for url, _, _ in named):
-        raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
     settings = tuned(DATABASE)
 
     async def work() -> None:
@@ -51,5 +72,133 @@ def upgrade(
                 before, after = await upgrade_tables(url, owner, settings)
                 what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
                 out.print(f"{owner}{of_cell}: [green]{after}[/green] ({what})")
+        for use in databases_of(addresses):
+            if granted := await grant_rights(use.url, use.owner, use.roles, settings):
+                out.print(f"rights of {', '.join(granted)}: [green]granted[/green]")
 
     run(work())
+
+
+@app.command()
+def users(
+    db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
+    cells: Cells = "",
+    *,
+    credentials: Annotated[
+        Path,
+        typer.Option(
+            help="The file of the roles' passwords: known ones are read from it, new ones are made and added.",
+        ),
+    ],
+    env_dir: EnvironmentDirectory = None,
+    replace_env: ReplaceEnvironment = False,
+) -> None:
+    """Make a role for each kind of worker in every named database, with the rights that it needs, and one that owns the tables.
+
+    The URLs name an administrator, who may create roles. Safe to repeat: passwords and rights are set again as they must be.
+    `moor db upgrade` then runs as moor_owner.
+    """
+    addresses = _named(db, placement_db, ironic_db, cells)
+    uses = databases_of(addresses)
+    if not addresses.cells:
+        raise typer.BadParameter(
+            "no cell is named, and each has a conductor with a role: give --cells or MOOR_CELLS"
+        )
+    _check_postgresql(uses)
+    check_private(credentials)
+    known = known_passwords(credentials)
+    names = dict.fromkeys((role_name(OWNER), *(role.name for use in uses for role in use.roles)))
+    passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in names}
+    _check_passwords(passwords, credentials)
+    with wrong_value("a database's URL: "):
+        variables = _variables(addresses, passwords)
+    files = environment_files(env_dir, variables, replace=replace_env)
+    settings = tuned(DATABASE)
+    # Write the files first: a password that reaches only the database would be lost.
+    write_private(credentials, {**known, **passwords})
+    for file in files:
+        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+
+    async def work() -> None:
+        for use in uses:
+            done = await make_roles(use.url, use.owner, use.roles, passwords, settings)
+            made = f"made {', '.join(done.made)}" if done.made else "all were there"
+            out.print(f"roles in {escape(without_password(use.url))}: [green]{made}[/green]", soft_wrap=True)
+            if done.former_owners:
+                out.print(f"tables of {', '.join(done.former_owners)} now belong to {use.owner.name}")
+
+    run(work())
+    out.print(f"their passwords are in {escape(str(credentials))}", soft_wrap=True)
+
+
+@app.command()
+def rights(cells: Cells = "", *, as_json: AsJson = False) -> None:
+    """Show what the role of each kind of worker may do with which table. Reads no database."""
+    here = command_settings(cells=cells).addresses.cells or ("one-cell",)
+    use = DatabaseUse("", (PLACEMENT, *OTHERS, IRONIC), here)
+    rows = [
+        (role.name, table, ", ".join(may))
+        for role in use.roles
+        for table, may in sorted(role.tables.items())
+        if may
+    ]
+    if as_json:
+        print_json([{"role": role, "table": table, "may": may.split(", ")} for role, table, may in rows])
+        return
+    print_table(rows, RIGHTS)
+
+
+def _named(db: str, placement_db: str, ironic_db: str, cells: str = "") -> Addresses:
+    addresses = command_settings(db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cells).addresses
+    if not databases_of(addresses):
+        raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
+    return addresses
+
+
+def _check_postgresql(uses: tuple[DatabaseUse, ...]) -> None:
+    for use in uses:
+        if not use.url.startswith("postgresql"):
+            raise typer.BadParameter(
+                f"the database is {without_password(use.url)!r}: roles exist only on PostgreSQL; whoever may read "
+                "a SQLite file may do everything with it"
+            )
+
+
+def _check_passwords(passwords: Mapping[str, str], file: Path) -> None:
+    for name, password in passwords.items():
+        if not password.isascii() or not password.isprintable():
+            raise typer.BadParameter(
+                f"the password of {name} in {str(file)!r} has other characters than ASCII's printable ones"
+            )
+
+
+def _variables(addresses: Addresses, passwords: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The variables of each environment file, by its name. The files of workers are those of their users on the broker."""
+
+    def url(of: str, worker: str, cell: str = "") -> str:
+        name = role_name(worker, cell)
+        return with_login(of, name, passwords[name]) if of else ""
+
+    variables = {
+        "moor-placement": {"MOOR_DB_URL": url(addresses.placement_db, "placement")},
+        "moor-placement-api": {"MOOR_DB_URL": url(addresses.placement_db, "placement-api")},
+        "moor-scheduler": {"MOOR_DB_URL": url(addresses.db_url, "scheduler")},
+        "moor-ironic": {"MOOR_DB_URL": url(addresses.ironic_db, "ironic")},
+        "moor-operator": {"MOOR_IRONIC_DB_URL": url(addresses.ironic_db, "operator")},
+        **{
+            f"moor-conductor-{cell}": {"MOOR_DB_URL": url(addresses.db_of(cell), "conductor", cell)}
+            for cell in addresses.cells
+        },
+        "moor-owner": {
+            "MOOR_DB_URL": url(addresses.db_url, OWNER),
+            "MOOR_PLACEMENT_DB_URL": url(addresses.placement_db_url, OWNER),
+            "MOOR_IRONIC_DB_URL": url(addresses.ironic_db_url, OWNER),
+            "MOOR_CELL_DB_URLS": ",".join(
+                f"{cell}={url(of, OWNER)}" for cell, of in addresses.cell_db_urls.items()
+            ),
+            "MOOR_CELLS": ",".join(addresses.cells),
+        },
+    }
+    return {name: each for name, each in variables.items() if any(each.values())}

@@ -29,16 +29,19 @@ from moor.options import (
     Cells,
     DatabaseUrl,
     IronicDatabaseUrl,
+    IronicUrl,
+    NetworkFlags,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
     SchedulerFlags,
     broker_of,
     command_settings,
+    compute_flags,
     fail,
     option_of,
-    pool_flags,
     scheduler_flags,
+    tell,
     tuned,
     wrong_value,
 )
@@ -79,7 +82,7 @@ def placement(
     operating: Operating,
 ) -> None:
     """Placement: claims, swaps, inventories, and the feed of changes."""
-    operating.begin_to_log()
+    operating.begin()
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement", addresses.placement_db)
     _run(
@@ -106,7 +109,7 @@ def scheduler(
     operating: Operating,
 ) -> None:
     """A scheduler: chooses hosts and hands builds over to the cells. Each setting also has a variable, MOOR_SCHEDULER_..."""
-    operating.begin_to_log()
+    operating.begin()
     scheduling = tuned(
         SCHEDULER,
         others=scheduler_flags(settings),
@@ -129,7 +132,7 @@ def conductor(
     operating: Operating,
 ) -> None:
     """A conductor, which owns the instances of one cell."""
-    operating.begin_to_log()
+    operating.begin()
     _require_one(cell, "conductor")
     addresses = _stated(bus, db)
     url, database = addresses.bus_of(cell), addresses.db_of(cell)
@@ -157,14 +160,17 @@ def compute(
     hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1)] = 100,
     faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
     pool: PoolFlags = None,
+    network: NetworkFlags = None,
     operating: Operating,
 ) -> None:
     """A compute process, which simulates the hosts of one cell."""
-    operating.begin_to_log()
+    operating.begin()
     script = faults_in(faults)
     _require_one(cell, "compute")
     url = _stated(bus, db).bus_of(cell)
-    settings = structs.replace(tuned(COMPUTE, others=pool_flags(pool)), cell=cell)
+    settings = tuned(COMPUTE, others=compute_flags(pool, network))
+    # It is no setting of its own, and the settings must not be copied.
+    structs.force_setattr(settings, "cell", cell)
     _run(
         run_compute(
             url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=operating.health_listen
@@ -188,7 +194,7 @@ def ironic(
     count. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to. If MOOR_CELLS names only
     one cell, that is the default.
     """
-    operating.begin_to_log()
+    operating.begin()
     addresses = _stated(bus, db, ironic_db=ironic_db)
     _require_database("ironic", addresses.ironic_db)
     with wrong_value("--name, or MOOR_IRONIC_NAME: "):
@@ -225,7 +231,7 @@ def simulated_ironic(
     """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`
     and to publish to it.
     """
-    operating.begin_to_log()
+    operating.begin()
     url = _stated(bus, "").ironic_bus
     with wrong_value():
         options = ironic_simulation.Options(
@@ -252,7 +258,7 @@ def placement_api(
     operating: Operating,
 ) -> None:
     """OpenStack Placement's HTTP API. It needs only the database: the placement workers publish its writes on the bus."""
-    operating.begin_to_log()
+    operating.begin()
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement-api", addresses.placement_db)
     serving = serving_of(api, tuned(PLACEMENT_API))
@@ -264,20 +270,27 @@ def placement_api(
 def dashboard(
     bus: BusUrl = "",
     cells: Cells = "",
+    ironic: IronicUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
     *,
     web: DashboardFlags,
     operating: Operating,
 ) -> None:
-    """The web dashboard. It only reads, and needs only the bus, as an admin application or an operator."""
-    operating.begin_to_log()
-    settings = command_settings(bus=bus, cells=cells)
+    """The web dashboard. It needs only the bus, as an operator; as an admin application, it can set no hosts and see no dead letters.
+
+    For its pages of bare-metal nodes it needs the daemons' database, too.
+    """
+    operating.begin()
+    settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
     _run(
         serve_dashboard(
             broker_of(with_user(settings.bus_url)),
+            broker_of(with_user(settings.bus_url, operates=True)),
             settings,
             dashboard_options(web),
             bus=tuned(BUS),
             health_at=operating.health_listen,
+            show=tell,
         )
     )
 

@@ -30,8 +30,8 @@ from bus.operating.health_server import HealthServer
 from bus.operating.listen_address import BadAddressError
 from bus.operating.otel import traced
 from bus.operating.running import about
-from bus.process import stopped_by_signals
-from bus.topology import objects_of
+from bus.process import hangups_heard, stopped_by_signals
+from bus.topology import objects_of, user_of
 from bus.unix_socket.server import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import FaultScript
@@ -58,6 +58,7 @@ from moor.options import (
     BusUrl,
     Cells,
     DatabaseUrl,
+    NetworkFlags,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
@@ -112,6 +113,7 @@ def up(
     data: Annotated[str, option_of(TOP, "data", show_default=False)] = "",
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
+    network: NetworkFlags = None,
     listen: ListenAt = DEFAULT_LISTEN,
     dashboard_listen: DashboardAt = DASHBOARD_LISTEN,
     operating: Operating,
@@ -121,7 +123,7 @@ def up(
 
     With --nodes it also has bare-metal nodes in a simulated Ironic, for `moor node` and `moor boot --flavor metal`.
     """
-    operating.begin_to_log("INFO" if verbose else "WARNING")
+    operating.begin("INFO" if verbose else "WARNING")
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
     script = faults_in(faults)
@@ -131,7 +133,7 @@ def up(
         if dashboard_listen == OFF
         else dashboard_options(DashboardFlags(dashboard_listen=dashboard_listen))
     )
-    workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool)
+    workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network)
     cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
     run(
@@ -168,6 +170,7 @@ async def _up(
     )
     with (
         traced(about("moor up")),
+        hangups_heard(),
         stopped_by_signals() as stop,
         _opened_broker(settings.data / JOURNAL, hosts) as broker,
     ):
@@ -217,7 +220,16 @@ def _health(address: str, parts: Sequence[object]) -> HealthServer:
 
 
 def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) -> DashboardService:
-    service = DashboardService(lambda: reading_client(broker.as_user(LOCAL.user)), settings, web)
+    try:
+        service = DashboardService(
+            lambda: reading_client(broker.as_user(LOCAL.user)),
+            lambda: reading_client(broker.as_user(user_of("operator"))),
+            settings,
+            web,
+            say,
+        )
+    except BadListenError as taken:
+        fail(f"no dashboard: {taken}; --dashboard-listen names another address")
     say(f"the dashboard is served at {service.url}")
     return service
 

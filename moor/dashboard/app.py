@@ -1,65 +1,47 @@
 """The page for each path, and the users that may read it.
 
-An administrator sees everything; everybody else only the instances of their own project. Nothing here writes: a page cannot
-be made to act for its reader by another site, and needs no session.
+An administrator sees everything; everybody else only the instances of their own project. What writes is in `actions.py`: each
+of its forms belongs to a session, so a page cannot be made to act for its reader by another site.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
-from moor.dashboard.pages import HERE, PageRefused, Pages, Reader
-from placement_worker.api.auth import Authentication
+from moor.client.errors import ClientError
+from moor.dashboard.access import Access
+from moor.dashboard.actions import Actions
+from moor.dashboard.forms import FormRefused
+from moor.dashboard.jobs import TooManyJobs
+from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.pages import Pages
+from moor.dashboard.protection import ProtectedPages
+from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader
 from placement_worker.api.values.problems import ApiError
 
-ADMIN = "admin"
-HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
 Page = Callable[[Request, Reader], Awaitable[Response]]
+# A page that needs no reader: to log in and out.
+Door = Callable[[Request], Awaitable[Response]]
 
 
-def dashboard_app(pages: Pages, auth: Authentication, hosts: Iterable[str]) -> Starlette:
+def dashboard_app(
+    pages: Pages, letters: LetterPages, nodes: NodePages, actions: Actions, hosts: Iterable[str]
+) -> Starlette:
     """`hosts` are the names under which browsers may reach it: another name could be made to lead here by anyone."""
-
-    def route(path: str, page: Page, *, for_all: bool = False) -> BaseRoute:
-        async def answer(request: Request) -> Response:
-            try:
-                reader = await _reader(request, auth)
-            except ApiError as refused:
-                return PlainTextResponse(refused.detail, refused.status, dict(refused.headers))
-            except Failure as problem:
-                return PlainTextResponse(str(problem), HTTPStatus.SERVICE_UNAVAILABLE)
-            if not (reader.is_admin or for_all):
-                return pages.refusal(
-                    request, reader, HTTPStatus.FORBIDDEN, "Only administrators may see this."
-                )
-            try:
-                return await page(request, reader)
-            except PageRefused as wrong:
-                return pages.refusal(request, reader, HTTPStatus.BAD_REQUEST, str(wrong))
-            except (Failure, ConnectionLost, Refusal) as problem:
-                return pages.refusal(request, reader, HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
-
-        return Route(path, answer, methods=["GET"])
-
+    paths = _Paths(pages, actions.access)
+    route, door = paths.route, paths.door
     routes = [
         route("/", pages.overview),
         route("/live", pages.live),
@@ -67,12 +49,29 @@ def dashboard_app(pages: Pages, auth: Authentication, hosts: Iterable[str]) -> S
         route("/hosts/{cell}/{name:path}", pages.host),
         route("/tiles/{cell}/{number}", pages.tile),
         route("/instances", pages.instances, for_all=True),
+        route("/instances/live", pages.live_instances, for_all=True),
         route("/instances/{id:uuid}", pages.instance, for_all=True),
         route("/why", pages.why, for_all=True),
         route("/waiting", pages.waiting),
         route("/moves", pages.moves),
-        route("/groups", pages.groups),
+        route("/workers", pages.workers),
+        route("/groups", pages.groups, for_all=True),
+        route("/groups/{id:uuid}", pages.group, for_all=True),
         route("/aggregates", pages.aggregates),
+        route("/aggregates/{name:path}", pages.aggregate),
+        route("/nodes", nodes.nodes),
+        route("/nodes/{id:uuid}", nodes.node),
+        route("/ring", nodes.ring),
+        route("/dead", letters.letters),
+        route("/dead/{broker}/{handle}", letters.letter),
+        route("/orders/{what}", actions.confirm, for_all=True),
+        route("/orders/{what}", actions.send, for_all=True, method="POST"),
+        route("/jobs/{id:uuid}", actions.job, for_all=True),
+        route("/jobs/{id:uuid}/stop", actions.stop, for_all=True, method="POST"),
+        door("/login", actions.login_page, "GET"),
+        door("/login", actions.log_in, "POST"),
+        door("/logout", actions.log_out, "POST"),
+        door("/open", actions.open, "GET"),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     middleware = [
@@ -82,29 +81,65 @@ def dashboard_app(pages: Pages, auth: Authentication, hosts: Iterable[str]) -> S
     return Starlette(routes=routes, middleware=middleware, exception_handlers={404: pages.not_found})
 
 
-class ProtectedPages:
-    """Adds the headers that protect browsers to every answer."""
+class _Paths:
+    """Makes the routes: each finds its reader first, and shows why there is no answer."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, pages: Pages, access: Access) -> None:
+        self._pages = pages
+        self._access = access
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                known = {name for name, _ in message["headers"]}
-                cached = () if b"cache-control" in known else ((b"cache-control", b"no-store"),)
-                message["headers"] = [*message["headers"], *HEADERS, *cached]
-            await send(message)
+    def route(self, path: str, page: Page, *, for_all: bool = False, method: str = "GET") -> BaseRoute:
+        async def answer(request: Request) -> Response:
+            try:
+                reader = await self._access.reader(request)
+            except ApiError as refused:
+                return _unknown(request, self._access, refused)
+            except Failure as problem:
+                return PlainTextResponse(str(problem), HTTPStatus.SERVICE_UNAVAILABLE)
+            if not (reader.is_admin or for_all):
+                why = "Only administrators may see this."
+                return self._pages.refusal(request, reader, HTTPStatus.FORBIDDEN, why)
+            shown = await self._told(request, reader, page(request, reader))
+            if isinstance(shown, StreamingResponse):
+                shown.body_iterator = _while_allowed(request, self._access, shown.body_iterator)
+            return shown
 
-        await self._app(scope, receive, with_headers)
+        return Route(path, answer, methods=[method])
+
+    def door(self, path: str, page: Door, method: str) -> BaseRoute:
+        async def answer(request: Request) -> Response:
+            return await self._told(request, NOBODY, page(request))
+
+        return Route(path, answer, methods=[method])
+
+    async def _told(self, request: Request, reader: Reader, answering: Awaitable[Response]) -> Response:
+        """The answer, or the page that says why there is none."""
+        try:
+            return await answering
+        except FormRefused as wrong:
+            return self._pages.refusal(request, reader, wrong.status, str(wrong))
+        except PageRefused as wrong:
+            return self._pages.refusal(request, reader, HTTPStatus.BAD_REQUEST, str(wrong))
+        except (ClientError, Failure, ConnectionLost, Refusal, TooManyJobs) as problem:
+            return self._pages.refusal(request, reader, HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
 
 
-async def _reader(request: Request, auth: Authentication) -> Reader:
-    caller = await auth.caller(request.headers)
-    is_admin = ADMIN in caller.roles
-    if not (is_admin or caller.project):
-        # In a question, no project means all.
-        raise ApiError(
-            HTTPStatus.FORBIDDEN, f"{caller.user} acts for no project here, and is no administrator"
-        )
-    return Reader(name=caller.user, project="" if is_admin else caller.project, is_admin=is_admin)
+def _unknown(request: Request, access: Access, refused: ApiError) -> Response:
+    """The answer to a reader who has not proved who they are: a person is sent to the form to log in."""
+    is_person = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    has_tried = {"authorization", "x-auth-token"} & {*request.headers.keys()}
+    if refused.status == HTTPStatus.UNAUTHORIZED and is_person and not has_tried and access.fields:
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/login?{urlencode({'next': path})}", HTTPStatus.SEE_OTHER)
+    return PlainTextResponse(refused.detail, refused.status, dict(refused.headers))
+
+
+async def _while_allowed(request: Request, access: Access, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """The parts of a stream, as long as its reader may read: a user that logs out sees nothing more, on any open page."""
+    try:
+        async for part in parts:
+            if not await access.goes_on(request):
+                return
+            yield part
+    finally:
+        await parts.aclose()  # type: ignore[attr-defined]  # it is a generator

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from moor.dashboard.service import DashboardOptions
+from moor.dashboard.sessions import SESSION_S
 from moor.options import option_of, wrong_value
 from moor.placement.placement_api_options import (
     AccessFlags,
@@ -24,6 +25,7 @@ DashboardAt = Annotated[str, option_of(TOP, "dashboard_listen", metavar="HOST:PO
 class DashboardFlags(AccessFlags, frozen=True, kw_only=True):
     dashboard_listen: DashboardAt = DASHBOARD_LISTEN
     dashboard_names: Annotated[str, option_of(TOP, "dashboard_names", metavar="NAME,NAME")] = ""
+    dashboard_session_s: Annotated[float, option_of(TOP, "dashboard_session_s", metavar="S")] = SESSION_S
 
 
 def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
@@ -40,4 +42,5 @@ def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
             auth=authentication_of(flags),
             names=tuple(name for part in flags.dashboard_names.split(",") if (name := part.strip())),
             tls=tls_of(flags),
+            session_s=flags.dashboard_session_s,
         )

@@ -5,6 +5,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 from msgspec import Struct, structs
@@ -15,12 +16,26 @@ from bus.operating.listen_address import listening_socket
 from bus.operating.part_server import PartServer
 from bus.operating.running import about, run_worker
 from moor.asking import Client, station_on
+from moor.dashboard.access import Access
+from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
+from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.letters import LetterReader
+from moor.dashboard.node_pages import NodePages
+from moor.dashboard.nodes import MetalReader
+from moor.dashboard.ordering import Clouds
 from moor.dashboard.pages import Pages
+from moor.dashboard.sessions import SESSION_S, OpeningToken, SessionStore
 from moor.dashboard.watching import EVERY_S, Watcher
+from moor.options import tuned
 from moor.settings import Settings
+from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication
+from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.http.server import BadListenError, Listen
+
+if TYPE_CHECKING:
+    from bus.parts import Periodic
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +47,17 @@ CONNECTIONS_MAX = 500
 
 
 class DashboardOptions(Struct, frozen=True):
-    """`names` are host names of this service for browsers, beside those of the loopback address and that to listen on."""
+    """`names` are host names of this service for browsers, beside those of the loopback address and that to listen on.
+
+    `session_s` is how long a login lasts.
+    """
 
     listen: Listen
     auth: Authentication
     names: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     every_s: float = EVERY_S
+    session_s: float = SESSION_S
 
 
 @asynccontextmanager
@@ -50,10 +69,19 @@ async def reading_client(broker: Broker, bus: BusSettings | None = None) -> Asyn
 
 
 async def serve(
-    broker: Broker, settings: Settings, options: DashboardOptions, *, bus: BusSettings, health_at: str
+    broker: Broker,
+    operating: Broker,
+    settings: Settings,
+    options: DashboardOptions,
+    *,
+    bus: BusSettings,
+    health_at: str,
+    show: Callable[[str], None],
 ) -> None:
-    """Run the dashboard as a process of its own, until it is told to stop."""
-    service = DashboardService(lambda: reading_client(broker, bus), settings, options)
+    """Run the dashboard as a process of its own, until it is told to stop. `operating` is the broker as the user that orders."""
+    service = DashboardService(
+        lambda: reading_client(broker, bus), lambda: reading_client(operating, bus), settings, options, show
+    )
     await run_worker(
         about("dashboard", brokers=(settings.bus_url,)), (service,), END_S_MAX + 1, health_at=health_at
     )
@@ -65,11 +93,18 @@ class DashboardService:
     def __init__(
         self,
         connect: Callable[[], AbstractAsyncContextManager[Client]],
+        ordering: Callable[[], AbstractAsyncContextManager[Client]],
         settings: Settings,
         options: DashboardOptions,
+        show: Callable[[str], None],
     ) -> None:
-        """`connect` opens the client on the bus that asks for all readers."""
+        """`connect` opens the client on the bus that asks for all readers, and `ordering` one for each order.
+
+        `show` shows a line to the person who has started the process: the address by which one browser may order.
+        """
         self._connect = connect
+        self._ordering = ordering
+        self._show = show
         self._settings = settings
         self._options = options
         try:
@@ -81,14 +116,20 @@ class DashboardService:
         self.url = f"{scheme}://{Listen(host, self._socket.getsockname()[1])}"
         self._server: PartServer | None = None
         # Health shows them.
-        self.parts: tuple[Watcher, ...] = ()
+        self.parts: tuple[Periodic, ...] = ()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         async with self._connect() as asking:
             watcher = Watcher(asking, self._settings, self._options.every_s)
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
-            app = dashboard_app(Pages(asking, watcher), self._options.auth, names)
+            letters = LetterPages(LetterReader(watcher.brokers))
+            actions = Actions(
+                access_of(self._options, self._socket.getsockname()[1], self._show_address),
+                Clouds(asking, letters.reader, self._ordering),
+            )
+            metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
+            app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), actions, names)
             tls = self._options.tls
             config = uvicorn.Config(
                 app,
@@ -97,6 +138,9 @@ class DashboardService:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # A proxy on this machine is trusted to say whether browsers use TLS.
+                proxy_headers=True,
+                forwarded_allow_ips="127.0.0.1,::1",
                 timeout_keep_alive=30,
                 limit_concurrency=CONNECTIONS_MAX,
                 # An open stream would otherwise keep the server from ending.
@@ -104,23 +148,31 @@ class DashboardService:
                 ssl_context_factory=None if tls is None else lambda *_: tls,
             )
             self._server = PartServer(config)
-            self.parts = (watcher,)
+            self.parts = (watcher, metal.part)
             log.info("the dashboard is served at %s", self.url)
             try:
                 if not self._stopping.is_set():
-                    await self._serve(self._server, watcher)
+                    await self._serve(self._server)
             finally:
+                await actions.jobs.close()
                 await watcher.close()
+                await metal.close()
                 await self._options.auth.close()
 
-    async def _serve(self, server: PartServer, watcher: Watcher) -> None:
-        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the other."""
+    def _show_address(self, token: str) -> None:
+        self._show(
+            f"to order by the dashboard, open this address in one browser: {self.url}/open?token={token}"
+        )
+
+    async def _serve(self, server: PartServer) -> None:
+        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the others."""
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
-        watching = asyncio.create_task(watcher.run())
-        await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
+        tasks = [*(asyncio.create_task(part.run()) for part in self.parts), serving]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
-        await watcher.stop()
-        for task in (watching, serving):
+        for part in self.parts:
+            await part.stop()
+        for task in tasks:
             await task
 
     async def stop(self) -> None:
@@ -129,3 +181,12 @@ class DashboardService:
             await each.stop()
         if self._server is not None:
             self._server.should_exit = True
+
+
+def access_of(options: DashboardOptions, port: int, show: Callable[[str], None]) -> Access:
+    """`show` is called with each token that opens one browser. Only where nobody proves who they are, and only on this machine, is
+    there one: it proves that a browser belongs to the person who sees the output of this process.
+    """
+    is_own = isinstance(options.auth, NoAuthentication) and options.listen.is_loopback
+    opening = OpeningToken(show) if is_own else None
+    return Access(options.auth, SessionStore(options.session_s), port=port, opening=opening)

@@ -15,8 +15,10 @@ from bus.messages.build import (
 )
 from moor.asking import client
 from moor.client.ends import has_ended
+from moor.completing import complete_images
 from moor.instances.attached import AttachedOptions
 from moor.instances.following import Following, Timeout, followed, run_order, taken
+from moor.instances.images import image_name_in, stored_image
 from moor.instances.request_options import (
     DriveOptions,
     ElseOptions,
@@ -55,8 +57,10 @@ def boot(
     image: Annotated[
         str,
         typer.Option(
-            metavar="ID|URL",
-            help="The image of the instance. The options from here to --ssh-key matter for bare-metal nodes only.",
+            metavar="NAME|ID|URL",
+            help="The image of the instance: the name of a stored one (`moor image`), or its own id, a uuid, or its URL. "
+            "The options from here to --ssh-key matter for bare-metal nodes only.",
+            autocompletion=complete_images,
         ),
     ] = "",
     of_image: ImageOptions,
@@ -117,6 +121,7 @@ def boot(
         project=project,
         image_properties=pairs_of("--image-property", image_property),
         image=of_image.read(image),
+        image_name=image_name_in(image),
         config_drive=drive.read(),
         **attached.fields,
         **where.fields,
@@ -138,6 +143,9 @@ async def _boot(
 ) -> None:
     by_s = asyncio.get_running_loop().time() + following.timeout
     async with client(following.settings, patience_s=following.timeout) as asking:
+        if request.image_name:
+            # A name that is not stored ends the command before anything is built.
+            await stored_image(asking, request.image_name, request.project)
         request = structs.replace(request, **await neighbours.find(asking, request.project))
         ids = (await taken(asking, request, BuildAccepted, following, how_to_follow)).instances
         known = await asking.instances(ids, request.project)

@@ -9,8 +9,9 @@ from rich.markup import escape
 from bus.messages.build import Flavor
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from moor.asking import answer_of, ask_bus
+from moor.completing import complete_stored_flavors
+from moor.instances.named_commands import add_named_commands
 from moor.instances.request_options import FlavorOptions
-from moor.message_commands import command_that_sends
 from moor.option_structs import with_options
 from moor.options import AsJson, BusUrl, command_settings, out
 from moor.showing import grid_of, print_one
@@ -21,8 +22,6 @@ app = typer.Typer(
     add_completion=False,
     help="Flavors that are stored under names: `moor boot --flavor NAME`.",
 )
-
-MISSING = "there is no flavor {name!r}, so nothing was done; `moor flavor list` shows all flavors"
 
 
 def _print(flavor: Flavor) -> None:
@@ -65,38 +64,14 @@ def create(
     print_one(found.flavors[0], _print, as_json=as_json)
 
 
-app.command("list")(
-    command_that_sends(
-        AskFlavors,
-        fixed=("name",),
-        words="List all stored flavors.",
-        answer=FlavorsFound,
-        items=lambda found: found.flavors,
-        show=FLAVORS,
-        nothing="no flavors are stored",
-    )
-)
-app.command("show")(
-    command_that_sends(
-        AskFlavors,
-        arguments={"name": "NAME"},
-        words="Show one stored flavor.",
-        answer=FlavorsFound,
-        items=lambda found: found.flavors,
-        is_about_one=True,
-        missing=MISSING,
-        show=_print,
-    )
-)
-app.command("delete")(
-    command_that_sends(
-        DeleteFlavor,
-        arguments={"name": "NAME"},
-        answer=FlavorsFound,
-        items=lambda found: found.flavors,
-        is_about_one=True,
-        missing=MISSING,
-        show=lambda flavor: out.print(f"flavor {escape(flavor.name)} is deleted"),
-        operates=True,
-    )
+add_named_commands(
+    app,
+    "flavor",
+    ask=AskFlavors,
+    delete=DeleteFlavor,
+    answer=FlavorsFound,
+    items=lambda found: found.flavors,
+    columns=FLAVORS,
+    show=_print,
+    completes=complete_stored_flavors,
 )

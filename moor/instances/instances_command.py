@@ -79,7 +79,7 @@ def list_instances(
     state: Annotated[
         str,
         typer.Option(
-            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting or deleted.",
+            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, stopped, shelved, offloaded, error, deleting or deleted.",
             autocompletion=complete_states,
         ),
     ] = "",

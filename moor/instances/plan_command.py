@@ -12,6 +12,7 @@ from bus.messages.build import BuildInstance
 from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
 from bus.unreadable import Unreadable
 from moor.asking import Client, answer_of, ask_bus, asked, asked_for_all
+from moor.completing import complete_images
 from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
 from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions, check_size
 from moor.nearest_names import hints_for
@@ -29,6 +30,14 @@ def plan(
     flavor: FlavorOptions,
     alternatives: ElseOptions,
     where: HostOptions,
+    image: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A stored image (`moor image`): its properties count.",
+            autocompletion=complete_images,
+        ),
+    ] = "",
     request: Annotated[
         Path | None,
         typer.Option(
@@ -64,6 +73,7 @@ def plan(
             **structs.asdict(flavor),
             "flavors": None,
             "else": alternatives.else_,
+            "image": image,
             **structs.asdict(where),
         }
         others = {
@@ -79,7 +89,7 @@ def plan(
     if step and not hosts:
         raise typer.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()
-    changed = {**where.fields, "project": project}
+    changed = {**where.fields, "image_name": image, "project": project}
     settings = command_settings(bus=bus)
     size = flavor.read(settings, known.flavor, project=project)
     if request is None:

@@ -18,6 +18,7 @@ from moor.completing import (
     complete_instances,
 )
 from moor.instances.flavors import FlavorsFile, alternatives_of, flavor_named
+from moor.instances.images import image_name_in
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import drive_of, pairs_of
 from moor.naming import aggregate_ids, group_id, instance_ids
@@ -220,19 +221,22 @@ class ImageOptions(Struct, frozen=True):
         str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
     ] = ""
 
-    def read(self, source: str) -> Image | None:
-        if source:
+    def read(self, image: str) -> Image | None:
+        """The image that is named by its own id or URL; None if none is, or if a stored one is named."""
+        name = image_name_in(image)
+        if image and not name:
             return Image(
-                source=source,
+                source=image,
                 checksum=self.image_checksum,
                 kernel=self.image_kernel,
                 ramdisk=self.image_ramdisk,
             )
+        reason = "--image is not given: it describes an image"
+        if name:
+            reason = f"--image is {name!r}, the name of a stored image, which has its own"
         for field, value in structs.asdict(self).items():
             if value:
-                raise typer.BadParameter(
-                    f"{flag_of(field)} is {value!r}, but --image is not given: it describes an image"
-                )
+                raise typer.BadParameter(f"{flag_of(field)} is {value!r}, but {reason}")
         return None
 
 

@@ -1,5 +1,6 @@
 """What schedulers and brokers say about the whole cloud now."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -27,6 +28,10 @@ class BrokerSeen(Struct, frozen=True):
     trouble: str = ""
 
     @property
+    def waiting(self) -> int:
+        return sum(depth or 0 for depth in self.queues.values())
+
+    @property
     def dead_letters(self) -> int:
         return self.queues.get(DEAD_QUEUE) or 0
 
@@ -44,11 +49,17 @@ class CloudView(Struct, frozen=True):
 
 
 class CloudViewer:
-    """Looks at a cloud as often as it is told to. Its connections to the brokers stay open between two looks."""
+    """Looks at a cloud as often as it is told to. Its connections to the brokers stay open between two looks.
 
-    def __init__(self, asking: Asks, settings: Settings) -> None:
+    With `brokers_kept_s`, what is known of the brokers is kept so long.
+    """
+
+    def __init__(self, asking: Asks, settings: Settings, *, brokers_kept_s: float = 0.0) -> None:
         self._asking = asking
         self._settings = settings
+        self._kept_s = brokers_kept_s
+        self._brokers: tuple[BrokerSeen, ...] = ()
+        self._kept_until_s = 0.0
         self._connections: dict[str, Connection] = {}
 
     async def look(self) -> CloudView:
@@ -56,10 +67,11 @@ class CloudViewer:
             overview, silent = await answer_of(self._asking, AskOverview(), Overview), ""
         except NoAnswer as problem:
             overview, silent = None, str(problem)
-        addresses = structs.replace(self._settings.addresses, bus_url=self._settings.bus_url)
-        cells = {*addresses.cells, *([each.cell for each in overview.cells] if overview else ())}
-        brokers = [await self._seen(each) for each in deployments_of(addresses, sorted(cells))]
-        return CloudView(overview, silent, tuple(brokers))
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._kept_until_s:
+            self._brokers = tuple([await self._seen(each) for each in brokers_of(self._settings, overview)])
+            self._kept_until_s = now_s + self._kept_s
+        return CloudView(overview, silent, self._brokers)
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -83,6 +95,13 @@ class CloudViewer:
             without_password(url),
             {name: at for name, at in depths.items() if at is not None or name in needed},
         )
+
+
+def brokers_of(settings: Settings, overview: Overview | None) -> tuple[BrokerDeployment, ...]:
+    """The brokers of the cells that the settings name, and of those that schedulers know."""
+    addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
+    cells = {*addresses.cells, *([each.cell for each in overview.cells] if overview else ())}
+    return deployments_of(addresses, sorted(cells))
 
 
 def _is_needed(queue: Queue) -> bool:

@@ -174,7 +174,7 @@ def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
                 answers.append(Answer(ask, _rejected("mode", order.mode, problem)))
                 continue
             for before in named:
-                host = with_mode(before, order.mode, order.reason, ask.sender, clock())
+                host = with_mode(before, order.mode, order.reason, ask.by, clock())
                 if host is not before:
                     host = structs.replace(host, sequence=host.sequence + 1)
                 hosts[host.id] = host

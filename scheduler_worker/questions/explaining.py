@@ -184,7 +184,7 @@ class Explainer:
     def _why_all_stay(self, cell: str, host: str) -> str:
         """Why no host is looked for; empty if there may be one."""
         if self._picture.is_node(cell, host):
-            return why_stays_on_node(host)
+            return why_stays_on_node(host, "migrate")
         if not has_other_hosts(self._picture, cell, host):
             return f"cell {cell} has no other host, and an instance moves only within its cell"
         return ""

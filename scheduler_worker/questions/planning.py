@@ -17,8 +17,8 @@ from scheduler_worker.core.requests import Alternative, with_specs
 from scheduler_worker.questions.quotas import Ask, quota_of
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.named_by_requests import group_of
-from scheduler_worker.requests.named_flavors import with_named
 from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.requests.stored_names import with_named
 from scheduler_worker.store import SchedulerStore
 
 

@@ -45,10 +45,10 @@ from scheduler_worker.requests.answering import (
 )
 from scheduler_worker.requests.instance_ids import instance_ids_of
 from scheduler_worker.requests.named_by_requests import with_groups, with_neighbours
-from scheduler_worker.requests.named_flavors import read_requests
 from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
+from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
     Acceptance,

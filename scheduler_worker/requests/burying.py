@@ -12,9 +12,9 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import SENT_AT
 from scheduler_worker.requests.building import new_rows, rows_or_rejection
-from scheduler_worker.requests.named_flavors import read_requests
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
+from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import NewRequest, SchedulerStore
 

@@ -32,7 +32,7 @@ def instance_order_handlers(
         seen.
         """
         steps = [
-            Ordered(ask.message.instance, partial(after_delete, order=ask.message, now=clock()), ask.sender)
+            Ordered(ask.message.instance, partial(after_delete, order=ask.message, now=clock()), ask.by)
             for ask in asks
         ]
         rows = await take_steps(await transaction.begun(), steps)

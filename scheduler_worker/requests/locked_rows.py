@@ -77,9 +77,7 @@ async def follow_several(
     steps = []
     for ask, each, verdict, is_whole in zip(asks, steps_of, verdicts, are_whole, strict=True):
         steps += [Ordered(id_, partial(_look, verdict, id_, order_step)) for id_, order_step in each]
-        steps += [
-            Ordered(id_, partial(_take, verdict, id_, is_whole=is_whole), ask.sender) for id_, _ in each
-        ]
+        steps += [Ordered(id_, partial(_take, verdict, id_, is_whole=is_whole), ask.by) for id_, _ in each]
     rows = await take_steps(await transaction.begun(), steps)
     causes = {id_: ask for ask, verdict in zip(asks, verdicts, strict=True) for id_ in verdict}
     said = await tell_all(rows, asks, transaction, causes)
@@ -133,7 +131,7 @@ async def follow(
         return verdict if isinstance(verdict, InstanceRow) else None
 
     steps = [
-        Ordered(ask.message.instance, partial(step, order_step=order_step), ask.sender)
+        Ordered(ask.message.instance, partial(step, order_step=order_step), ask.by)
         for ask, order_step in zip(asks, order_steps, strict=True)
     ]
     rows = await take_steps(await transaction.begun(), steps)

@@ -191,7 +191,7 @@ class MoveNeedsFinder:
     def _problem_with_source(self, order: MoveInstance, told: InstanceState) -> str:
         host = told.host
         if self._picture.is_node(told.cell, host):
-            return why_stays_on_node(host)
+            return why_stays_on_node(host, order.kind)
         is_up = self._picture.is_up(told.cell, host)
         if order.kind == "evacuate" and is_up:
             return f"its host {host} is up: migrate it, or say first that the host is down"

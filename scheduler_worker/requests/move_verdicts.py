@@ -7,13 +7,14 @@ from bus.messages.moves import MoveInstance
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
+    is_done,
     is_on,
     is_taken,
     moved,
     problem_with,
     stays_on_host,
 )
-from scheduler_worker.core.instances.rebuilds import refused
+from scheduler_worker.core.instances.rebuilds import refused, with_order
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.requests.move_hosts import MoveHost
@@ -45,14 +46,14 @@ def after_order(
     # A resize may have been confirmed meanwhile: then the host was chosen for another size.
     is_as_read = needs is None or needs.row.current_spec == row.current_spec
     match chosen:
-        case BuildRejected():
+        case BuildRejected() | NoValidHost():
             return chosen
+        case _ if is_done(row, order):
+            return with_order(row, order)
         case Chosen(cell=row.told.cell) if is_as_read:
             choices = (chosen.choice, *chosen.alternates)
         case None if stays_on_host(row, order.kind):
             choices = ()
-        case NoValidHost():
-            return chosen
         case _:
             return refused(order, "instance", order.instance, JUST_CHANGED)
     return moved(

@@ -127,7 +127,7 @@ class Mover:
             assert row is not None, "a row that is not there is refused"
             self._outcomes.no_host(verdict)
             verdict = self._without_host(row, order, verdict, kept, unit.together)
-        if not isinstance(verdict, BuildRejected) and verdict is not row:
+        if isinstance(verdict, InstanceRow) and row is not None and verdict.told is not row.told:
             refusal = None if room is None or verdict.move_waits else room.take(verdict, order)
             if refusal is None:
                 if verdict.choices and not verdict.move_waits:

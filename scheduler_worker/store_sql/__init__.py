@@ -10,7 +10,7 @@ same number of statements.
     cells.py            rows of cells, and counts of what is in them
     applications.py     rows of applications
     aggregates.py       rows of aggregates
-    flavors.py          rows of flavors that requests may name
+    named.py            rows of flavors and images that requests may name
     groups.py           rows of server groups
     history.py          what was ordered for instances
     waiting.py          the list of what waits, and the leases of workers
@@ -47,10 +47,16 @@ from scheduler_worker.store_sql.aggregates import (
 from scheduler_worker.store_sql.applications import find_applications, set_application
 from scheduler_worker.store_sql.cells import count_instances, count_work, find_cells, save_cells
 from scheduler_worker.store_sql.conflicts import judge_conflicts
-from scheduler_worker.store_sql.flavors import create_flavor, delete_flavor, find_flavors
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
 from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
+from scheduler_worker.store_sql.named import (
+    create_named,
+    delete_named,
+    find_named,
+    lock_named,
+    save_named,
+)
 from scheduler_worker.store_sql.rows import (
     ADD,
     APPLY_EVENTS,
@@ -147,9 +153,11 @@ class SqlSchedulerTransaction:
     save_aggregate = runs(save_aggregate)
     forget_aggregate = runs(forget_aggregate)
     create_group = runs(create_group)
-    create_flavor = runs(create_flavor)
-    delete_flavor = runs(delete_flavor)
     delete_group = runs(delete_group)
+    create_named = runs(create_named)
+    lock_named = runs(lock_named)
+    save_named = runs(save_named)
+    delete_named = runs(delete_named)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         found = await NOTE.fetch(self._transaction, [note_values(rows) for rows in groups])
@@ -201,7 +209,7 @@ class SqlSchedulerStore:
                 yield
 
     groups = reads(find_groups)
-    flavors = reads(find_flavors)
+    named = reads(find_named)
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._database.writing() as transaction:

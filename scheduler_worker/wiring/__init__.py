@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from bus.clock import now
+from bus.configuration.live import Remade
 from bus.parts import set_beside
 from bus.process import Part
 from bus.workers.station import Station, by_station
 from scheduler_worker.application_queues import ApplicationQueues
 from scheduler_worker.cells.down_watch import CellWatch
 from scheduler_worker.cloud_counts import API, CloudCounter
+from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting
@@ -65,8 +67,9 @@ def scheduler_parts(
         clock=clock,
         chance=chance or random.Random(secrets.randbits(64)),
         picture=Picture() if picture is None else picture,
-        plugins=chosen_plugins(settings, filters_of(settings), weighers_of(settings)),
+        plugins=_plugins_of(settings),
     )
+    remade = Remade(settings, lambda: given.plugins.become(_plugins_of(settings)))
     known = Knowledge(given)
     deciders = Deciders(given, known)
     sending = Sending(given)
@@ -83,7 +86,11 @@ def scheduler_parts(
     )
     first = _first(given, known, sending)
     workers = _workers(given, known, deciders, sending, queues)
-    return (Staged(first, ready, workers, seen=(deciders.claimer, deciders.outcomes)),)
+    return (Staged(first, ready, workers, seen=(deciders.claimer, deciders.outcomes, remade)),)
+
+
+def _plugins_of(settings: SchedulerSettings) -> Plugins:
+    return chosen_plugins(settings, filters_of(settings), weighers_of(settings))
 
 
 def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]:

@@ -2,20 +2,23 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 import asyncpg
 from msgspec import structs
 from sqlalchemy.engine import make_url
 
 from bus.auditing.at_rest import Asked
+from bus.broker import Broker
 from bus.message import ProviderId
 from bus.messages.build import AskInstances, Flavor, InstanceId, InstancesFound, InstanceState
 from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.process import run_until
-from bus.topology import objects_of, user_of
+from bus.topology import Limits, Objects, objects_of, user_of
 from bus.workers.station import Station
 from moor.laboratory.at_rest import problems_of
 from moor.laboratory.load.orders import amounts_of
@@ -34,12 +37,30 @@ OF_CELLS = ("conductor", "compute")
 DATABASE_AWAY_S = 2.0
 
 
-class RealCloud:
+of_the_tests = partial(migrated_database, "postgresql")
+
+
+class BrokerOfCloud(Protocol):
+    """The broker of a cloud under test: one node that other tests use too, or a cluster."""
+
+    def url(self, user: str = "") -> str: ...
+
+    def broker(self, user: str = "") -> Broker: ...
+
+    async def declare(self, objects: Objects) -> None: ...
+
+    async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+B = TypeVar("B", bound=BrokerOfCloud)
+
+
+class CloudOn(Generic[B]):
     """Workers by name, such as `scheduler-1` or `conductor-c1`: the kind, and a number or the cell."""
 
-    def __init__(
-        self, under_test: RabbitMQUnderTest, database_url: str, cells: Sequence[str], sizes: dict[str, str]
-    ) -> None:
+    def __init__(self, under_test: B, database_url: str, cells: Sequence[str], sizes: dict[str, str]) -> None:
         self.under_test = under_test
         self.cells = tuple(cells)
         self.books = SqlPlacementStore(database_url)
@@ -185,12 +206,17 @@ class RealCloud:
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query on the database."""
-        url = make_url(self.database_url).set(drivername="postgresql")
-        connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+        # The driver reads several hosts by itself, other than SQLAlchemy.
+        url = self.database_url.replace("+asyncpg", "")
+        connection = await asyncpg.connect(url, target_session_attrs="primary")
         try:
             return [tuple(row) for row in await connection.fetch(query)]
         finally:
             await connection.close()
+
+
+# A cloud on a single node.
+RealCloud = CloudOn[RabbitMQUnderTest]
 
 
 @asynccontextmanager
@@ -198,10 +224,26 @@ async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> Asyn
     """A broker with its users and an empty database; the test starts the workers. With `has_nodes`, also what daemons
     for bare-metal nodes need.
     """
+    under_test = await RabbitMQUnderTest.start()
+    async with cloud_on(under_test, *cells, has_nodes=has_nodes, sizes=sizes) as here:
+        yield here
+
+
+@asynccontextmanager
+async def cloud_on(
+    under_test: B,
+    *cells: str,
+    has_nodes: bool = False,
+    limits: Limits | None = None,
+    database: Callable[..., AbstractAsyncContextManager[str]] = of_the_tests,
+    sizes: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[CloudOn[B]]:
+    """As `real_cloud`, on this broker, which is closed at the end; its queues have these limits. `database` gives a database
+    with the tables of the workers that it is told.
+    """
     async with AsyncExitStack() as stack:
-        under_test = await RabbitMQUnderTest.start()
         stack.push_async_callback(under_test.close)
-        await under_test.declare(objects_of(cells, create_foreign=has_nodes))
+        await under_test.declare(objects_of(cells, create_foreign=has_nodes, limits=limits))
         users = [
             *map(user_of, ("placement", "scheduler", "operator", *(["ironic"] if has_nodes else []))),
             ADMIN.user,
@@ -215,8 +257,8 @@ async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> Asyn
             *(["ironic_sync"] if has_nodes else []),
             *(["compute_sim"] if "COMPUTES_KEEP" in sizes else []),
         )
-        database_url = await stack.enter_async_context(migrated_database("postgresql", *owners))
-        here = RealCloud(under_test, database_url, cells, sizes)
+        database_url = await stack.enter_async_context(database(*owners))
+        here = CloudOn(under_test, database_url, cells, dict(sizes))
         stack.push_async_callback(here.end)
         told = asyncio.Event()
         asking = asyncio.create_task(run_until(told, (here.client,), drain_s_max=5))

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
 KEY = "ironic_versioned_notifications.info"
 INBOX = Inbox()
-# The rights in docs/bus.md for a daemon that declares its queues itself.
+# The rights in docs/bus-concepts.md for a daemon that declares its queues itself.
 RIGHTS = {
     "configure": r"^(ironic\.events(\.missed)?|moor\.missed)$",
     "write": r"^(ironic\.events(\.missed)?|moor\.missed)$",

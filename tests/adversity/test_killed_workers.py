@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
 from bus.messages.hosts import HostState
 from scheduler_worker.requests.instance_ids import instance_id_of
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import CloudOn, RealCloud, real_cloud, wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -46,7 +47,7 @@ def instance_of(build: BuildInstance) -> InstanceId:
     return instance_id_of(build.request_id, 0)
 
 
-async def send(here: RealCloud, messages: Sequence[Message]) -> None:
+async def send(here: CloudOn[Any], messages: Sequence[Message]) -> None:
     await asyncio.gather(*[here.client.publisher.send(message) for message in messages])
 
 
@@ -114,7 +115,7 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
     await wait_until(is_so, "hosts have what is active on them and nothing else", told)
 
 
-async def audited(here: RealCloud) -> tuple[str, ...]:
+async def audited(here: CloudOn[Any]) -> tuple[str, ...]:
     """The contradictions in the books. The connections of this process ended with the database's."""
     found: list[tuple[str, ...]] = []
 

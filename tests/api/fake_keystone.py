@@ -22,6 +22,8 @@ class FakeKeystone:
         self.service_tokens: set[str] = set()
         self.service_user = "placement"
         self.credential: dict[str, str] | None = None
+        # By name, password and project: what the token of such a person says.
+        self.people: dict[tuple[str, str, str], dict[str, Any]] = {}
         # How long a service's token lasts, by a clock that need not be the service's.
         self.lasts_s = 3600.0
         self.catalogue: list[dict[str, object]] = []
@@ -65,10 +67,12 @@ class FakeKeystone:
     async def _authenticate(self, request: Request) -> Response:
         auth = (await request.json())["auth"]
         self.authenticated.append(auth)
-        if not self._is_right(auth):
+        person = self._person(auth)
+        if person is None and not self._is_right(auth):
             return Response(status_code=HTTPStatus.UNAUTHORIZED)
-        token = uuid4().hex
-        self.service_tokens.add(token)
+        token = uuid4().hex if person is None else self.issue(**person)
+        if person is None:
+            self.service_tokens.add(token)
         issued = datetime(2031, 1, 1, tzinfo=UTC)
         said: dict[str, object] = {
             "issued_at": issued.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -79,6 +83,11 @@ class FakeKeystone:
         return JSONResponse(
             {"token": said}, status_code=HTTPStatus.CREATED, headers={"x-subject-token": token}
         )
+
+    def _person(self, auth: dict[str, Any]) -> dict[str, Any] | None:
+        user = auth["identity"].get("password", {}).get("user", {})
+        project = auth.get("scope", {}).get("project", {}).get("name", "")
+        return self.people.get((user.get("name"), user.get("password"), project))
 
     def _is_right(self, auth: dict[str, Any]) -> bool:
         identity = auth["identity"]

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from bus.errors import Unavailable
-from bus.keystone import KeystoneAccount
+from bus.keystone import KeystoneAccount, KeystoneRefused
 from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, User, users_in
 from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
@@ -132,6 +132,20 @@ class TestBasic:
 
         assert users_in(file) == {"ann": User(HASHED), "bob": User(b"$2y$" + HASHED[4:], "shop")}
 
+    @pytest.mark.asyncio
+    async def test_a_user_of_a_project_reads_unless_the_file_says_member(self, tmp_path: Path) -> None:
+        file = tmp_path / "users"
+        hashed = HASHED.decode()
+        file.write_text(f"bob:{hashed}:shop\ncai:{hashed}:shop:reader\ndee:{hashed}:shop:member\n")
+        auth = BasicAuthentication(users_in(file))
+
+        callers = [
+            await auth.caller(basic_header(name, "s3cret:with a colon")) for name in ("bob", "cai", "dee")
+        ]
+
+        assert [each.roles for each in callers] == [{"reader"}, {"reader"}, {"reader", "member"}]
+        assert {each.project for each in callers} == {"shop"}
+
     @pytest.mark.parametrize(
         ("text", "why"),
         [
@@ -139,10 +153,20 @@ class TestBasic:
             ("\nann:$apr1$abc$def", "line 2: the password of 'ann' is not hashed by bcrypt"),
             ("ann:$2y$05$short", "not hashed by bcrypt"),
             (f"ann:{HASHED.decode()}:", "the second colon is not followed by a project"),
+            (f"ann:{HASHED.decode()}:shop:admin", "the role of 'ann' is 'admin'"),
+            (f"ann:{HASHED.decode()}::member", "the second colon is not followed by a project"),
             ("# nobody", "has no users"),
         ],
         # Hashes differ in each process, and parallel test processes need equal test ids.
-        ids=["no hash", "another hash", "a short hash", "no project", "nobody"],
+        ids=[
+            "no hash",
+            "another hash",
+            "a short hash",
+            "no project",
+            "no role",
+            "a role without a project",
+            "nobody",
+        ],
     )
     def test_refuses_a_file_with_anything_else_in_it(self, tmp_path: Path, text: str, why: str) -> None:
         file = tmp_path / "users"
@@ -263,6 +287,19 @@ class TestKeystone:
 
         with pytest.raises(Unavailable, match="401 to user 'placement' of project 'service'"):
             await auth.caller({"x-auth-token": keystone.issue()})
+
+    @pytest.mark.asyncio
+    async def test_gives_a_token_for_a_password_and_says_who_was_refused(self) -> None:
+        keystone = FakeKeystone()
+        keystone.people["ann", "of ann", "demo"] = {"roles": [{"id": "r-2", "name": "member"}]}
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client())
+
+        token = await auth.token_by_password("ann", "of ann", "demo", "")
+        with pytest.raises(KeystoneRefused, match="answers 401 to user 'ann' of project 'demo'"):
+            await auth.token_by_password("ann", "wrong", "demo", "")
+
+        assert (await auth.caller({"x-auth-token": token})).roles == {"member"}
+        await auth.close()
 
 
 def _timestamp(text: str) -> float:

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|together|nodes|ring] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|together|nodes|ring|dashboard] [--json FILE]`"""
 
 import argparse
 import sys
@@ -19,6 +19,7 @@ from tests.benchmarks.section_bus import bus_section
 from tests.benchmarks.section_candidates import candidates_section
 from tests.benchmarks.section_choosing import choosing_section
 from tests.benchmarks.section_claims import claims_section
+from tests.benchmarks.section_dashboard import dashboard_section
 from tests.benchmarks.section_nodes import nodes_section
 from tests.benchmarks.section_ring import ring_section
 from tests.benchmarks.section_together import together_section
@@ -36,6 +37,7 @@ SECTIONS = {
     "together": together_section,
     "nodes": nodes_section,
     "ring": ring_section,
+    "dashboard": dashboard_section,
 }
 TABLE_WIDTH = 160
 

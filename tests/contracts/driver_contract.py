@@ -121,6 +121,10 @@ class _Orders:
             source_attempt=1,
         )
         self.receive_live = structs.replace(self.receive, live=True)
+        # They stay stopped until they are started.
+        self.spawn_stopped = structs.replace(self.spawn, stopped=True)
+        self.receive_stopped = structs.replace(self.receive, stopped=True)
+        self.start_received = structs.replace(self.start, attempt=2, number=3)
         self.destroy = DestroyInstance(cell="c1", instance=instance, attempt=1, host=host)
         self.destroy_received = structs.replace(self.destroy, attempt=2)
 
@@ -141,6 +145,8 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
     def end(attempt: AttemptRecord, words: str) -> Iterator[str]:
         nonlocal at_s
         work, result = f"{attempt.state.value} {words}", _RESULTS[attempt.state]
+        if attempt.stays_stopped:
+            result = AttemptState.STOPPED
         for _ in range(LOOKS_MAX):
             proceed()
             at_s = max(at_s, attempt.due_s or 0.0)
@@ -162,6 +168,9 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
     yield from obey("in place", of.respawn, of.stop, of.respawn)
     yield from obey("from itself", of.stop, of.receive)
     yield from obey("and again", of.destroy, of.destroy_received, of.destroy_received)
+    of = _Orders(driver.root, "stopped")
+    yield from obey("without running it", of.spawn_stopped, of.receive_stopped)
+    yield from obey("after that", of.start_received, of.destroy, of.destroy_received)
     of = _Orders(driver.root, "live")
     yield from obey("live", of.spawn, of.receive_live)
     yield from obey("though it is unknown", _Orders(driver.root, "unknown").destroy)
@@ -181,7 +190,7 @@ def _interrupted(
     host: ProviderId, name: str = ""
 ) -> Iterator[tuple[tuple[HostOrder, ...], HostOrder, HostOrder]]:
     """Orders to an instance, the order whose work is interrupted, and the next one. Each time it is another instance."""
-    for number in range(8):
+    for number in range(9):
         of = _Orders(host, f"interrupted {number} {name}")
         yield (
             ((), of.spawn, of.destroy),
@@ -192,4 +201,5 @@ def _interrupted(
             ((of.spawn, of.stop), of.receive, of.destroy_received),
             ((of.spawn,), of.respawn, of.respawn),
             ((of.spawn,), of.respawn, of.destroy),
+            ((of.spawn, of.stop), of.receive_stopped, of.start_received),
         )[number]

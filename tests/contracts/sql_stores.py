@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 
 from bus.sql import POOL_SIZE, upgrade
 from placement_worker.store_sql import SqlPlacementStore
+from tests.contracts.worker_roles import ROLE_OF, give_rights
 
 WORKER = "placement_worker"
 VARIABLE = "MOOR_TEST_POSTGRES_URL"
@@ -43,11 +44,15 @@ async def open_sql_store(kind: str, *, pool_size: int = POOL_SIZE) -> AsyncItera
 
 @asynccontextmanager
 async def migrated_database(kind: str, *workers: str) -> AsyncIterator[str]:
-    """The URL of a clone of a database with the empty tables of these workers; without a name, of placement."""
+    """The URL of a clone of a database with the empty tables of these workers; without a name, of placement.
+
+    On PostgreSQL the tables of one worker are used by its own role; those of several by the superuser.
+    """
     match kind:
         case "postgresql":
             async with _postgres_database(template=await _postgres_template(workers or (WORKER,))) as url:
-                yield url
+                role = ROLE_OF.get((workers or (WORKER,))[0]) if len(workers) <= 1 else None
+                yield url if role is None else as_role(url, role)
         case _:
             async with empty_database(kind) as url:
                 shutil.copyfile(await _sqlite_template(workers or (WORKER,)), _file_of(url))
@@ -89,6 +94,7 @@ async def _postgres_template(workers: tuple[str, ...]) -> str:
             atexit.register(subprocess.run, [sys.executable, "-m", __name__, name], check=False)
             for worker in workers:
                 await upgrade(_url_of(name), worker)
+            await give_rights(_url_of(name), workers)
     return _made[workers]
 
 
@@ -110,6 +116,10 @@ def _templates() -> TemporaryDirectory[str]:
     directory = TemporaryDirectory()
     atexit.register(directory.cleanup)
     return directory
+
+
+def as_role(url: str, role: str) -> str:
+    return make_url(url).set(username=role, password=None).render_as_string(hide_password=False)
 
 
 def _file_of(url: str) -> Path:

@@ -14,17 +14,18 @@ from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import Flavor
 from bus.messages.hosts import NODE, HostState
+from bus.messages.images import NamedImage
 from bus.messages.overview import InstanceCount
 from bus.messages.placement import GroupPolicy, ServerGroup
 from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import DELETED
 from scheduler_worker.store import (
-    FlavorQuery,
     GroupQuery,
     HostQuery,
     KnownCell,
     KnownGroup,
+    NameQuery,
     SchedulerStore,
 )
 from tests.contracts.scheduler_rows import LATER, NOON, a_placed, a_request, accept, an_active, rows_of, save
@@ -302,15 +303,36 @@ async def test_a_flavor_is_created_once_found_by_name_and_in_pages_and_deleted(s
     flavors = [Flavor(name=name, vcpus=1, extra_specs={"a": "b"}) for name in ("B", "a", "a-b", "ab", "ä")]
     async with store.transaction() as transaction:
         for flavor in reversed(flavors):
-            assert await transaction.create_flavor(flavor) == flavor
+            assert await transaction.create_named(flavor) == flavor
     async with store.transaction() as transaction:
-        assert await transaction.create_flavor(structs.replace(flavors[0], vcpus=2)) == flavors[0]
+        assert await transaction.create_named(structs.replace(flavors[0], vcpus=2)) == flavors[0]
 
-    assert list(await store.flavors(FlavorQuery())) == flavors
-    assert list(await store.flavors(FlavorQuery(after="a", limit=2))) == flavors[2:4]
-    assert list(await store.flavors(FlavorQuery(names=("ab", "none", "B")))) == [flavors[0], flavors[3]]
+    assert list(await store.named(Flavor, NameQuery())) == flavors
+    assert list(await store.named(Flavor, NameQuery(after="a", limit=2))) == flavors[2:4]
+    assert list(await store.named(Flavor, NameQuery(names=("ab", "none", "B")))) == [flavors[0], flavors[3]]
 
     async with store.transaction() as transaction:
-        assert await transaction.delete_flavor("a") == flavors[1]
-        assert await transaction.delete_flavor("a") is None
-    assert list(await store.flavors(FlavorQuery(names=("a",)))) == []
+        assert await transaction.delete_named(Flavor, "a") == flavors[1]
+        assert await transaction.delete_named(Flavor, "a") is None
+    assert list(await store.named(Flavor, NameQuery(names=("a",)))) == []
+
+
+async def test_an_image_is_created_changed_and_deleted_beside_a_flavor_of_its_name(
+    store: SchedulerStore,
+) -> None:
+    flavor, image = Flavor(name="a", vcpus=1), NamedImage(name="a", source="s", properties={"os_type": "x"})
+    async with store.transaction() as transaction:
+        await transaction.create_named(flavor)
+        assert await transaction.create_named(image) == image
+        assert await transaction.lock_named(NamedImage, "b") is None
+
+    changed = structs.replace(image, source="t", properties={})
+    async with store.transaction() as transaction:
+        assert await transaction.lock_named(NamedImage, "a") == image
+        await transaction.save_named(changed)
+    assert list(await store.named(NamedImage, NameQuery())) == [changed]
+
+    async with store.transaction() as transaction:
+        assert await transaction.delete_named(NamedImage, "a") == changed
+    assert list(await store.named(NamedImage, NameQuery(names=("a",)))) == []
+    assert list(await store.named(Flavor, NameQuery())) == [flavor]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from msgspec import Struct, structs
@@ -18,7 +18,7 @@ from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
-from bus.messages.build import Flavor, InstanceId, RequestId
+from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState, host_in_cell
 from bus.messages.moves import Change
 from bus.messages.overview import InstanceCount
@@ -36,7 +36,6 @@ from scheduler_worker.core.instances.rows import (
 from scheduler_worker.store import (
     Acceptance,
     ChangeQuery,
-    FlavorQuery,
     GroupQuery,
     HostQuery,
     InstanceQuery,
@@ -44,6 +43,8 @@ from scheduler_worker.store import (
     Known,
     KnownCell,
     KnownGroup,
+    Named,
+    NameQuery,
     NewRequest,
     OtherContent,
     OutboxNote,
@@ -100,11 +101,16 @@ class _Rows:
         self.aggregates: dict[AggregateId, KeptAggregate] = dict(before.aggregates) if before else {}
         # Each group, and when it was deleted.
         self.groups: dict[GroupId, tuple[KnownGroup, datetime | None]] = dict(before.groups) if before else {}
-        self.flavors: dict[str, Flavor] = dict(before.flavors) if before else {}
+        # Flavors and images, by their type and name.
+        known = before.named if before else {}
+        self.named: dict[type, dict[str, Any]] = {kind: dict(stored) for kind, stored in known.items()}
         self.changes: dict[tuple[InstanceId, int], Change] = dict(before.changes) if before else {}
         self.notes: dict[int, _Note] = dict(before.notes) if before else {}
         # Shared by all copies: a number is never used again.
         self.note_numbers: count[int] = before.note_numbers if before else count(1)
+
+    def named_of(self, kind: type[Named]) -> dict[str, Named]:
+        return self.named.setdefault(kind, {})
 
     def moves_going_on(self) -> list[Change]:
         known = self.changes.values()
@@ -260,11 +266,19 @@ class MemorySchedulerTransaction:
         self._rows.groups[group] = known, at
         return known
 
-    async def create_flavor(self, flavor: Flavor) -> Flavor:
-        return self._rows.flavors.setdefault(flavor.name, flavor)
+    async def create_named(self, named: Named) -> Named:
+        return self._rows.named_of(type(named)).setdefault(named.name, named)
 
-    async def delete_flavor(self, name: str) -> Flavor | None:
-        return self._rows.flavors.pop(name, None)
+    async def lock_named(self, kind: type[Named], name: str) -> Named | None:
+        return self._rows.named_of(kind).get(name)
+
+    async def save_named(self, named: Named) -> None:
+        stored = self._rows.named_of(type(named))
+        assert named.name in stored, "it was locked"
+        stored[named.name] = named
+
+    async def delete_named(self, kind: type[Named], name: str) -> Named | None:
+        return self._rows.named_of(kind).pop(name, None)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         return [self._note(rows) for rows in groups]
@@ -471,10 +485,10 @@ class MemorySchedulerStore:
             ]
             return sorted(found, key=lambda each: each.definition.id.int)[: query.limit]
 
-    async def flavors(self, query: FlavorQuery) -> Sequence[Flavor]:
+    async def named(self, kind: type[Named], query: NameQuery) -> Sequence[Named]:
         async with self._lock:
-            stored = self._rows.flavors
-            names = sorted(stored if query.names is None else {*query.names} & stored.keys())
+            stored = self._rows.named_of(kind)
+            names = sorted(stored.keys() if query.names is None else stored.keys() & set(query.names))
             return [stored[name] for name in names if name > query.after][: query.limit]
 
     async def prune(self, ended_before: datetime, limit: int) -> int:

@@ -9,9 +9,11 @@ from tests.pages import (
     bus_reference,
     client_page,
     command_helps,
+    command_reference,
     dashboard,
     metrics_page,
     moves_page,
+    placement_reference,
     settings_page,
 )
 from tests.pages.placement_openapi import every_route
@@ -22,12 +24,14 @@ DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 
 
 def main() -> None:
-    _replace("bus", bus_reference.BEGIN, bus_reference.END, bus_reference.reference())
-    _replace("bus", authority_table.BEGIN, authority_table.END, authority_table.section())
+    _replace("bus-reference", bus_reference.BEGIN, bus_reference.END, bus_reference.reference())
+    _replace("bus-reference", authority_table.BEGIN, authority_table.END, authority_table.section())
     _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
     _replace("client", client_page.BEGIN, client_page.END, client_page.section())
     (DOCS / "settings.md").write_text(settings_page.page())
     command_helps.FILE.write_text(command_helps.page())
+    command_reference.FILE.write_text(command_reference.page())
+    placement_reference.FILE.write_text(placement_reference.page())
     (DOCS / "metrics.md").write_text(metrics_page.page())
     DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")
     for name, document in (

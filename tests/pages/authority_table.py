@@ -1,5 +1,5 @@
 """Who may name which instance, project, cell, host, provider, group and request in which message, and with what it is compared: the table of
-docs/bus.md. `python -m tests.pages` writes it.
+docs/bus-reference.md. `python -m tests.pages` writes it.
 
 The messages, their fields and their senders come from the code. What a field is compared with is written here (`RULES`). A test fails if a
 field has no rule, or a rule no field; another one sends all these messages with foreign values (tests/stories/authority).
@@ -33,7 +33,7 @@ OF_ROW = "the project of the instance's row"
 ROLE = "nothing else: its senders may speak for every cell and project"
 TEXT = "nothing: a text, by which nothing is looked up"
 PLACE = "nothing: where a page begins; the page itself is judged"
-CONSUMER = "the consumer's row: cell, project and type (*Whose a consumer is*)"
+CONSUMER = "the consumer's row: cell, project and type ([whose it is](bus-concepts.md#whose-a-consumer-is))"
 OF_TREE = "the cell of the provider's tree"
 OF_API = ("place", "remove", "rebuild", "move", "settle", "alternates")
 TO_HOST = ("spawn", "respawn", "destroy", "stop", "start", "receive", "deploy", "undeploy", "redeploy")
@@ -57,6 +57,9 @@ BY_NAME = (
         "quota.set",
         "flavor.create",
         "flavor.delete",
+        "image.create",
+        "image.set",
+        "image.delete",
         "application.*",
         "aggregate.*",
         "host.set",

@@ -1,4 +1,4 @@
-"""Generates the reference of the bus from the code: the tables of docs/bus.md, and an AsyncAPI document.
+"""Generates the reference of the bus from the code: docs/bus-reference.md, and an AsyncAPI document.
 
 `python -m tests.pages` writes them; a test fails when the pages in docs/ are out of date.
 """
@@ -22,6 +22,7 @@ from bus.messages import (
     flavors,
     groups,
     hosts,
+    images,
     moves,
     overview,
     placement,
@@ -29,7 +30,9 @@ from bus.messages import (
     quotas,
 )
 from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
+from tests.pages import application_rights, verdicts
 from tests.pages.field_descriptions import FIELD_DESCRIPTIONS
+from tests.pages.markdown import docstring_of, table
 
 # The messages that users and their programs send and receive, in the order of the page.
 SENT_BY_USERS: tuple[type[Message], ...] = (
@@ -61,6 +64,10 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     flavors.CreateFlavor,
     flavors.DeleteFlavor,
     flavors.AskFlavors,
+    images.CreateImage,
+    images.SetImage,
+    images.DeleteImage,
+    images.AskImages,
     applications.SetApplication,
     applications.AskApplications,
     placement.ReportInventory,
@@ -111,6 +118,7 @@ RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     aggregates.AggregateChanged,
     groups.GroupsFound,
     flavors.FlavorsFound,
+    images.ImagesFound,
     applications.ApplicationSet,
     applications.ApplicationsFound,
     placement.ReportAnswered,
@@ -145,9 +153,11 @@ def reference() -> str:
         *(_section(kind, _address(kind)) for kind in RECEIVED_BY_USERS),
         "## Values inside these messages",
         *(_section(kind, "") for kind in values),
+        verdicts.section(),
         "## Queues",
         QUEUES_TEXT,
-        _table(("queue", "takes"), ((f"`{queue.name}`", _bindings(queue.bindings)) for queue in QUEUES)),
+        table(("queue", "takes"), ((f"`{queue.name}`", _bindings(queue.bindings)) for queue in QUEUES)),
+        application_rights.section(),
     )
     return "\n\n".join((BEGIN, *sections, END))
 
@@ -164,7 +174,7 @@ def asyncapi() -> dict[str, Any]:
             "title": "Moorage",
             "version": "1",
             "description": "An AMQP message is one JSON object, or several, one per line (application/x-ndjson). "
-            "docs/bus.md has the same reference for people.",
+            "docs/bus-reference.md has the same for people.",
         },
         "servers": {
             "broker": {
@@ -235,7 +245,7 @@ def _channel(kind: type[Message]) -> dict[str, Any]:
     exchange = {"name": route.exchange, "type": "topic", "durable": True}
     return {
         "address": address,
-        "description": _words(kind),
+        "description": docstring_of(kind),
         "messages": {name: {"$ref": f"#/components/messages/{name}"}},
         "parameters": parameters,
         "bindings": {"amqp": {"is": "routingKey", "exchange": exchange}},
@@ -254,8 +264,8 @@ def _section(kind: type, address: str) -> str:
         )
         for field in _fields(kind)
     ]
-    table = _table(("field", "type", "default", "meaning"), rows)
-    return "\n\n".join(part for part in (title, address, _words(kind), table) if part)
+    fields = table(("field", "type", "default", "meaning"), rows)
+    return "\n\n".join(part for part in (title, address, docstring_of(kind), fields) if part)
 
 
 def _meaning(kind: type, field: inspect.Field) -> str:
@@ -263,12 +273,6 @@ def _meaning(kind: type, field: inspect.Field) -> str:
     if isinstance(field.type, inspect.Metadata) and field.type.extra_json_schema:
         return str(field.type.extra_json_schema["description"])
     return FIELD_DESCRIPTIONS[kind.__name__, field.name]
-
-
-def _words(kind: type) -> str:
-    """The class's docstring. msgspec gives a class without one its signature as docstring, which is dropped."""
-    words = " ".join((kind.__doc__ or "").split())
-    return "" if words.startswith(f"{kind.__name__}(") else words
 
 
 def _address(kind: type[Message]) -> str:
@@ -357,8 +361,3 @@ def _default(field: inspect.Field) -> str:
 
 def _bindings(bindings: Iterable[Binding]) -> str:
     return ", ".join(f"`{each.pattern}` of `{each.exchange}`" for each in bindings)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
+PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")))
 # Words that begin a command in a block. A block of anything else, such as a program or an output, has none of them.
 _PROGRAMS = ("moor", "make", "curl", "export", "docker", "openstack", "python", ".venv/bin/", "oslopolicy-")
 _BEGINS = re.compile(rf"(?:    )?(?P<text>(?:{'|'.join(map(re.escape, _PROGRAMS))})\S*( .*)?)")

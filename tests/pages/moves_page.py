@@ -48,6 +48,9 @@ KINDS: tuple[MoveKind, ...] = (
     "shelve",
     "offload",
     "unshelve",
+    "stop",
+    "start",
+    "reboot",
 )
 # An instance that was offloaded is unshelved once more if that failed.
 TRIES_MAX = 2
@@ -175,6 +178,7 @@ def _messages(row: Instance) -> Iterator[tuple[str, tuple[Input, ...]]]:
     yield "the source: destroyed", (destroyed(source, at_source),)
     if row.host is not None and row.host_attempt != source:
         yield "the destination: it runs", (spawned(row.host_attempt, _host(row)),)
+        yield "the destination: it is stopped", (stopped(row.host_attempt, _host(row)),)
         yield "the destination: it failed", (failed(row.host_attempt, _host(row)),)
         yield "the destination: destroyed", (destroyed(row.host_attempt, _host(row)),)
 
@@ -183,7 +187,7 @@ def _next_number(row: Instance) -> int | None:
     """The number of a further move; None if none is tried."""
     if row.move is None:
         return 50
-    if row.state == "shelved" and row.move.kind == "shelve":
+    if (row.state, row.move.kind) in (("shelved", "shelve"), ("stopped", "stop")):
         return 60
     return 60 if row.state == "offloaded" and row.attempt <= TRIES_MAX else None
 

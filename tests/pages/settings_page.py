@@ -15,6 +15,9 @@ variable before the file, and the file before the default. A value that is not a
 
 A time ends in `_s` (seconds) or `_ms` (milliseconds). In a file a list is a TOML list and a table is a TOML table; in a variable or a flag
 a list has commas, and a table has pairs: `harbour=amqp://...,island=amqp://...`.
+
+A worker that gets a SIGHUP (`systemctl reload`, `kill -HUP`) reads its file again. The column SIGHUP says which settings then are *reloaded*, and
+which *need a restart* of the workers. [commands.md](commands.md#reloading) says more.
 """
 
 
@@ -29,10 +32,16 @@ def _section(section: Section[Any]) -> Iterator[str]:
     yield ""
     yield f"For {section.about}."
     yield ""
-    yield "| key, variable, flag | default | allowed | meaning |"
-    yield "|---|---|---|---|"
+    yield "| key, variable, flag | default | allowed | SIGHUP | meaning |"
+    yield "|---|---|---|---|---|"
     for field, setting in section.settings.items():
         names = (field, setting.variable, setting.extra.get("flag"))
         shown = f"`{text_of(setting.default)}`" if setting.default not in ("", (), {}) else ""
-        yield f"| {'<br>'.join(f'`{each}`' for each in names if each)} | {shown} | {setting.allowed} | {setting.meaning} |"
+        row = (
+            "<br>".join(f"`{each}`" for each in names if each),
+            shown,
+            setting.allowed,
+            section.on_hangup(field),
+        )
+        yield f"| {' | '.join((*row, setting.meaning))} |"
     yield ""

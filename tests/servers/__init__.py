@@ -4,6 +4,7 @@
 `PrivateRabbitMQ` or `PrivatePostgres`.
 """
 
+from tests.servers.cluster import PrivateCluster
 from tests.servers.installed import AMQP_CTL_VARIABLE, AMQP_VARIABLE, POSTGRES_VARIABLE, NotInstalledError
 from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.processes import descendants, die_with
@@ -18,6 +19,7 @@ __all__ = [
     "CtlError",
     "DidNotStartError",
     "NotInstalledError",
+    "PrivateCluster",
     "PrivatePostgres",
     "PrivateRabbitMQ",
     "descendants",

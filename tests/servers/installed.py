@@ -31,6 +31,7 @@ class Software(StrEnum):
     RABBITMQ = "rabbitmq-server"
     POSTGRES = "postgresql"
     CHROMIUM = "chromium"
+    SYSTEMD = "systemd"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,13 @@ class AskForHelp:
     message: str
 
 
-_TITLES = {Software.RABBITMQ: "RabbitMQ", Software.POSTGRES: "PostgreSQL", Software.CHROMIUM: "Chromium"}
-# A browser is started by each test that needs one, so none can be named.
+_TITLES = {
+    Software.RABBITMQ: "RabbitMQ",
+    Software.POSTGRES: "PostgreSQL",
+    Software.CHROMIUM: "Chromium",
+    Software.SYSTEMD: "systemd-analyze",
+}
+# A browser is started by each test that needs one, so none can be named; nor can systemd's program.
 _SETTING_INSTEAD = {
     Software.RABBITMQ: f"export {AMQP_VARIABLE}=amqp://USER:PASSWORD@HOST:5672/",
     Software.POSTGRES: f"export {POSTGRES_VARIABLE}=postgresql+asyncpg://SUPERUSER@HOST:5432/postgres",
@@ -103,6 +109,7 @@ def look() -> Machine:
         Software.RABBITMQ: rabbitmq_scripts(),
         Software.POSTGRES: postgres_binaries(),
         Software.CHROMIUM: chromium(),
+        Software.SYSTEMD: systemd_analyze(),
     }
     return Machine(
         installed=frozenset(software for software, found in binaries.items() if found),
@@ -148,6 +155,11 @@ def postgres_binaries() -> Path | None:
 
 def chromium() -> Path | None:
     found = shutil.which("chromium") or shutil.which("chromium-browser")
+    return Path(found) if found else None
+
+
+def systemd_analyze() -> Path | None:
+    found = shutil.which("systemd-analyze")
     return Path(found) if found else None
 
 

@@ -34,8 +34,14 @@ class PrivatePostgres:
     """
 
     def __init__(
-        self, *, settings: Mapping[str, str] = MappingProxyType({}), place: Path | None = None
+        self,
+        *,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        place: Path | None = None,
+        standby_of: "PrivatePostgres | None" = None,
     ) -> None:
+        """`standby_of` is a running server, of which this one becomes a standby by streaming replication."""
+        self._standby_of = standby_of
         self._settings = {**_ALWAYS, **settings}
         self._place = place
         self._keeper: Keeper | None = None
@@ -51,8 +57,12 @@ class PrivatePostgres:
 
     @property
     def url(self) -> str:
+        return f"postgresql+asyncpg://postgres@{self.address}/postgres"
+
+    @property
+    def address(self) -> str:
         assert self._port, "a server that was never started has no address"
-        return f"postgresql+asyncpg://postgres@127.0.0.1:{self._port}/postgres"
+        return f"127.0.0.1:{self._port}"
 
     @property
     def keeper(self) -> int | None:
@@ -76,7 +86,7 @@ class PrivatePostgres:
         if self._keeper is None:
             self._keeper, self._port = Keeper(self._place), free_port()
         directory = self._keeper.directory
-        user, group = _unprivileged()
+        user, group = unprivileged()
         if user is not None and group is not None:
             os.chown(directory, user, group)
         options = {**self._settings, "port": str(self._port)}
@@ -88,7 +98,15 @@ class PrivatePostgres:
             *(str(binaries / "postgres"), "-D", "data"),
             *(part for name, value in options.items() for part in ("-c", f"{name}={value}")),
         )
-        script = f"test -e data/PG_VERSION || {shlex.join(initdb)} && exec {shlex.join(postgres)}"
+        make: tuple[str, ...] = initdb
+        if self._standby_of is not None:
+            host, _, port = self._standby_of.address.partition(":")
+            # It writes standby.signal and the way to the primary, too.
+            make = (
+                *(str(binaries / "pg_basebackup"), "-h", host, "-p", port, "-U", "postgres"),
+                *("-D", "data", "-R", "-X", "stream", "-c", "fast", "--no-sync"),
+            )
+        script = f"test -e data/PG_VERSION || {shlex.join(make)} && exec {shlex.join(postgres)}"
         self._server = self._keeper.start(
             Command(
                 argv=("/bin/sh", "-c", script),
@@ -125,10 +143,10 @@ class PrivatePostgres:
         except FileNotFoundError:
             return False
         # A killed server leaves this file behind, so it must name the process that we started.
-        return lines[:1] == [str(self._server)] and lines[7:8] == ["ready   "]
+        return lines[:1] == [str(self._server)] and "".join(lines[7:8]).strip() in ("ready", "standby")
 
 
-def _unprivileged() -> tuple[int, int] | tuple[None, None]:
+def unprivileged() -> tuple[int, int] | tuple[None, None]:
     """The user that PostgreSQL runs as: it refuses to run as root."""
     if os.geteuid() != 0:
         return None, None

@@ -17,6 +17,7 @@ from tests.servers.keeper import Command, Keeper
 from tests.servers.starting import free_port, wait_until_ready
 
 _NODE = "moor@localhost"
+TOOLS = ("rabbitmqctl", "rabbitmq-queues", "rabbitmq-upgrade")
 _CTL_PATIENCE_S = 120.0
 # Erlang's own ports listen on every address unless told otherwise.
 _LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
@@ -29,6 +30,17 @@ class CtlError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Membership:
+    """Makes a node one of a cluster on this machine. Its port mapper and its cookie are those of the whole cluster."""
+
+    node: str
+    # The node that the others join.
+    first: str
+    cookie: str
+    epmd: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Ports:
     amqp: int
     distribution: int
@@ -36,13 +48,24 @@ class _Ports:
 
 
 class PrivateRabbitMQ:
-    """A RabbitMQ node with the default user guest/guest and no plugins.
+    """A RabbitMQ node with the default user guest/guest, and no plugins unless they are named.
 
     `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
     """
 
-    def __init__(self, *, place: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        place: Path | None = None,
+        more_settings: tuple[str, ...] = (),
+        plugins: tuple[str, ...] = (),
+        membership: Membership | None = None,
+    ) -> None:
         self._place = place
+        self._more_settings = more_settings
+        self._plugins = plugins
+        self._membership = membership
+        self._node = membership.node if membership else _NODE
         self._keeper: Keeper | None = None
         self._ports = _Ports(amqp=0, distribution=0, epmd=0)
         self._server = 0
@@ -56,8 +79,17 @@ class PrivateRabbitMQ:
 
     @property
     def url(self) -> str:
+        return f"amqp://guest:guest@{self.address}/"
+
+    @property
+    def address(self) -> str:
         assert self._ports.amqp, "a server that was never started has no address"
-        return f"amqp://guest:guest@127.0.0.1:{self._ports.amqp}/"
+        return f"127.0.0.1:{self._ports.amqp}"
+
+    @property
+    def node(self) -> str:
+        """The name of the Erlang node."""
+        return self._node
 
     @property
     def ctl_command(self) -> str:
@@ -78,6 +110,33 @@ class PrivateRabbitMQ:
         self.launch()
         self.wait_until_ready()
 
+    def _write_files(self, directory: Path, scripts: Path) -> None:
+        settings = [
+            f"listeners.tcp.1 = 127.0.0.1:{self._ports.amqp}",
+            "disk_free_limit.absolute = 50MB",
+            "log.console = false",
+            "log.file.level = warning",
+            *self._more_settings,
+        ]
+        if self._membership:
+            settings += [
+                "cluster_formation.peer_discovery_backend = classic_config",
+                f"cluster_formation.classic_config.nodes.1 = {self._membership.first}",
+                "cluster_partition_handling = pause_minority",
+            ]
+            cookie = directory / ".erlang.cookie"
+            cookie.write_text(self._membership.cookie)
+            # Erlang refuses a cookie that others may read.
+            cookie.chmod(0o400)
+        (directory / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in settings))
+        # Empty but existing: otherwise the machine's own file would be read.
+        (directory / "rabbitmq-env.conf").touch()
+        (directory / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
+        env = [f"{name}={value}" for name, value in _environment(directory, self._node, self._ports).items()]
+        for tool in TOOLS:
+            line = shlex.join(("env", "-i", *env, str(scripts / tool), "-n", self._node))
+            (directory / tool).write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+
     def launch(self) -> None:
         """Start without waiting; call `wait_until_ready` afterwards."""
         assert not self.processes(), f"RabbitMQ on port {self._ports.amqp} is running already"
@@ -86,14 +145,13 @@ class PrivateRabbitMQ:
             raise NotInstalledError("RabbitMQ is not installed: apt-get install rabbitmq-server")
         if self._keeper is None:
             self._keeper = Keeper(self._place)
-            self._ports = _Ports(amqp=free_port(), distribution=free_port(), epmd=free_port())
-            _write_files(self._keeper.directory, self._ports, scripts)
+            mapper_port = self._membership.epmd if self._membership else free_port()
+            self._ports = _Ports(amqp=free_port(), distribution=free_port(), epmd=mapper_port)
+            self._write_files(self._keeper.directory, scripts)
         directory = self._keeper.directory
-        env, log = _environment(directory, self._ports), str(directory / "startup.log")
-        # The node would start a port mapper as a daemon. As a child of the keeper it ends with it in every case.
-        if epmd := shutil.which("epmd"):
-            mapper = (epmd, "-port", str(self._ports.epmd), "-address", "127.0.0.1")
-            self._keeper.start(Command(argv=mapper, env=env, log=log))
+        env, log = _environment(directory, self._node, self._ports), str(directory / "startup.log")
+        if self._membership is None:
+            start_port_mapper(self._keeper, self._ports.epmd)
         server = (str(scripts / "rabbitmq-server"), "-noinput")
         self._server = self._keeper.start(Command(argv=server, env=env, log=log))
 
@@ -104,7 +162,7 @@ class PrivateRabbitMQ:
             "RabbitMQ",
             ready=lambda: _speaks_amqp(self._ports.amqp),
             alive=lambda: self._server in self.processes(),
-            logs=(directory / "startup.log", directory / "log" / f"{_NODE}.log"),
+            logs=(directory / "startup.log", directory / "log" / f"{self._node}.log"),
         )
 
     def settle(self) -> None:
@@ -129,8 +187,13 @@ class PrivateRabbitMQ:
 
     def ctl(self, *args: str, stdin: str | None = None) -> str:
         """Run rabbitmqctl and return its output. It starts Erlang, so it takes about a second."""
+        return self.tool("rabbitmqctl", *args, stdin=stdin)
+
+    def tool(self, name: str, *args: str, stdin: str | None = None) -> str:
+        """Run one of TOOLS, as `ctl` does."""
+        assert self._keeper is not None, "a server that was never started has no tools"
         done = subprocess.run(
-            (*shlex.split(self.ctl_command), *args),
+            ("/bin/sh", str(self._keeper.directory / name), *args),
             input=stdin if stdin is not None else "",
             capture_output=True,
             text=True,
@@ -139,11 +202,19 @@ class PrivateRabbitMQ:
         )
         if done.returncode != 0:
             said = (done.stderr + done.stdout).strip()
-            raise CtlError(f"rabbitmqctl {shlex.join(args)} failed with exit code {done.returncode}:\n{said}")
+            raise CtlError(f"{name} {shlex.join(args)} failed with exit code {done.returncode}:\n{said}")
         return done.stdout
 
 
-def _environment(directory: Path, ports: _Ports) -> dict[str, str]:
+def start_port_mapper(keeper: Keeper, port: int) -> None:
+    """A node would start a port mapper as a daemon. As a child of the keeper it ends with it in every case."""
+    if epmd := shutil.which("epmd"):
+        mapper = (epmd, "-port", str(port), "-address", "127.0.0.1")
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(keeper.directory)}
+        keeper.start(Command(argv=mapper, env=env, log=str(keeper.directory / "epmd.log")))
+
+
+def _environment(directory: Path, node: str, ports: _Ports) -> dict[str, str]:
     """The complete environment of the node and rabbitmqctl: nothing of our own may misdirect them."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -162,28 +233,12 @@ def _environment(directory: Path, ports: _Ports) -> dict[str, str]:
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
         "RABBITMQ_LOG_BASE": str(directory / "log"),
         "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
-        "RABBITMQ_NODENAME": _NODE,
+        "RABBITMQ_NODENAME": node,
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": str(ports.amqp),
         "RABBITMQ_PID_FILE": str(directory / "rabbitmq.pid"),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK_ONLY,
     }
-
-
-def _write_files(directory: Path, ports: _Ports, scripts: Path) -> None:
-    settings = (
-        f"listeners.tcp.1 = 127.0.0.1:{ports.amqp}",
-        "disk_free_limit.absolute = 50MB",
-        "log.console = false",
-        "log.file.level = warning",
-    )
-    (directory / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in settings))
-    # Empty but existing: otherwise the machine's own file would be read.
-    (directory / "rabbitmq-env.conf").touch()
-    (directory / "enabled_plugins").write_text("[].\n")
-    env = (f"{name}={value}" for name, value in _environment(directory, ports).items())
-    ctl = shlex.join(("env", "-i", *env, str(scripts / "rabbitmqctl"), "-n", _NODE))
-    (directory / "rabbitmqctl").write_text(f'#!/bin/sh\nexec {ctl} "$@"\n')
 
 
 def _speaks_amqp(port: int) -> bool:

@@ -9,7 +9,7 @@ from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
-from bus.messages.build import Flavor, InstanceId
+from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.messages.moves import Change
 from bus.messages.overview import InstanceCount
@@ -20,13 +20,14 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     ChangeQuery,
-    FlavorQuery,
     GroupQuery,
     HostQuery,
     InstanceQuery,
     Known,
     KnownCell,
     KnownGroup,
+    Named,
+    NameQuery,
     NewRequest,
     OutboxNote,
     SchedulerStore,
@@ -120,8 +121,8 @@ class FaultySchedulerStore:
         async with self._store.ordering_aggregates():
             yield
 
-    async def flavors(self, query: FlavorQuery) -> Sequence[Flavor]:
-        return await self._store.flavors(query)
+    async def named(self, kind: type[Named], query: NameQuery) -> Sequence[Named]:
+        return await self._store.named(kind, query)
 
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
         return await self._store.groups(query)
@@ -224,11 +225,17 @@ class RequestsTransaction:
     async def forget_aggregate(self, aggregate: AggregateId) -> None:
         await self._inner.forget_aggregate(aggregate)
 
-    async def create_flavor(self, flavor: Flavor) -> Flavor:
-        return await self._inner.create_flavor(flavor)
+    async def create_named(self, named: Named) -> Named:
+        return await self._inner.create_named(named)
 
-    async def delete_flavor(self, name: str) -> Flavor | None:
-        return await self._inner.delete_flavor(name)
+    async def lock_named(self, kind: type[Named], name: str) -> Named | None:
+        return await self._inner.lock_named(kind, name)
+
+    async def save_named(self, named: Named) -> None:
+        await self._inner.save_named(named)
+
+    async def delete_named(self, kind: type[Named], name: str) -> Named | None:
+        return await self._inner.delete_named(kind, name)
 
     async def create_group(self, group: KnownGroup) -> KnownGroup | None:
         return await self._inner.create_group(group)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -17,9 +18,9 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.applications import SetApplication
 from bus.messages.build import InstanceState
-from bus.topology import objects_of_application
+from bus.topology import objects_of_application, user_of
 from moor.client import Client, Flavor
-from tests.adversity.real_cloud import RealCloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.stories.metal.test_nodes import nodes_setup
@@ -39,8 +40,8 @@ class Ran(Struct, frozen=True):
     err: str
 
 
-async def run(program: str, *arguments: str) -> Ran:
-    process = await asyncio.create_subprocess_exec(
+async def start(program: str, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         str(EXAMPLES / program),
         *arguments,
@@ -48,6 +49,10 @@ async def run(program: str, *arguments: str) -> Ran:
         stderr=asyncio.subprocess.PIPE,
         env={"PATH": os.environ["PATH"]},
     )
+
+
+async def run(program: str, *arguments: str) -> Ran:
+    process = await start(program, *arguments)
     async with asyncio.timeout(120):
         out, err = await process.communicate()
     assert process.returncode is not None
@@ -58,9 +63,9 @@ def test_every_example_is_in_the_list_and_is_run_here() -> None:
     page = (EXAMPLES / "README.md").read_text()
     here = Path(__file__).read_text()
     programs = [each.name for each in EXAMPLES.glob("*.py")]
-    assert len(programs) == 4
+    assert len(programs) == 5
     assert [name for name in programs if f"[{name}]({name})" not in page] == []
-    assert [name for name in programs if f'run("{name}"' not in here] == []
+    assert [name for name in programs if f'("{name}"' not in here] == []
 
 
 @asynccontextmanager
@@ -163,6 +168,36 @@ async def test_twenty_boots_on_servers_with_aio_pika_alone_and_with_the_client()
         assert foreign.code == 1
         assert sum(" NotAllowed the broker refused" in line for line in foreign.lines) == 20
         assert len(await setup.instances()) == 60
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.asyncio
+async def test_a_compute_of_the_bus_alone_has_the_rights_of_computes_and_obeys_every_order_once() -> None:
+    async with real_cloud(CELL) as setup:
+        await setup.start("placement-1", "scheduler-1", f"conductor-{CELL}")
+        url = setup.under_test.url(user_of("compute", CELL))
+        compute = await start("own_compute.py", url, CELL, "shed-1", "shed-2")
+        await setup.until_up(2)
+        async with Client(setup.under_test.url(ADMIN.user)) as client:
+            request = await client.boot(Flavor(vcpus=1, ram_mb=512), count=6, name="web")
+            instances = await request.until_done()
+            moved = await (await client.live_migrate(instances[0].id)).until_done()
+            assert moved[0].host != instances[0].host
+            await (await client.confirm(instances[0].id)).until_done()
+
+            connection = await setup.under_test.broker(user_of("operator")).connect()
+            assert await connection.depth("dead") == 0
+            await connection.close()
+            for each in instances:
+                await (await client.delete(each.id)).until_ended()
+        await setup.until_nothing_is_held()
+        compute.send_signal(signal.SIGINT)
+        out, err = await compute.communicate()
+        assert "cannot read" not in err.decode()
+        said = Counter(line.partition(" ")[0] for line in out.decode().splitlines())
+        assert (said["spawn"], said["receive"]) == (6, 1), said
+        assert said["destroy"] >= 7
 
 
 @pytest.mark.rabbitmq

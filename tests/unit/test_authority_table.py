@@ -1,4 +1,4 @@
-"""The table of docs/bus.md that says who may name what in which message is whole, and every line of it is of use."""
+"""The table of docs/bus-reference.md that says who may name what in which message is whole, and every line of it is of use."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.identity_fields import leaves_of
 from tests.pages.authority_table import BEGIN, END, RULES, named, rule_of, section, senders
 from tests.unit.examples import EXAMPLES
 
-PAGE = Path(__file__).parents[2] / "docs" / "bus.md"
+PAGE = Path(__file__).parents[2] / "docs" / "bus-reference.md"
 
 
 def test_every_field_that_names_something_is_compared_by_a_rule() -> None:

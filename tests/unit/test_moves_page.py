@@ -22,6 +22,7 @@ def test_every_place_of_a_move_is_reached_and_left() -> None:
         "active",
         "broken",
         "moved",
+        "stopped",
         "shelved",
         "offloaded",
         "unshelving: swapping",

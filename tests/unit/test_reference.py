@@ -1,4 +1,4 @@
-"""docs/bus.md and docs/asyncapi.json match the code; the codec reads every example on the page."""
+"""docs/bus-reference.md and docs/asyncapi.json match the code; the codec reads every example of the pages about the bus."""
 
 import gzip
 import json
@@ -16,8 +16,10 @@ from tests.pages.bus_reference import BEGIN, END, RECEIVED_BY_USERS, SENT_BY_USE
 DOCS = Path(__file__).parents[2] / "docs"
 # The schema as @asyncapi/specs publishes it.
 SCHEMA = Path(__file__).parents[1] / "data" / "asyncapi-3.0.0.schema.json.gz"
-PAGE = (DOCS / "bus.md").read_text()
-EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (DOCS / "bus-reference.md").read_text()
+PAGES = "".join((DOCS / name).read_text() for name in ("bus.md", "bus-concepts.md"))
+EXAMPLES = re.findall(r"```json\n(.*?)```", PAGES, re.DOTALL)
+assert EXAMPLES
 
 
 def test_the_page_matches_the_code() -> None:

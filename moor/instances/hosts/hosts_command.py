@@ -88,6 +88,7 @@ app.command("set")(
     command_that_sends(
         SetHost,
         arguments={"host": "NAME", "mode": "MODE"},
+        fixed=("for_user",),
         completes=complete_hosts,
         answer=HostSet,
         items=lambda done: (done.host,),

@@ -1,4 +1,6 @@
-"""`moor migrate`, `live-migrate`, `resize`, `confirm`, `revert`, `shelve` and `unshelve`: an instance moves to another host, and the command follows it."""
+"""`moor migrate`, `live-migrate`, `resize`, `confirm`, `revert`, `shelve` and `unshelve`: an instance moves to another host, and the command
+follows it. `moor stop`, `start` and `reboot` switch it where it is.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -161,6 +163,44 @@ def unshelve(
 ) -> None:
     """Run a shelved instance again: on its host; or on any suitable one, if it was offloaded."""
     _move(following, [named], "unshelve", request_id, **move.fields)
+
+
+@with_options
+def stop(
+    named: Annotated[str, typer.Argument(metavar=ID, help="An instance.", autocompletion=complete_instances)],
+    *,
+    project: Project = "",
+    request_id: OrderId = None,
+    following: Following,
+) -> None:
+    """Switch an instance off; it keeps its host and its share, also when it moves. Harmless if it is stopped."""
+    _move(following, [named], "stop", request_id, project=project)
+
+
+@with_options
+def start(
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="A stopped instance.", autocompletion=complete_instances)
+    ],
+    *,
+    project: Project = "",
+    request_id: OrderId = None,
+    following: Following,
+) -> None:
+    """Run a stopped instance again, on its host. Harmless if it is active."""
+    _move(following, [named], "start", request_id, project=project)
+
+
+@with_options
+def reboot(
+    named: InstanceArgument,
+    *,
+    project: Project = "",
+    request_id: OrderId = None,
+    following: Following,
+) -> None:
+    """Stop an active instance, and start it again."""
+    _move(following, [named], "reboot", request_id, project=project)
 
 
 @with_options

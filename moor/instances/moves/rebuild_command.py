@@ -8,8 +8,9 @@ import typer
 from bus.messages.build import InstanceId, RebuildInstance
 from moor.asking import Client
 from moor.client.ends import has_ended, why_not_rebuilt
-from moor.completing import complete_instances
+from moor.completing import complete_images, complete_instances
 from moor.instances.following import End, Following, follow_order
+from moor.instances.images import image_name_in, stored_image
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
 from moor.option_structs import with_options
 from moor.options import ID, Project
@@ -26,7 +27,14 @@ def rebuild(
         ),
     ],
     *,
-    image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to build it from.")],
+    image: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|ID|URL",
+            help="The image to build it from: the name of a stored one, or its own id, a uuid, or its URL.",
+            autocompletion=complete_images,
+        ),
+    ],
     of_image: ImageOptions,
     project: Project = "",
     deadline: Annotated[
@@ -41,13 +49,14 @@ def rebuild(
     following: Following,
 ) -> None:
     """Build the instance anew on its host, from another image; what is on its disk is lost."""
-    wanted = of_image.read(image)
-    if wanted is None:
+    given = of_image.read(image)
+    if not image:
         raise typer.BadParameter("--image is empty: name the image to build it from")
     request = id_of_order(request_id)
 
-    async def order(_: Client, instances: Sequence[InstanceId]) -> RebuildInstance:
+    async def order(asking: Client, instances: Sequence[InstanceId]) -> RebuildInstance:
         (instance,) = instances
+        wanted = given or (await stored_image(asking, image_name_in(image), project)).image
         return RebuildInstance(
             request_id=request, instance=instance, image=wanted, project=project, deadline_s=deadline
         )

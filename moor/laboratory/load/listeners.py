@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from bus.configuration.hosts import hosts_of
+
 PORTS = {"amqp": 5672, "amqps": 5671, "postgresql+asyncpg": 5432, "postgresql": 5432}
 
 
@@ -17,6 +19,8 @@ def listener_of(url: str, names: tuple[str, ...]) -> int | str:
     """The process that listens at this URL's address, if its name starts with one of `names`. Otherwise the reason why it is not
     known: it is on another machine, or this user may not inspect it.
     """
+    if len(hosts_of(url)) > 1:
+        return "its URL names several hosts"
     parts = urlsplit(url)
     host, port = parts.hostname, parts.port or PORTS.get(parts.scheme)
     if host is None or port is None:

@@ -1,5 +1,5 @@
 """`basic`: user and password, checked against a file as `htpasswd -B` writes it. A user of the file is an administrator,
-or a reader of one project if the line names one after the password.
+or a reader of one project if the line names one after the password, or its member if the line says `member` after the project.
 
 Only bcrypt is supported. A check takes tens of milliseconds of CPU on purpose. So it runs in a thread, few at a time, and a
 successful one is remembered for a while by a digest that no other process can compute.
@@ -27,8 +27,11 @@ from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
 from placement_worker.api.values.request_parts import Headers
 
+READER, MEMBER = "reader", "member"
 # Roles of a user that is bound to a project: by all default policies it may read the project's usage, and nothing else.
-READER_ROLES: Final = frozenset(("reader",))
+READER_ROLES: Final = frozenset((READER,))
+# What a member may do beyond that, the program decides that has such users: the web dashboard lets it delete instances.
+MEMBER_ROLES: Final = READER_ROLES | {MEMBER}
 REMEMBERED_S: Final = 300.0
 REMEMBERED_MAX: Final = 10_000
 CHECKED_AT_ONCE: Final = 2
@@ -48,6 +51,7 @@ class User(Struct, frozen=True):
     hashed: bytes
     # Empty for an administrator.
     project: str = ""
+    roles: frozenset[str] = READER_ROLES
 
 
 class BasicAuthentication:
@@ -94,6 +98,12 @@ def users_in(path: Path) -> Mapping[str, User]:
         hashed, bound, project = rest.partition(":")
         if not colon or not user:
             raise BadPasswordFileError(f"{path}, line {number}: write user:hash, as `htpasswd -B` does")
+        project, _, role = project.partition(":")
+        if role not in ("", READER, MEMBER):
+            raise BadPasswordFileError(
+                f"{path}, line {number}: the role of {user!r} is {role!r}; after the project, write reader (what it is without a "
+                "role) or member"
+            )
         if bound and not project:
             raise BadPasswordFileError(
                 f"{path}, line {number}: the second colon is not followed by a project; write user:hash:project, or user:hash for "
@@ -103,7 +113,7 @@ def users_in(path: Path) -> Mapping[str, User]:
             raise BadPasswordFileError(
                 f"{path}, line {number}: the password of {user!r} is not hashed by bcrypt; `htpasswd -B` does that"
             )
-        users[user] = User(hashed.encode(), project)
+        users[user] = User(hashed.encode(), project, MEMBER_ROLES if role == MEMBER else READER_ROLES)
     if not users:
         raise BadPasswordFileError(
             f"{path} has no users, so every request would be refused; add one by `htpasswd -B`"
@@ -113,7 +123,7 @@ def users_in(path: Path) -> Mapping[str, User]:
 
 def _caller(name: str, user: User) -> Caller:
     if user.project:
-        return Caller(user=name, project=user.project, roles=READER_ROLES)
+        return Caller(user=name, project=user.project, roles=user.roles)
     return Caller(user=name, project=name, roles=ALL_ROLES)
 
 

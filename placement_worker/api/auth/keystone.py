@@ -60,6 +60,20 @@ class KeystoneAuthentication:
         # Shielded: a caller that disconnects must not cancel the question for the others.
         return await asyncio.shield(asking)
 
+    async def token_by_password(self, user: str, password: str, project: str, domain: str) -> str:
+        """A token of this user for a project. A user or a project of another domain than the service user's is named with
+        `domain`. Raises KeystoneRefused, or Unavailable.
+        """
+        account = KeystoneAccount(
+            url=self._account.url,
+            user=user,
+            password=password,
+            project=project,
+            user_domain=domain or self._account.user_domain,
+            project_domain=domain or self._account.project_domain,
+        )
+        return (await KeystoneTokens(account, self._client).current()).text
+
     async def close(self) -> None:
         for task in tuple(self._asking.values()):
             task.cancel()

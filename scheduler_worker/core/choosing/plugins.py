@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.aggregates.metadata import MULTIPLIER
@@ -128,6 +128,15 @@ class Plugins(Struct, frozen=True, dict=True):
     def __post_init__(self) -> None:
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)
         assert total <= MULTIPLIERS_MAX, f"multipliers add up to {total}, at most {MULTIPLIERS_MAX:g}"
+
+    def become(self, other: "Plugins") -> None:
+        """Weigh and limit as `other` does from now on: the operator has changed the settings of a running scheduler. Both have
+        the same filters and weighers by name.
+        """
+        for field in self.__struct_fields__:
+            structs.force_setattr(self, field, getattr(other, field))
+        # What was computed from the fields before.
+        self.__dict__.clear()
 
     def qualifying(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         """A flag for each of these hosts that passes all filters; callers must not write into the array.

@@ -5,7 +5,7 @@ This is read from the row when somebody asks: nothing of it is written for it.
 
 from bus.messages.build import InstanceDetails, Size
 from scheduler_worker.core.instances.rows import MOVED, MOVING, InstanceRow
-from scheduler_worker.core.instances.specs import alternatives_in, decoded, flavor_of
+from scheduler_worker.core.instances.specs import alternatives_in, decoded, flavor_of, image_name_of
 from scheduler_worker.core.requests import InstanceSpec
 
 # Releases before the first resize that keeps what it does not name forgot these. Disks and devices may be meant to go.
@@ -20,6 +20,7 @@ def details_of(row: InstanceRow) -> InstanceDetails:
         placed_at=None if row.decision is None else row.decision.at,
         move_placed_at=None if row.move_decision is None else row.move_decision.at,
         dropped=_dropped(row),
+        image="" if row.told.rebuild is not None else image_name_of(row.spec),
     )
 
 

@@ -6,7 +6,7 @@ A store locks a row before it is decided here, and writes the result, so each st
     accepted ──▶ placed ──▶ active, error      the cell's event; the highest sequence counts
        │            ├──▶ building ──▶ active, error   its alternates are used up: the cell gets further ones
        │            │         ├─▶ rebuilding ─▶ active, error   a new image on the same host (rebuilds.py)
-       │            │         └─▶ moving ─▶ moved, active, error   to another host, or shelved (moves.py)
+       │            │         └─▶ moving ─▶ moved, active, error   to another host, stopped or shelved (moves.py)
        │            └─────────┴──▶ deleting ──▶ deleted   when the cell has reported it
        ├──▶ error    no host, not allowed, or no time left: kept in cell0
        └──▶ deleted  before it was placed
@@ -48,6 +48,7 @@ from scheduler_worker.core.instances.rows import (
     PLACED,
     REBUILDING,
     SHELVED,
+    STOPPED,
     WAITING,
     InstanceRow,
     is_of,
@@ -158,7 +159,7 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         return structs.replace(row, heard=max(row.heard, said.sequence), unsaid=True)
     if said.sequence <= row.heard:
         return None
-    state = said.state if said.state in (SHELVED, OFFLOADED) else _STATES[type(event)]
+    state = said.state if said.state in (STOPPED, SHELVED, OFFLOADED) else _STATES[type(event)]
     if told.state == DELETED or (state != DELETED and _is_before(said, told)):
         return structs.replace(row, heard=said.sequence)
     after = with_state_of_cell(

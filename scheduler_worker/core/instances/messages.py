@@ -14,12 +14,13 @@ from scheduler_worker.core.instances.rows import (
     FIRST_ATTEMPT,
     OFFLOADED,
     SHELVED,
+    STOPPED,
     WAITING,
     InstanceRow,
 )
 
 # Of an instance in one of these states, the API level only tells that its move waits, or waits no more.
-_TOLD_BY_CELL = (ACTIVE, SHELVED, OFFLOADED, ERROR)
+_TOLD_BY_CELL = (ACTIVE, STOPPED, SHELVED, OFFLOADED, ERROR)
 
 
 def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: C901, PLR0911 - one for each state

@@ -1,7 +1,8 @@
 """Moves at API level: an order is checked, gets a number, and goes to the cell with the hosts that were chosen.
 
     active ─▶ moving ─▶ moved ─▶ moving ─▶ active       confirmed or reverted; or confirmed in the cell, after a time
-    active ─▶ moving ─▶ shelved ─▶ moving ─▶ active     stopped on its host, and started again
+    active ─▶ moving ─▶ stopped ─▶ moving ─▶ active     switched off on its host, and started again
+    active ─▶ moving ─▶ shelved ─▶ moving ─▶ active     the same, by an order to shelve it
     active, shelved ─▶ moving ─▶ offloaded              saved as an image; unshelved, it is built on any host
     active ─▶ moving ─▶ active, error                   it failed or was aborted; in error it keeps its host
 
@@ -17,7 +18,8 @@ from msgspec import structs
 
 from bus.messages.build import (
     IN_PLACE,
-    STOPPED,
+    POWER,
+    STOPPED_MEANWHILE,
     BuildRejected,
     InstanceId,
     InstanceState,
@@ -42,6 +44,7 @@ from scheduler_worker.core.instances.rows import (
     NO_REQUEST,
     OFFLOADED,
     SHELVED,
+    STOPPED,
     HostDecision,
     InstanceRow,
     is_of,
@@ -54,10 +57,15 @@ from scheduler_worker.core.requests.checking import DEADLINE_S_MAX
 _BESIDE_HOSTS = (*IN_PLACE, "unshelve", "evacuate")
 # The states in which these moves begin; others need an active instance.
 _BEGIN_IN: dict[MoveKind, tuple[str, ...]] = {
+    "migrate": (ACTIVE, STOPPED),
+    "resize": (ACTIVE, STOPPED),
     "unshelve": (SHELVED, OFFLOADED),
     "offload": (ACTIVE, SHELVED),
-    "evacuate": (ACTIVE, SHELVED),
+    "evacuate": (ACTIVE, STOPPED, SHELVED),
+    "start": (STOPPED,),
 }
+# In these states an order to switch the power has nothing to do.
+_DONE_IN: dict[MoveKind, str] = {"stop": STOPPED, "start": ACTIVE}
 CONFIRM_S_MAX = 30 * 86_400
 _ENDS = {"confirm": "confirmed", "revert": "reverted", "abort": "aborted"}
 
@@ -77,7 +85,7 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
     may_begin = told.state in _BEGIN_IN.get(order.kind, (ACTIVE,)) or (
         order.kind == "evacuate" and told.state == ERROR and told.keeps_share and told.host
     )
-    if may_begin and not row.move_waits:
+    if is_done(row, order) or (may_begin and not row.move_waits):
         return None
     return refused(order, "instance", order.instance, _why_not_now(row, order))
 
@@ -93,7 +101,9 @@ def stays_on_host(row: InstanceRow, kind: MoveKind) -> bool:
     return kind in IN_PLACE or (kind == "unshelve" and row.told.state != OFFLOADED)
 
 
-def why_stays_on_node(host: str) -> str:
+def why_stays_on_node(host: str, kind: MoveKind) -> str:
+    if kind in POWER:
+        return f"it is on bare-metal node {host}, whose power Ironic switches: `moor node power on|off|reboot {host}`"
     return f"it is on bare-metal node {host}: its disk is there, so it cannot move or be shelved"
 
 
@@ -116,11 +126,19 @@ def is_taken(row: InstanceRow, order: MoveInstance) -> bool:
     return order.request_id in row.changes
 
 
+def is_done(row: InstanceRow, order: MoveInstance) -> bool:
+    """Is the instance as the order wants it, so that there is nothing to do? The row remembers such an order, too: a late copy of it
+    must not switch the instance after the next one.
+    """
+    return _DONE_IN.get(order.kind) == row.told.state and not row.move_waits
+
+
 def _why_not_now(row: InstanceRow, order: MoveInstance) -> str:
     told = row.told
     if reason := what_goes_on(told):
         return reason
-    needed = " or ".join(_BEGIN_IN.get(order.kind, (ACTIVE,)))
+    *others_first, last = _BEGIN_IN.get(order.kind, (ACTIVE,))
+    needed = " or ".join(filter(None, (", ".join(others_first), last)))
     others = ", or in error with its host" if order.kind == "evacuate" else ""
     return f"it is {told.state}: to {order.kind}, it must be {needed}{others}"
 
@@ -151,7 +169,7 @@ def moved(
         source=told.host,
         ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
         confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s)
-        if order.kind in STOPPED and not together
+        if order.kind in STOPPED_MEANWHILE and not together
         else 0,
         flavor=next_flavor.flavor if next_flavor is not None else order.flavor,
         together=together,

@@ -23,6 +23,7 @@ ACTIVE = "active"
 REBUILDING = "rebuilding"
 MOVING = "moving"
 MOVED = "moved"
+STOPPED = "stopped"
 SHELVED = "shelved"
 OFFLOADED = "offloaded"
 ERROR = "error"
@@ -31,7 +32,7 @@ DELETED = "deleted"
 # In these states the cell has an order that it has not answered.
 UNANSWERED = (PLACED, BUILDING, REBUILDING, MOVING, DELETING)
 # Instances in these states may have a host: in error only those whose rebuild failed.
-LIVING = (PLACED, ACTIVE, REBUILDING, MOVING, MOVED, SHELVED, ERROR)
+LIVING = (PLACED, ACTIVE, REBUILDING, MOVING, MOVED, STOPPED, SHELVED, ERROR)
 
 
 class HostDecision(Struct, frozen=True, array_like=True):

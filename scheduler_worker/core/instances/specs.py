@@ -99,6 +99,12 @@ def request_of(kept: bytes) -> BuildInstance | None:
     return None if found is None else found.build or _NOTHING_ELSE
 
 
+def image_name_of(kept: bytes) -> str:
+    """The name of the stored image that the request named; empty if it named none."""
+    request = request_of(kept)
+    return "" if request is None else request.image_name
+
+
 def flavor_of(kept: bytes) -> KeptFlavor | None:
     """The flavor with these needs; None if there are none, or if they are of another release and cannot be read."""
     found = _read(kept)

@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from bus.messages.build import STOPPED, BuildRejected, InstanceId, InstanceState, Move, NoValidHost, Waiting
+from bus.messages.build import (
+    STOPPED_MEANWHILE,
+    BuildRejected,
+    InstanceId,
+    InstanceState,
+    Move,
+    NoValidHost,
+    Waiting,
+)
 from bus.messages.moves import MoveInstance, is_to_wait_again
 from scheduler_worker.core.instances.rebuilds import refused, with_order
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow, KeptMove, KeptRequest
@@ -80,7 +88,7 @@ def move_waits(
         kind=order.kind,
         source=told.host,
         ends_by=until,
-        confirm_s=order.confirm_s or 0 if order.kind in STOPPED and not together else 0,
+        confirm_s=order.confirm_s or 0 if order.kind in STOPPED_MEANWHILE and not together else 0,
         flavor=order.flavor,
         together=together,
         waits_until=until,

@@ -222,6 +222,8 @@ def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[Re
     if not some_may_be_of_nodes(needed.total):
         for field, value in _only_nodes_read(build):
             reason = f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
+            if field == "ports":
+                reason += "; a port on a hypervisor names the resources that it needs there (`port_requests`)"
             yield RequestProblem(field, value, reason)
     if build.image is not None and not build.image.source:
         yield RequestProblem("image.source", "", "there is none: it says where the image is")

@@ -1,6 +1,6 @@
 """Descriptions of the fields of messages about hosts, cells, applications and aggregates."""
 
-from tests.pages.field_descriptions.shared import CELL_HEARD, PAGE
+from tests.pages.field_descriptions.shared import CELL_HEARD, FOR_USER, PAGE
 
 HOSTS: dict[str, dict[str, str]] = {
     "AskLive": {
@@ -10,6 +10,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "project": "only instances of this project. The routing key names the same project, or `-`",
     },
     "AskHosts": {**PAGE, "name": "only the host with this name"},
+    "SetHost": {**FOR_USER},
     "AskApplications": {},
     "SetApplication": {
         "name": "the application's name; its user is `moor-app-NAME`",

@@ -1,6 +1,6 @@
 """Descriptions of the fields of requests, instances, moves and server groups."""
 
-from tests.pages.field_descriptions.shared import CELL_HEARD, PAGE
+from tests.pages.field_descriptions.shared import CELL_HEARD, FOR_USER, PAGE
 
 CELL_EVENT = {
     "cell": "the cell that sends the event; `cell0` if no host was found",
@@ -20,6 +20,26 @@ REQUESTS: dict[str, dict[str, str]] = {
         "flavors": "the flavors, in the order of their names",
         "next": "where the next page begins; empty on the last one",
     },
+    "CreateImage": {"image": "the image, with its name"},
+    "SetImage": {
+        "name": "the image's name",
+        "source": "the image's id in the image service, or its URL. Left out: it stays, as do the next three",
+        "checksum": "the image's checksum",
+        "kernel": "for a partition image: the kernel that boots it",
+        "ramdisk": "for a partition image: the ramdisk that boots it",
+        "properties": "the properties that change: a value sets one, null removes it",
+    },
+    "DeleteImage": {"name": "the image's name"},
+    "AskImages": {
+        "project": "the asker's project; empty for operators and admins",
+        "name": "only the image of this name; empty: a page of all",
+        "after": "the page behind this name",
+        "limit": "how many at most",
+    },
+    "ImagesFound": {
+        "images": "the images, in the order of their names",
+        "next": "where the next page begins; empty on the last one",
+    },
     "BuildInstance": {
         "request_id": "a uuid of your choice; the same id with the same content is the same request. Required",
         "flavor": "the sizes and requirements of each instance. Required, unless `flavor_names` is given",
@@ -29,8 +49,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "name": "the instance's name, for people",
         "project": "the project that owns the instances",
         "user": "the user who sends the request",
-        "image_properties": "`trait:NAME`, `hw_cpu_policy` and `hw_cpu_thread_policy` ([scheduling.md](scheduling.md#properties-of-images)); a build with any "
-        "other key is rejected",
+        "image_properties": "those that filters read, such as `trait:NAME`, `hw_cpu_policy` and `hw_architecture` ([all](scheduling.md#properties-of-images)); a "
+        "build with any other key is rejected",
         "availability_zone": "only hosts of this zone",
         "group": "the server group that the instances join; if it does not exist, they end in error",
         "hosts": "only these hosts, by name; if hosts of several cells have it, with the cell before it, such as `c1/h1`",
@@ -41,6 +61,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "get a bare-metal node. With `wait` they begin when a host is chosen",
         "wait": "wait while no host has room. Left out: the instance ends in error at once",
         "flavor_names": "names of stored flavors (`flavor.create`), the best first, in place of `flavor` and `alternatives`",
+        "image_name": "the name of a stored image (`image.create`), in place of `image`; its properties count, too. See [scheduling.md](scheduling.md#images-by-name)",
         "alternatives": "further flavors that will do, the best first; with `flavor` at most 8. See [scheduling.md](scheduling.md#alternatives)",
         "image": "the image that the instance is built from, or that is written onto its node",
         "config_drive": "for bare metal: a URL; or the base64 of a gzipped ISO image; or a JSON object with `meta_data` and "
@@ -93,6 +114,14 @@ REQUESTS: dict[str, dict[str, str]] = {
         "kernel": "for a partition image: the kernel that boots it",
         "ramdisk": "for a partition image: the ramdisk that boots it",
     },
+    "NamedImage": {
+        "name": "the image's name",
+        "source": "the image's id in the image service, or its URL",
+        "checksum": "the image's checksum",
+        "kernel": "for a partition image: the kernel that boots it",
+        "ramdisk": "for a partition image: the ramdisk that boots it",
+        "properties": "what its instances require of a host, as `image_properties` of a build request",
+    },
     "JoinedGroup": {
         "id": "the group's id",
         "policy": "if given, it must be the group's own",
@@ -129,6 +158,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "DeleteInstance": {
         "instance": "the instance's id",
         "project": "delete it only if it belongs to this project. The routing key names the same project, or `-`",
+        **FOR_USER,
     },
     "RebuildInstance": {
         "request_id": "an id of your choice: repeated with the same content, it is the same rebuild",
@@ -154,6 +184,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "each",
         "wait": "wait while no host has room. Left out: an evacuation waits, any other move is refused at once. See "
         "[scheduling.md](scheduling.md#waiting-for-room)",
+        **FOR_USER,
     },
     "MoveWait": {
         "for_s": "at most so many seconds, 0 to 2592000; 0: not at all. A move that still waits then fails. Left out, for an "
@@ -248,6 +279,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "placed_at": "when a host was chosen for its boot",
         "move_placed_at": "when a host was chosen for its last move",
         "dropped": "amounts that a resize of an earlier release dropped though its order did not say so",
+        "image": "the name of the stored image that its request named; empty if none, or if it was rebuilt since",
     },
     "Size": {
         "flavor": "the flavor's name; empty if it has none",

@@ -167,7 +167,7 @@ def migration_not_returned() -> AbstractContextManager[None]:
 
 def received_while_it_runs() -> AbstractContextManager[None]:
     """A cold move does not wait until the source has stopped the instance."""
-    return replaced(move_answers, "STOPPED", lambda _real: ())
+    return replaced(move_answers, "STOPPED_MEANWHILE", lambda _real: ())
 
 
 def evacuated_with_first_image() -> AbstractContextManager[None]:

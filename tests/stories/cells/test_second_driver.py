@@ -101,6 +101,9 @@ class DomainDriver:
                 hypervisor.removing.add(domain)
             case DestroyInstance():
                 return Work()
+            case SpawnInstance(stopped=True) | ReceiveInstance(stopped=True):
+                # It is defined, and does not run.
+                return Work()
             case SpawnInstance() | ReceiveInstance() | StartInstance():
                 hypervisor.starting.add(domain)
             case RespawnInstance():
@@ -114,6 +117,8 @@ class DomainDriver:
         if domain in self._hypervisor.starting | self._hypervisor.stopping | self._hypervisor.removing:
             return BUSY
         runs = domain in self._hypervisor.running
+        if attempt.stays_stopped:
+            return Work(failure="the domain runs" if runs else "")
         if (
             attempt.state
             in (AttemptState.BUILDING, AttemptState.RECEIVING, AttemptState.STARTING, AttemptState.REBUILDING)

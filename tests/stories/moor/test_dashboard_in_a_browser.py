@@ -14,8 +14,8 @@ from tests.stories.moor.test_moor_dashboard import a_cloud
 pytestmark = pytest.mark.asyncio
 
 PAGES = (
-    *("/", "/instances", "/waiting", "/moves", "/hosts", "/hosts/harbour/harbour-host-00001"),
-    *("/groups", "/aggregates", "/why?vcpus=8000", "/nowhere"),
+    *("/", "/workers", "/instances", "/waiting", "/moves", "/hosts", "/hosts/harbour/harbour-host-00001"),
+    *("/groups", "/aggregates", "/nodes", "/ring", "/dead", "/why?vcpus=8000", "/nowhere"),
 )
 
 
@@ -99,28 +99,52 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None
                 assert (path, wide) == (path, 390)
 
 
+async def test_a_tile_is_chosen_and_opened_by_keyboard_while_the_page_is_live() -> None:
+    async with (
+        a_cloud() as (environment, url, _),
+        a_browser() as browser,
+        opened(browser, url) as (page, wrong),
+    ):
+        await page.goto("/")
+        tiles = page.locator("canvas.tiles")
+        await tiles.focus()
+        await page.keyboard.press("ArrowRight")
+        await page.get_by_text("host 2 of 3 in harbour").wait_for()
+        await moor_json("boot", "--vcpus", "1", **environment)
+        await page.get_by_text("1 active").wait_for()
+        # The part of the page was replaced, and the focus is where it was.
+        assert await page.evaluate("document.activeElement.className") == "tiles"
+        await page.keyboard.press("Enter")
+        await page.get_by_role("heading", name="harbour-host-00002").wait_for()
+        assert wrong == []
+
+
 async def test_every_page_is_reached_by_the_keyboard() -> None:
     async with a_cloud() as (_, url, _), a_browser() as browser, opened(browser, url) as (page, wrong):
         await page.goto("/")
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
         names = []
-        for _ in range(8):
+        for _ in range(12):
             await page.keyboard.press("Tab")
             names.append(await page.evaluate("document.activeElement.textContent"))
         assert names == [
             "Overview",
+            "Workers",
             "Instances",
             "Waiting",
             "Moves",
             "Hosts",
+            "Nodes",
+            "Ring",
             "Groups",
             "Aggregates",
+            "Dead letters",
             "Why not?",
         ]
         await page.keyboard.press("Enter")
         await page.get_by_role("heading", name="Why not?").wait_for()
         await page.get_by_label("VCPUs").fill("100")
         await page.keyboard.press("Enter")
-        await page.get_by_role("heading", name="would fit").wait_for()
+        await page.get_by_text("would fit, on").wait_for()
         assert wrong == []

@@ -131,7 +131,7 @@ async def test_an_application_publishes_and_receives_for_its_own_projects_only(t
         url = await operator.add(a_name(names), "--project", "p1", "--project", "p-2")
 
         keys = ("build.request", "instance.delete", "instance.query", "plan.query", "explain.query")
-        for key in (*keys, "flavor.query"):
+        for key in (*keys, "flavor.query", "image.query"):
             for project in ("p1", "p-2"):
                 assert await may_publish(url, API, f"{key}.{project}"), (key, project)
             for project in ("p3", "p11", "xp1", NO_PROJECT, "p1.x", "*", "#"):
@@ -146,7 +146,7 @@ async def test_an_application_publishes_and_receives_for_its_own_projects_only(t
             assert not await may_publish(url, PLACEMENT, key), key
         for key in (
             *("host.set", "host.query", "application.set", "application.query"),
-            *("flavor.create", "flavor.delete"),
+            *("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete"),
             *("reasons.query", "capability.query", "drain.query"),
         ):
             assert not await may_publish(url, API, key), key

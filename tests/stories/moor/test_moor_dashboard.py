@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import bcrypt
 import httpx
@@ -21,13 +21,13 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 @asynccontextmanager
-async def a_cloud() -> AsyncIterator[tuple[dict[str, str], str, Process]]:
+async def a_cloud(*flags: str) -> AsyncIterator[tuple[dict[str, str], str, Process]]:
     """A running `moor up`: the environment in which commands find it, the address of its dashboard, and the process."""
     # A short path: the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="moor-") as home:
         environment = {"XDG_STATE_HOME": home}
         arguments = ("up", "--cells", "harbour", "--hosts", "3", "--dashboard-listen", "127.0.0.1:0")
-        async with started(*arguments, **environment) as up:
+        async with started(*arguments, *flags, **environment) as up:
             url = (await up.until_printed("the dashboard is served at")).split()[-1]
             await up.until_printed("ready")
             yield environment, url, up
@@ -71,7 +71,12 @@ async def test_the_pages_show_the_cloud_and_escape_what_strangers_chose() -> Non
         one = (await client.get(f"/instances/{instance['id']}")).text
         assert SCRIPT not in one
         assert f"{instance['host']}</a> in harbour" in one
-        assert "boot, ordered by moor-app-local" in one
+        assert re.search(r"boot requested: 2 VCPU <span class=\"by\">by moor-app-local", one)
+        assert re.search(r"qualified</span><svg.*</svg><b>3</b>", one)
+        assert "The same request now" in (
+            now := (await client.get(f"/instances/{instance['id']}?now=1")).text
+        )
+        assert re.search(r"</b> would fit, on 3 of 3 hosts", now)
         only = (await client.get("/instances", params={"state": "error"})).text
         assert ("giant" in only, instance["id"] in only) == (True, False)
         (giant,) = re.findall(r"/instances/([0-9a-f-]{36})", only)
@@ -85,8 +90,8 @@ async def test_the_pages_show_the_cloud_and_escape_what_strangers_chose() -> Non
         assert (tile.status_code, tile.headers["location"]) == (303, "/hosts/harbour/harbour-host-00003")
 
         why = (await client.get("/why", params={"vcpus": "100", "traits": "CUSTOM_NONE_HAS_IT"})).text
-        assert "0 would fit, on 0 hosts" in why
-        for path in ("/waiting", "/moves", "/groups", "/aggregates"):
+        assert "0</b> would fit, on 0 of 3 hosts" in why
+        for path in ("/waiting", "/moves", "/moves?ended=1", "/groups", "/aggregates"):
             page = await client.get(path)
             assert (page.status_code, "no" in page.text) == (200, True)
 
@@ -116,6 +121,22 @@ async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
             (f"/instances/{uuid4()}", 404, "There is no instance"),
             ("/instances?state=%3Cscript%3E", 400, "state is"),
             ("/instances?after=x", 400, "after is"),
+            ("/waiting?after=x", 400, "after is"),
+            ("/groups?after=x", 400, "after is"),
+            ("/groups/00000000-0000-0000-0000-000000000001", 404, "There is no server group"),
+            ("/aggregates/%3Cscript%3Ealert(1)", 404, "There is no aggregate"),
+            ("/aggregates/", 404, "There is no aggregate"),
+            ("/hosts/harbour/", 404, "There is no host"),
+            (f"/moves?after={uuid4()}&at=never", 400, "at is"),
+            (f"/moves?after={uuid4()}&at=2026-01-01", 400, "at is"),
+            (f"/instances?after={UUID(int=2**128 - 1)}", 200, "no more instances"),
+            (f"/groups?after={UUID(int=2**128 - 1)}", 200, "no more groups"),
+            ("/aggregates?after=zzz", 200, "no more aggregates"),
+            ("/hosts?after=zzz", 200, "no more hosts"),
+            ("/hosts?name=none", 200, "no host of this name"),
+            ("/why?specs=x", 400, "must be KEY=VALUE"),
+            ("/why?flavor=none", 400, "there is no flavor of this name"),
+            ("/why?flavor=none&vcpus=1", 400, "give no others"),
             ("/hosts/harbour/none", 404, "There is no host"),
             (f"/hosts?after={'x' * 300}", 400, "after"),
             ("/tiles/harbour/99", 404, "has no host 99"),
@@ -159,13 +180,33 @@ async def test_members_see_their_own_project_only(tmp_path: Path) -> None:
         async with served_beside(environment, "--auth", "basic", "--users", str(users)) as client:
             assert (await client.get("/")).status_code == 401
             assert (await client.get("/", auth=("ann", "wrong"))).status_code == 401
-            for path in ("/", "/live", "/hosts", "/hosts/harbour/harbour-host-00001", "/moves", "/waiting"):
+            for path in (
+                "/",
+                "/live",
+                "/hosts",
+                "/hosts/harbour/harbour-host-00001",
+                "/moves",
+                "/waiting",
+                "/dead",
+                "/dead/api/x",
+            ):
                 assert (await client.get(path, auth=("ann", "secret"))).status_code == 403
             own, other = ("ann", "secret"), ("bob", "secret")
             assert id_ in (await client.get("/instances", auth=own)).text
             assert id_ not in (await client.get("/instances", auth=other)).text
             assert (await client.get(f"/instances/{id_}", auth=own)).status_code == 200
             assert (await client.get(f"/instances/{id_}", auth=other)).status_code == 404
+            assert (await client.get(f"/instances/{id_}?now=1", auth=other)).status_code == 404
+            for project, name in (("shop", "ours"), ("garden", "theirs")):
+                created = await moor(
+                    "group", "create", name, "--policy", "affinity", "--project", project, **environment
+                )
+                assert created.code == 0, created.err
+            groups = (await client.get("/groups", auth=own)).text
+            assert ("ours" in groups, "theirs" in groups) == (True, False)
+            (group,) = re.findall(r"/groups/([0-9a-f-]{36})", groups)
+            assert (await client.get(f"/groups/{group}", auth=own)).status_code == 200
+            assert (await client.get(f"/groups/{group}", auth=other)).status_code == 404
             assert (await client.get("/", auth=("root", "secret"))).status_code == 200
 
 
@@ -183,3 +224,13 @@ async def test_without_identities_it_is_not_served_to_other_machines() -> None:
     ran = await moor("run", "dashboard", "--bus", "unix:///none", "--dashboard-listen", "0.0.0.0:0")
 
     assert (ran.code, "auth is none, which lets anyone in" in ran.err) == (2, True)
+
+
+async def test_an_address_that_is_taken_is_said_and_not_how_the_program_failed() -> None:
+    async with a_cloud() as (_, url, _):
+        with tempfile.TemporaryDirectory(prefix="moor-") as home:
+            address = url.removeprefix("http://")
+            ran = await moor("up", "--dashboard-listen", address, XDG_STATE_HOME=home)
+
+    assert (ran.code, "Traceback" in ran.err) == (1, False)
+    assert f"no dashboard: the dashboard's address is {address}: " in ran.err

@@ -27,6 +27,7 @@ LISTS = {
     "migration list": ("--all",),
     "group list": (),
     "flavor list": (),
+    "image list": (),
     "quota list": (),
     "host list": (),
     "host capabilities": (),
@@ -74,6 +75,8 @@ async def cloud() -> AsyncIterator[dict[str, str]]:
             await moor_json(
                 "flavor", "create", "a-flavor-with-a-long-name", "--vcpus", "2", *specs, **environment
             )
+            source = ("--source", "http://images/debian-13", "--property", "os_type=linux")
+            await moor_json("image", "create", "an-image-with-a-long-name", *source, **environment)
             await moor_json(
                 "quota", "set", "a-project-of-somebody", "instances=50", "MEMORY_MB=6000000", **environment
             )

@@ -215,3 +215,27 @@ async def test_an_instance_gets_a_port_of_a_network_card_and_a_volume_of_a_pool(
             1,
             True,
         )
+
+
+async def test_simulated_hosts_give_ports_the_bandwidth_of_their_network(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    network = ("--network", "physnet0=150")
+    async with started("up", "--cells", "harbour", "--hosts", "1", *network, **environment) as up:
+        await up.until_printed("ready")
+        boot = (
+            "boot",
+            "--vcpus",
+            "1",
+            "--port",
+            "p1 NET_BW_EGR_KILOBIT_PER_SEC=100 network=physnet0 type=normal",
+        )
+
+        (booted,) = (await moor_json(*boot, **environment))["instances"]
+
+        provider = "harbour-host-00001:physnet0"
+        (holder,) = await moor_json("provider", "holders", provider, **environment)
+        assert (booted["state"], holder["id"]) == ("active", booted["id"])
+        again = await moor(*boot, **environment)
+        assert "port p1: NET_BW_EGR_KILOBIT_PER_SEC asked 100, free 50 of 150" in again.out
+        alone = await moor("boot", "--vcpus", "1", "--port", "p2", **environment)
+        assert "a port on a hypervisor names the resources that it needs there" in alone.err

@@ -230,7 +230,9 @@ async def test_without_workers_a_boot_shows_its_id_and_how_to_go_on(silent: str)
 async def test_without_workers_a_rebuild_shows_its_id_and_how_to_go_on(silent: str) -> None:
     instance = str(uuid4())
 
-    ran = await moor("rebuild", instance, "--image", "debian", "--timeout", "1", "--bus", silent)
+    ran = await moor(
+        "rebuild", instance, "--image", "http://images/debian", "--timeout", "1", "--bus", silent
+    )
 
     assert request_of(ran)
     assert ran.code == 3

@@ -221,7 +221,7 @@ async def test_a_shelved_instance_keeps_its_share_and_runs_again(bus: str, books
         await here.until_used(h1=1, h2=0)
         refused = await here.move(instance, "migrate", request_id=RequestId(UUID(int=1001)))
         assert isinstance(refused, BuildRejected)
-        assert refused.reason == "it is shelved: to migrate, it must be active"
+        assert refused.reason == "it is shelved: to migrate, it must be active or stopped"
         await here.move(instance, "unshelve", request_id=RequestId(UUID(int=1002)))
         assert (await here.until(instance, "active", "done")).host == "h1"
 

@@ -207,7 +207,7 @@ SILENT = FallsSilent(hosts=("h1",), after_s=10, for_s=10)
 async def hosts_of_held_time(
     bus: str, books: str, held: HeldClock, fault: Fault, driver: type[HeldDriver] = HeldDriver
 ) -> AsyncIterator[tuple[Movers, list[HeldDriver]]]:
-    script = FaultScript(spawn_ms=0, receive_ms=0, stop_ms=0, faults=(fault,))
+    script = FaultScript(spawn_ms=0, receive_ms=0, stop_ms=0, start_ms=0, faults=(fault,))
     hosts = [SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2")]
     conducting = structs.replace(CONDUCTING, remind_every_s=0.2)
     async with (

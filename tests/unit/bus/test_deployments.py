@@ -1,7 +1,8 @@
 """Which broker gets which objects, depending on the cells that have brokers of their own."""
 
 from bus.configuration.addresses import Addresses
-from bus.topology import Site
+from bus.definitions import arguments_of
+from bus.topology import QueueKind, Site
 from ironic_sync.settings import IronicSettings
 from moor.broker.deployments import BrokerDeployment, deployments_of
 
@@ -112,3 +113,22 @@ def test_users_get_their_rights_on_the_virtual_host_of_the_url() -> None:
     hosts = [BrokerDeployment(url, (Site.API,), ()).virtual_host for url in (ALL, C1, "amqp://api")]
 
     assert hosts == ["/", "its/host", "/"]
+
+
+def test_a_broker_of_several_nodes_keeps_questions_on_several_of_them() -> None:
+    one, several = (
+        BrokerDeployment(url, (Site.API,), ()).objects()
+        for url in ("amqp://a/", "amqp://u:p@a,b:5673,c/v%2Fw")
+    )
+
+    types = [
+        {
+            arguments_of(queue, objects.limits)["x-queue-type"]
+            for queue in objects.queues
+            if queue.kind is kind
+        }
+        for objects in (one, several)
+        for kind in (QueueKind.QUESTIONS, QueueKind.WORK)
+    ]
+    assert types == [{"classic"}, {"quorum"}, {"quorum"}, {"quorum"}]
+    assert BrokerDeployment("amqp://u:p@a,b:5673,c/v%2Fw", (Site.API,), ()).virtual_host == "v/w"

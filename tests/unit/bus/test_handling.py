@@ -5,7 +5,9 @@ from msgspec import structs
 
 from bus.configuration.settings import BUS, BusSettings
 from bus.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
-from bus.workers.handling import GiveUp, OneByOne, PutBack, after_failure, backoff_ms
+from bus.message import Message
+from bus.messages.hosts import AskHosts, SetHost
+from bus.workers.handling import GiveUp, OneByOne, PutBack, Received, after_failure, backoff_ms
 
 SETTINGS = BusSettings(retry_delay_ms_first=10, retry_delay_ms_max=100, attempts_max=4)
 
@@ -61,3 +63,26 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         structs.replace(BusSettings(), retry_delay_ms_first=2, retry_delay_ms_max=1)
     with pytest.raises(ValueError, match=r"bus\.prefetch is '0' .* must be a whole number, at least 1"):
         BUS.read({"MOOR_BUS_PREFETCH": "0"})
+
+
+@pytest.mark.parametrize(
+    ("message", "sender", "by"),
+    [
+        (AskHosts(), "moor-operator", "moor-operator"),
+        (SetHost(host="h1", mode="down"), "moor-operator", "moor-operator"),
+        (SetHost(host="h1", mode="down", for_user="ann"), "moor-operator", "moor-operator for ann"),
+        # The verified name comes first, whatever the sender says.
+        (
+            SetHost(host="h1", mode="down", for_user="x for moor-operator"),
+            "moor-app-shop",
+            "moor-app-shop for x for moor-operator",
+        ),
+        (SetHost(host="h1", mode="down", for_user="ann"), "", "for ann"),
+    ],
+)
+def test_an_order_is_by_its_verified_sender_and_then_by_the_person_that_it_names(
+    message: Message, sender: str, by: str
+) -> None:
+    received = Received(message=message, id="", trace="", sender=sender, reply_to="", attempts=0)
+
+    assert received.by == by

@@ -9,6 +9,7 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from bus.configuration.addresses import ADDRESSES, Addresses
+from bus.configuration.hosts import check_hosts, each_host, hosts_of
 from bus.configuration.sections import BadSetting, without_password
 from moor.commands import COMMANDS, app, command_of
 from moor.options import key_of
@@ -152,6 +153,33 @@ def test_without_any_setting_nothing_is_set() -> None:
             r"cell_bus_urls is 'amqp://h/' \(MOOR_CELL_BUS_URLS\): write cell=url",
         ),
         ("MOOR_CELL_BUS_URLS", "a=ftp://h", "cell_bus_urls.a is 'ftp://h'"),
+        (
+            "MOOR_BUS_URL",
+            "amqp://u:p@a,b:0/",
+            r"bus_url is 'amqp://u:\*\*\*@a,b:0/' .* host 2 of 2 is 'b:0': its port must",
+        ),
+        (
+            "MOOR_BUS_URL",
+            "amqp://a:5672,b:x/",
+            "host 2 of 2 is 'b:x': its port must be a whole number from 1 to 65535, not 'x'",
+        ),
+        ("MOOR_BUS_URL", "amqp://a:,b/", "host 1 of 2 is 'a:': its port must be .*, not ''"),
+        ("MOOR_BUS_URL", "amqp://a,,b/", "host 2 of 3 is '': it has no name; is there a comma too many"),
+        ("MOOR_BUS_URL", "amqp://a,b,a/", "host 3 of 3 is 'a': it is named twice"),
+        (
+            "MOOR_BUS_URL",
+            "amqp://a,::1/",
+            r"host 2 of 2 is '::1': write name, name:port, or \[IPv6 address\]:port",
+        ),
+        ("MOOR_BUS_URL", "amqp://a,b/x,c", "its virtual host '/x,c' has a comma, which is written as %2C"),
+        ("MOOR_DB_URL", "postgresql://u:p@a,b:99999/n", "host 2 of 2 is 'b:99999': its port must be"),
+        ("MOOR_DB_URL", "postgresql://a,b", "names no database"),
+        (
+            "MOOR_DB_URL",
+            "postgresql://a,b/n?target_session_attrs=any",
+            "its target_session_attrs is 'any', must be primary or read-write: workers write",
+        ),
+        ("MOOR_CELL_BUS_URLS", "c=amqp://a/,b", "cell_bus_urls is 'b' .* write cell=url"),
         ("MOOR_CELL_BUS_URLS", "a=amqp://h/,a=amqp://i/", "cell_bus_urls is 'a' .* named twice"),
         ("MOOR_CELL_DB_URLS", "A=sqlite:////x", "cell_db_urls is 'A'"),
     ],
@@ -159,6 +187,48 @@ def test_without_any_setting_nothing_is_set() -> None:
 def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, what: str) -> None:
     with pytest.raises(BadSetting, match=what):
         ADDRESSES.read({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("c=amqp://a,b:5673/,d=amqp://e/", {"c": "amqp://a,b:5673/", "d": "amqp://e/"}),
+        ("c=amqp://u:p@a,b,d=amqp://e", {"c": "amqp://u:p@a,b", "d": "amqp://e"}),
+        ("c=amqp://a,b/v?heartbeat=5 d=unix:///s", {"c": "amqp://a,b/v?heartbeat=5", "d": "unix:///s"}),
+        ("c=amqp://a,[::1]:5673/", {"c": "amqp://a,[::1]:5673/"}),
+    ],
+)
+def test_a_cell_may_have_a_broker_of_several_nodes(text: str, found: dict[str, str]) -> None:
+    assert ADDRESSES.read({"MOOR_CELL_BUS_URLS": text}).cell_bus_urls == found
+
+
+def test_a_database_url_of_several_hosts_is_completed_with_its_driver() -> None:
+    url = "postgresql://u:p%2Cw@a:5433,b/moorage?target_session_attrs=read-write"
+
+    read = ADDRESSES.read({"MOOR_DB_URL": url}).db_url
+
+    assert read == url.replace("postgresql", "postgresql+asyncpg")
+    assert each_host(read) == tuple(
+        f"postgresql+asyncpg://u:p%2Cw@{host}/moorage?target_session_attrs=read-write"
+        for host in ("a:5433", "b")
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("amqp://u:p,w@h/", ("h",)),
+        ("postgresql://u:p/w,x@a,b/n", ("a", "b")),
+        ("amqp://a:1,b:2", ("a:1", "b:2")),
+        ("unix:///a,b", ()),
+        ("sqlite:////a,b", ()),
+        ("memory://", ()),
+    ],
+)
+def test_only_the_hosts_of_a_url_are_split(url: str, hosts: tuple[str, ...]) -> None:
+    assert hosts_of(url) == hosts
+    assert len(each_host(url)) == max(1, len(hosts))
+    check_hosts(url)
 
 
 @pytest.mark.parametrize(

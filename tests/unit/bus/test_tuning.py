@@ -148,6 +148,7 @@ LISTS = {
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
     "ironic.topics": ("of_nova", "of_us"),
+    "compute.networks": ("physnet0=1000", "physnet-1=20000000"),
     "compute.pools": ("nfs:DISK_GB=2000", "net:IPV4_ADDRESS=250@c1-*"),
 }
 
@@ -229,7 +230,7 @@ def test_moor_settings_explains_one_setting() -> None:
     assert by_names == [by_names[0]] * 3
     assert lines[:2] == [
         "scheduler.claims_max = 20  MOOR_SCHEDULER_CLAIMS_MAX",
-        "MOOR_SCHEDULER_CLAIMS_MAX; a whole number, at least 1, at most 2147483647; default 12",
+        "MOOR_SCHEDULER_CLAIMS_MAX; a whole number, at least 1, at most 2147483647; default 12; SIGHUP: reloaded",
     ]
     assert lines[2].startswith("How many claims one instance may make in all")
 

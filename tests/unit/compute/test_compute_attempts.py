@@ -123,6 +123,26 @@ def ended(order: HostOrder, failure: str = "") -> AttemptRecord:
     return over(begun(order, Work(), 0.0), failure=failure)[0]
 
 
+@pytest.mark.parametrize("order", [SPAWN, RECEIVE], ids=["spawn", "receive"])
+def test_an_instance_that_is_built_or_received_as_a_stopped_one_does_not_run(
+    order: SpawnInstance | ReceiveInstance,
+) -> None:
+    building = begun(structs.replace(order, stopped=True), Work(50), 10.0)
+
+    after, answer = over(building)
+
+    assert after.state is AttemptState.STOPPED
+    assert answer == structs.replace(STOPPED, attempt=order.attempt, number=0)
+    # Repeated, it is answered again; it fails, and is started, like any other.
+    again = answered_again(after, order, 60.0)
+    assert over(again)[1] == answer
+    failed_there, said = over(building, failure="no disk")
+    assert failed_there.state is AttemptState.FAILED
+    assert isinstance(said, SpawnFailed)
+    running, started = over(begun(structs.replace(start(), attempt=order.attempt), Work(), 70.0))
+    assert (running.state, type(started)) == (AttemptState.BUILT, InstanceSpawned)
+
+
 # An attempt in each state.
 KNOWN: dict[AttemptState | None, AttemptRecord | None] = {
     None: None,

@@ -10,6 +10,7 @@ from bus.messages.placement import (
     ReportedInventory,
 )
 from compute_sim.__main__ import main
+from compute_sim.core.networks import read_networks
 from compute_sim.core.pools import pools_of, read_pools
 from compute_sim.core.tree import ProviderTree
 from compute_sim.laboratory.driver import IMAGES_MAX, SimulatedDriver, root_of
@@ -46,6 +47,27 @@ def test_a_pool_is_a_sharing_provider_and_a_host_in_its_aggregate_has_nothing_of
     assert shared.traits == {"MISC_SHARES_VIA_AGGREGATE"}
     assert shared.joins == {aggregate}
     assert shared.inventories == {"DISK_GB": ReportedInventory(total=500)}
+
+
+def test_a_host_has_a_provider_with_the_bandwidth_of_each_network() -> None:
+    networks = read_networks(("physnet0=1000", "rack-7=20"))
+    driver = SimulatedDriver(SimulatedHost(name="h1"), None, (), networks)
+
+    tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0)
+
+    below = [each for each in tree.providers.values() if each.parent == driver.root]
+    assert [each.name for each in below] == ["h1:physnet0", "h1:rack-7"]
+    assert [{key: value.total for key, value in each.inventories.items()} for each in below] == [
+        dict.fromkeys(("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"), total)
+        for total in (1000, 20)
+    ]
+    assert below[1].traits == {"CUSTOM_PHYSNET_RACK_7", "CUSTOM_VNIC_TYPE_NORMAL"}
+
+
+@pytest.mark.parametrize("texts", [("physnet0",), ("=5",), ("a=0",), ("a=9999999999",), ("a-b=1", "a_b=2")])
+def test_a_wrong_network_is_refused_with_its_text(texts: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="networks has"):
+        ComputeSettings(networks=texts)
 
 
 def test_a_host_caches_the_images_that_it_built_from_last() -> None:

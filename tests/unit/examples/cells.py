@@ -83,6 +83,7 @@ CELLS: tuple[Message, ...] = (
         source_attempt=2,
         live=True,
         name="web-1",
+        stopped=True,
     ),
     InstanceStopped(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, failure="it is not here", number=9),
     SpawnInstance(
@@ -94,6 +95,7 @@ CELLS: tuple[Message, ...] = (
         share=SHARE,
         name="web-1",
         image=IMAGE,
+        stopped=True,
     ),
     RespawnInstance(
         cell="c1",

@@ -30,6 +30,7 @@ from bus.messages.build import (
     Waiting,
 )
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
 from bus.messages.moves import (
     AskHistory,
     AskMoves,
@@ -53,6 +54,15 @@ from tests.unit.examples.values import (
     WHEN,
 )
 
+NAMED_IMAGE = NamedImage(
+    name="debian",
+    source="http://images/debian-13",
+    checksum="0a1b",
+    kernel="http://images/kernel",
+    ramdisk="http://images/ramdisk",
+    properties={"hw_architecture": "x86_64", "trait:HW_CPU_X86_AVX2": "required"},
+)
+
 REQUESTS: tuple[Message, ...] = (
     BuildInstance(
         request_id=REQUEST,
@@ -71,6 +81,7 @@ REQUESTS: tuple[Message, ...] = (
         same_host=(CONSUMER,),
         deadline_s=300,
         flavor_names=("small", "tiny"),
+        image_name="debian",
         image=IMAGE,
         config_drive="http://drives/web",
         ports=("port-1",),
@@ -99,11 +110,23 @@ REQUESTS: tuple[Message, ...] = (
     DeleteFlavor(name="small"),
     AskFlavors(project="p", name="small", after="large", limit=100),
     FlavorsFound(flavors=(FLAVOR,), next="small"),
+    CreateImage(image=NAMED_IMAGE),
+    SetImage(
+        name="debian",
+        source="http://images/debian-14",
+        checksum="2c3d",
+        kernel="k",
+        ramdisk="r",
+        properties={"hw_architecture": "aarch64", "os_type": None},
+    ),
+    DeleteImage(name="debian"),
+    AskImages(project="p", name="debian", after="arch", limit=100),
+    ImagesFound(images=(NAMED_IMAGE,), next="debian"),
     BuildRejected(
         request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"
     ),
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
-    DeleteInstance(instance=CONSUMER),
+    DeleteInstance(instance=CONSUMER, for_user="ann"),
     RebuildInstance(request_id=REQUEST, instance=CONSUMER, image=IMAGE, project="p", deadline_s=300),
     MoveInstance(
         request_id=REQUEST,
@@ -125,6 +148,7 @@ REQUESTS: tuple[Message, ...] = (
         together=(CLEANUP,),
         with_group=True,
         wait=MoveWait(for_s=3600, priority=7),
+        for_user="ann",
     ),
     EndMove(request_id=REQUEST, instance=CONSUMER, how="revert", project="p"),
     AskHistory(instance=CONSUMER, after=4, limit=50, project="p"),
@@ -168,6 +192,7 @@ REQUESTS: tuple[Message, ...] = (
                 placed_at=WHEN,
                 move_placed_at=WHEN,
                 dropped={"MEMORY_MB": 4096},
+                image="debian",
             ),
         ),
     ),

@@ -17,6 +17,7 @@ def test_a_server_is_found_by_the_port_it_listens_on_if_it_is_one() -> None:
         # A proxy of another name is not the server, and its CPU time is not the server's.
         assert isinstance(listener_of(f"amqp://guest@127.0.0.1:{port}/", ("beam",)), str)
     assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python",)) == "not on this machine"
+    assert listener_of("amqp://guest@a:5672,b:5672/", ("beam",)) == "its URL names several hosts"
     assert listener_of("amqp://guest@192.0.2.1/", ("beam",)) == "not on this machine"
 
 

@@ -173,11 +173,13 @@ def test_a_set_host_is_answered_told_by_an_event_and_known_at_once() -> None:
         worker = Worker(UP)
         await worker.open()
 
-        event, answer = await worker.handle(SetHost(host="rack-1", mode="down", reason="fire"))
+        event, answer = await worker.handle(
+            SetHost(host="rack-1", mode="down", reason="fire", for_user="ann")
+        )
 
         assert isinstance(answer, HostSet)
         assert answer.host.setting == HostSetting(
-            mode="down", reason="fire", by="moor-operator", at=NOON, number=1
+            mode="down", reason="fire", by="moor-operator for ann", at=NOON, number=1
         )
         assert not answer.host.up
         assert event == HostChanged(cell="c1", host=answer.host)

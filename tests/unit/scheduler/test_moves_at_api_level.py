@@ -100,12 +100,17 @@ def test_a_move_goes_to_the_cell_with_its_number_and_its_hosts() -> None:
     [
         (None, an_order(), "instance", "there is no such instance"),
         (a_row(), an_order(project="other"), "instance", "there is no such instance"),
-        (a_row("deleting"), an_order(), "instance", "it is deleting: to migrate, it must be active"),
+        (
+            a_row("deleting"),
+            an_order(),
+            "instance",
+            "it is deleting: to migrate, it must be active or stopped",
+        ),
         (
             a_row("error"),
             an_order("evacuate"),
             "instance",
-            "it is error: to evacuate, it must be active or shelved, or in error with its host",
+            "it is error: to evacuate, it must be active, stopped or shelved, or in error with its host",
         ),
         (
             a_row("active"),
@@ -123,7 +128,7 @@ def test_a_move_goes_to_the_cell_with_its_number_and_its_hosts() -> None:
             a_row("offloaded"),
             an_order("evacuate"),
             "instance",
-            "it is offloaded: to evacuate, it must be active or shelved, or in error with its host",
+            "it is offloaded: to evacuate, it must be active, stopped or shelved, or in error with its host",
         ),
         (
             a_row("offloaded"),
@@ -171,6 +176,11 @@ def test_an_instance_in_error_that_keeps_its_host_may_be_evacuated() -> None:
     ("state", "kind"),
     [
         ("shelved", "evacuate"),
+        ("stopped", "migrate"),
+        ("stopped", "evacuate"),
+        ("stopped", "start"),
+        ("stopped", "stop"),
+        ("active", "start"),
         ("shelved", "offload"),
         ("active", "offload"),
         ("shelved", "unshelve"),

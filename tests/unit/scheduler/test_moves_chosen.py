@@ -90,12 +90,22 @@ async def test_an_instance_on_a_node_does_not_move(kind: MoveKind) -> None:
     assert refused.reason == "it is on bare-metal node n1: its disk is there, so it cannot move or be shelved"
 
 
+@pytest.mark.parametrize("kind", ["stop", "start", "reboot"])
+async def test_the_power_of_a_node_is_that_of_ironic(kind: MoveKind) -> None:
+    refused = await ordered(kind, on="n1")
+    assert isinstance(refused, BuildRejected)
+    assert refused.reason == (
+        "it is on bare-metal node n1, whose power Ironic switches: `moor node power on|off|reboot n1`"
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "is_up", "why"),
     [
         ("evacuate", True, "its host h1 is up: migrate it, or say first that the host is down"),
         ("migrate", False, "its host h1 is down: evacuate it"),
         ("shelve", False, "its host h1 is down: evacuate it"),
+        ("stop", False, "its host h1 is down: evacuate it"),
     ],
 )
 async def test_what_is_ordered_suits_its_host(kind: MoveKind, why: str, *, is_up: bool) -> None:

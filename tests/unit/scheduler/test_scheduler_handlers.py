@@ -30,6 +30,7 @@ from bus.messages.cells import AskCells
 from bus.messages.flavors import AskFlavors
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostChanged, HostFacts, HostsFound, HostsReported, HostState, SetHost
+from bus.messages.images import AskImages
 from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
@@ -451,7 +452,7 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     handlers = worker.questions
     assert handlers.keys() == {
         *(AskInstances, AskHistory, AskMoves, AskHosts, AskGroups, AskApplications, AskAggregates),
-        AskFlavors,
+        *(AskFlavors, AskImages),
         *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, AskCells, Unreadable),
     }
     handler = handlers[Unreadable]

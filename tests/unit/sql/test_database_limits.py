@@ -42,6 +42,27 @@ async def silent_server() -> AsyncIterator[str]:
 
 
 @pytest.mark.asyncio
+async def test_the_servers_of_a_url_are_tried_in_turn_and_each_is_named_in_the_error() -> None:
+    """The first is silent, and nobody listens at the second. Both together take no longer than one server may."""
+    async with silent_server() as url:
+        nobody = "127.0.0.1:1"
+        both = url.replace("/moor?", f",{nobody}/moor?")
+        database = open_database(
+            both, settings=structs.replace(SHORT, connect_s=1.0, transaction_s=2.0, long_s=3.0)
+        )
+        assert isinstance(database, PostgresDatabase)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(
+            Unavailable, match=r"none of 2 servers can be used: 127.0.0.1:\d+: .*; 127.0.0.1:1: .*"
+        ):
+            async with database.writing() as transaction:
+                await transaction.run(ask)
+        assert loop.time() - began < 0.9
+        await database.close()
+
+
+@pytest.mark.asyncio
 async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
     async with silent_server() as url:
         database = open_database(url, settings=SHORT)

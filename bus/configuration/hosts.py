@@ -1,0 +1,51 @@
+"""URLs that name several hosts of one cluster, as `amqp://user:password@a:5672,b,[::1]:5673/vhost`.
+
+RabbitMQ's clients read one host, and SQLAlchemy reads one in this place, so such a URL is split into one URL for each host.
+Pure.
+"""
+
+import re
+from collections.abc import Sequence
+
+# As SQLAlchemy does it, a password may have a slash.
+_PARTS = re.compile(r"([^:]*://)((?:[^/?#]*@|[^:/?#]*:[^@]*@)?)([^/?#]*)(.*)", re.DOTALL)
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]\s]+)(?::(.*))?", re.DOTALL)
+_PORT_MAX = 65_535
+
+
+def each_host(url: str) -> tuple[str, ...]:
+    """The same URL for each of its hosts alone, in their order. A URL of one host, or without one, stays as it is."""
+    found = _PARTS.fullmatch(url)
+    if found is None or "," not in found[3]:
+        return (url,)
+    scheme, user, hosts, rest = found.groups()
+    return tuple(f"{scheme}{user}{host}{rest}" for host in hosts.split(","))
+
+
+def hosts_of(url: str) -> tuple[str, ...]:
+    """The hosts that a URL names, each as `host:port` or `host`. Has no user and no password."""
+    found = _PARTS.fullmatch(url)
+    return tuple(found[3].split(",")) if found is not None and found[3] else ()
+
+
+def check_hosts(url: str) -> None:
+    """Raise ValueError if one of several hosts is not allowed, and say which. A URL of one host is not judged here."""
+    hosts = hosts_of(url)
+    if len(hosts) < 2:  # noqa: PLR2004 - several
+        return
+    for number, host in enumerate(hosts, 1):
+        if why := _flaw(host, hosts[: number - 1]):
+            raise ValueError(f"host {number} of {len(hosts)} is {host!r}: {why}")
+
+
+def _flaw(host: str, before: Sequence[str]) -> str:
+    """Why this host is not allowed after those; empty if it is."""
+    if not host:
+        return "it has no name; is there a comma too many?"
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return "write name, name:port, or [IPv6 address]:port"
+    port = found[2]
+    if port is not None and not (port.isascii() and port.isdigit() and 1 <= int(port) <= _PORT_MAX):
+        return f"its port must be a whole number from 1 to {_PORT_MAX}, not {port!r}"
+    return "it is named twice" if host in before else ""

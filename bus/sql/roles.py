@@ -1,0 +1,172 @@
+"""The roles of workers on PostgreSQL, and what each may do with which table.
+
+An administrator makes the roles. One of them, the owner, owns the tables and migrates them; every other role may do with each
+table what is listed for it, and nothing else. A password is sent as the verifier that PostgreSQL stores, never as it is, so that
+no log of the server has it.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from bus.configuration.settings import DatabaseSettings
+from bus.errors import Failure
+from bus.sql.database import open_database, write_once
+
+# PostgreSQL's own defaults.
+SALT_BYTES = 16
+ITERATIONS = 4096
+
+_LOCK = sa.text("SELECT pg_advisory_xact_lock(hashtextextended('moor roles', 0))")
+_KNOWN_ROLES = sa.text("SELECT rolname, rolsuper FROM pg_roles WHERE rolname = ANY (:names)")
+_OWNERS = sa.text("SELECT tablename, tableowner FROM pg_tables WHERE schemaname = current_schema()")
+_HERE = sa.text(
+    "SELECT current_user, current_database(), current_schema(),"
+    " (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
+)
+# The owner may create tables where `make_roles` has been, and elsewhere has nothing to do.
+_MAY_ACT_AS = sa.text(
+    "SELECT coalesce(pg_has_role(current_user, oid, 'USAGE') AND has_schema_privilege(oid, current_schema(), 'CREATE'), false)"
+    " FROM pg_roles WHERE rolname = :name"
+)
+
+
+class RoleRights(Struct, frozen=True):
+    """A role, and its rights by table; an owner needs none. For a table that is not there yet they are granted after the
+    migration that makes it.
+    """
+
+    name: str
+    tables: Mapping[str, Collection[str]]
+    # Tables of whose ids it takes some before it has rows for them.
+    numbers: Collection[str] = ()
+
+
+class RolesMade(Struct, frozen=True):
+    made: tuple[str, ...]
+    # The roles to which tables belonged before they got the owner of all.
+    former_owners: tuple[str, ...]
+
+
+async def make_roles(
+    url: str,
+    owner: RoleRights,
+    roles: Sequence[RoleRights],
+    passwords: Mapping[str, str],
+    settings: DatabaseSettings | None = None,
+) -> RolesMade:
+    """Make the owner and the other roles, or correct those that are there. Everything is done, or nothing."""
+    database = open_database(url, pool_size=1, settings=settings)
+    if database.dialect != "postgresql":
+        raise Failure(f"roles exist only on PostgreSQL, not on {database.dialect}")
+    try:
+        return await write_once(database, _make, owner, roles, passwords)
+    finally:
+        await database.close()
+
+
+async def grant_rights(
+    url: str, owner: RoleRights, roles: Sequence[RoleRights], settings: DatabaseSettings | None = None
+) -> tuple[str, ...]:
+    """Give the roles that exist their rights on the tables that exist, and return these roles.
+
+    There are none if the database has no owner role, or if the URL's role may not act as the owner: then nothing changes.
+    """
+    database = open_database(url, pool_size=1, settings=settings)
+    if database.dialect != "postgresql":
+        return ()
+    try:
+        return await write_once(database, _grant_to_existing, owner, roles)
+    finally:
+        await database.close()
+
+
+def verifier(password: str, salt: bytes) -> str:
+    """What PostgreSQL stores of a password, as SCRAM-SHA-256 (RFC 5803) has it."""
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, ITERATIONS)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    text = [base64.b64encode(each).decode() for each in (salt, stored, server)]
+    return f"SCRAM-SHA-256${ITERATIONS}:{text[0]}${text[1]}:{text[2]}"
+
+
+def _make(
+    connection: Connection, owner: RoleRights, roles: Sequence[RoleRights], passwords: Mapping[str, str]
+) -> RolesMade:
+    connection.execute(_LOCK)
+    user, database, schema, is_superuser = connection.execute(_HERE).one()
+    names = [owner.name, *(role.name for role in roles)]
+    known = {row.rolname: row.rolsuper for row in connection.execute(_KNOWN_ROLES, {"names": names})}
+    if mighty := [name for name, has_all in known.items() if has_all]:
+        raise Failure(
+            f"{', '.join(mighty)} exists as a superuser, for whom no rights count: rename or drop that role"
+        )
+    quoted = connection.dialect.identifier_preparer.quote
+    for name in names:
+        how = "ALTER" if name in known else "CREATE"
+        secret = verifier(passwords[name], secrets.token_bytes(SALT_BYTES))
+        _run(connection, f"{how} ROLE {quoted(name)} LOGIN PASSWORD '{secret}'")
+    if not is_superuser:
+        # Only a member of the owner may give tables to it.
+        _run(connection, f"GRANT {quoted(owner.name)} TO {quoted(user)}")
+    everyone = ", ".join(map(quoted, names))
+    _run(connection, f"GRANT CONNECT ON DATABASE {quoted(database)} TO {everyone}")
+    _run(connection, f"REVOKE CREATE ON SCHEMA {quoted(schema)} FROM PUBLIC")
+    _run(connection, f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {everyone}")
+    _run(connection, f"GRANT CREATE ON SCHEMA {quoted(schema)} TO {quoted(owner.name)}")
+    former = _grant(connection, owner, roles)
+    return RolesMade(tuple(name for name in names if name not in known), former)
+
+
+def _grant_to_existing(
+    connection: Connection, owner: RoleRights, roles: Sequence[RoleRights]
+) -> tuple[str, ...]:
+    if not connection.scalar(_MAY_ACT_AS, {"name": owner.name}):
+        return ()
+    connection.execute(_LOCK)
+    names = [role.name for role in roles]
+    known = {name for name, _ in connection.execute(_KNOWN_ROLES, {"names": names})}
+    existing = [role for role in roles if role.name in known]
+    _grant(connection, owner, existing)
+    return tuple(role.name for role in existing)
+
+
+def _grant(connection: Connection, owner: RoleRights, roles: Sequence[RoleRights]) -> tuple[str, ...]:
+    """Give the tables to the owner, and the roles their rights on them. Returns to whom tables belonged before."""
+    quoted = connection.dialect.identifier_preparer.quote
+    owners = {row.tablename: row.tableowner for row in connection.execute(_OWNERS)}
+    here = sorted(owners.keys() & owner.tables.keys())
+    for table in here:
+        # Only then: it waits for whoever uses the table.
+        if owners[table] != owner.name:
+            _run(connection, f"ALTER TABLE {quoted(table)} OWNER TO {quoted(owner.name)}")
+    for role in roles:
+        if here:
+            tables = ", ".join(map(quoted, here))
+            _run(connection, f"REVOKE ALL ON TABLE {tables} FROM {quoted(role.name)}")
+        for table in here:
+            if rights := role.tables.get(table):
+                _run(connection, f"GRANT {', '.join(rights)} ON TABLE {quoted(table)} TO {quoted(role.name)}")
+        for table in role.numbers:
+            if table in owners:
+                sequence = connection.scalar(
+                    sa.text("SELECT pg_get_serial_sequence(:name, 'id')"), {"name": quoted(table)}
+                )
+                _run(connection, f"GRANT USAGE ON SEQUENCE {sequence} TO {quoted(role.name)}")
+    return tuple(sorted({owners[table] for table in here} - {owner.name}))
+
+
+def _run(connection: Connection, statement: str) -> None:
+    try:
+        connection.exec_driver_sql(statement)
+    except DBAPIError as error:
+        # The whole statement may have a verifier, from which a password can be guessed.
+        shown = statement.partition(" PASSWORD ")[0]
+        raise Failure(f"database: {shown}: {error.orig}") from None

@@ -1,0 +1,170 @@
+"""The overview, live, and what it leads to: workers, brokers, and the host behind a tile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from bus.measuring import BUCKETS_S
+from bus.messages.overview import AskTiles, Durations, StageTimes, Tiles
+from moor.asking import Client
+from moor.dashboard.asking_pages import AskingPages, is_number
+from moor.dashboard.pictures import HEIGHT, WIDTH, line_of
+from moor.dashboard.rendering import PageRefused, Reader
+from moor.dashboard.watching import STAGES, Sample, Watcher
+from moor.overview.judging import notes_of, troubles_of
+from moor.overview.showing import (
+    instance_counts,
+    main_uses,
+    per_second,
+    queue_rows,
+    seconds_in_words,
+    worker_groups,
+)
+
+# A comment that keeps proxies from closing a quiet stream.
+QUIET_S = 20.0
+
+
+class StageShown(Struct, frozen=True):
+    """A stage of boots: how many went through it a second in the last minute, how long that took then and in the last hour, and the
+    hour as two lines.
+    """
+
+    name: str
+    per_s: float
+    minute: tuple[str, str] | None
+    hour: tuple[str, str] | None
+    count: int
+    p50_line: str
+    p99_line: str
+
+
+class OverviewPages(AskingPages):
+    def __init__(self, asking: Client, watcher: Watcher) -> None:
+        super().__init__(asking)
+        self._watcher = watcher
+        # The last part of the overview that was rendered, and of what.
+        self._rendered: tuple[object, str, str] = (None, "", "")
+
+    async def overview(self, request: Request, reader: Reader) -> Response:
+        self._watcher.is_looked_at()
+        return self._page(request, reader, "overview.html", live=self._live())
+
+    async def live(self, _request: Request, _reader: Reader) -> Response:
+        """The overview as server-sent events: the changing part of the page, each time that something new was seen."""
+        return StreamingResponse(
+            self._events(), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    async def workers(self, request: Request, reader: Reader) -> Response:
+        """Each worker and each broker, as the watcher saw them last."""
+        self._watcher.is_looked_at()
+        seen = self._watcher.seen
+        return self._page(
+            request,
+            reader,
+            "workers.html",
+            overview=seen.view.overview if seen else None,
+            brokers=seen.view.brokers if seen else (),
+            trouble=self._watcher.trouble or (seen.view.silent if seen else ""),
+        )
+
+    async def tile(self, request: Request, reader: Reader) -> Response:
+        """The host behind a tile: that with this number, in the order of names."""
+        cell, text = request.path_params["cell"], request.path_params["number"]
+        if not is_number(text):
+            raise PageRefused(f"{text!r} is no number of a host.")
+        number = int(text)
+        page = await self._ask(AskTiles(in_cell=cell, skipped=number, named=True), Tiles)
+        if not page.names:
+            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"cell {cell} has no host {number}.")
+        return RedirectResponse(f"/hosts/{quote(cell)}/{quote(page.names[0])}", HTTPStatus.SEE_OTHER)
+
+    async def _events(self) -> AsyncIterator[str]:
+        news = aiter(self._watcher.news())
+        coming = asyncio.ensure_future(anext(news))
+        try:
+            while True:
+                done, _ = await asyncio.wait((coming,), timeout=QUIET_S)
+                if not done:
+                    yield ": quiet\n\n"
+                    continue
+                coming.result()
+                lines = "".join(f"data: {line}\n" for line in self._live().splitlines())
+                yield f"event: overview\n{lines}\n"
+                coming = asyncio.ensure_future(anext(news))
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+            await news.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    def _live(self) -> str:
+        """The changing part of the overview: rendered once for all who look."""
+        seen = self._watcher.seen
+        known, trouble, page = self._rendered
+        if known is not seen or trouble != self._watcher.trouble or not page:
+            page = self._render("live.html", **self._seen())
+            self._rendered = (seen, self._watcher.trouble, page)
+        return page
+
+    def _seen(self) -> Mapping[str, Any]:
+        seen, hour = self._watcher.seen, [*self._watcher.hour]
+        if seen is None or seen.view.overview is None:
+            silent = seen.view.silent if seen else ""
+            return {"overview": None, "trouble": self._watcher.trouble or silent}
+        overview = seen.view.overview
+        return {
+            "overview": overview,
+            "trouble": self._watcher.trouble,
+            "troubles": troubles_of(seen.view),
+            "notes": notes_of(seen.view),
+            "tiles": seen.tiles,
+            "counts": instance_counts(overview),
+            "uses": main_uses(overview.uses),
+            "workers": worker_groups(overview.workers),
+            "queues": queue_rows(seen.view),
+            "brokers": seen.view.brokers,
+            "rates": [
+                (
+                    stage,
+                    hour[-1].per_s[stage] if hour else 0.0,
+                    line_of([(each.at.timestamp(), each.per_s[stage]) for each in hour]),
+                )
+                for stage in STAGES
+            ],
+            "conflicts": (
+                hour[-1].conflicts_per_s if hour else 0.0,
+                line_of([(each.at.timestamp(), each.conflicts_per_s) for each in hour]),
+            ),
+            "stages": [_stage(each, hour) for each in overview.stages],
+            "since": hour[0].at if hour else None,
+            "picture": (WIDTH, HEIGHT),
+        }
+
+
+def _stage(stage: StageTimes, hour: Sequence[Sample]) -> StageShown:
+    p50 = [(each.at.timestamp(), min(each.p50_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
+    p99 = [(each.at.timestamp(), min(each.p99_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
+    most = max((seconds for _, seconds in p99), default=0.0)
+    return StageShown(
+        stage.stage,
+        per_second(stage.minute),
+        _in_words(stage.minute),
+        _in_words(stage.hour),
+        stage.hour.count,
+        line_of(p50, most),
+        line_of(p99, most),
+    )
+
+
+def _in_words(durations: Durations) -> tuple[str, str] | None:
+    """Half of them, and 99 of 100, took at most so long; None if there were none."""
+    if not durations.count:
+        return None
+    return seconds_in_words(durations.p50_s), seconds_in_words(durations.p99_s)

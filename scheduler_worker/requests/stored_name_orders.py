@@ -1,0 +1,160 @@
+"""Orders to store flavors and images under names, to change and to delete them, and questions about them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct, structs
+
+from bus.message import Message
+from bus.messages.build import BuildInstance, BuildRejected, Flavor
+from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
+from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said
+from scheduler_worker.core.requests.checking import EXTRA_SPECS_MAX
+from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.answering import rejection
+from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.store import Named, NameQuery, SchedulerStore
+
+# With it an image's properties can be checked, whatever flavor its instances will have.
+_ANY_FLAVOR = Flavor(vcpus=1)
+M = TypeVar("M", bound=Message)
+
+
+def stored_name_orders(reader: RequestReader) -> Handlers:
+    async def create_flavor(order: CreateFlavor, transaction: OutboxTransaction) -> Message:
+        wrong = _wrong_flavor(reader, order.flavor)
+        return wrong or await _created(transaction, "flavor", order.flavor, _flavors)
+
+    async def create_image(order: CreateImage, transaction: OutboxTransaction) -> Message:
+        wrong = _wrong_image(reader, order.image, "image.")
+        return wrong or await _created(transaction, "image", order.image, _images)
+
+    async def set_image(order: SetImage, transaction: OutboxTransaction) -> Message:
+        store = await transaction.begun()
+        known = await store.lock_named(NamedImage, order.name)
+        if known is None:
+            return _images(())
+        image = _changed(known, order)
+        if (wrong := _wrong_image(reader, image, "")) is not None:
+            return wrong
+        if image != known:
+            await store.save_named(image)
+        return _images((image,))
+
+    async def delete_flavor(order: DeleteFlavor, transaction: OutboxTransaction) -> Message:
+        gone = await (await transaction.begun()).delete_named(Flavor, order.name)
+        return _flavors(() if gone is None else (gone,))
+
+    async def delete_image(order: DeleteImage, transaction: OutboxTransaction) -> Message:
+        gone = await (await transaction.begun()).delete_named(NamedImage, order.name)
+        return _images(() if gone is None else (gone,))
+
+    return {
+        CreateFlavor: _each(create_flavor, lambda order: order.flavor.name),
+        DeleteFlavor: _each(delete_flavor, lambda order: order.name),
+        CreateImage: _each(create_image, lambda order: order.image.name),
+        SetImage: _each(set_image, lambda order: order.name),
+        DeleteImage: _each(delete_image, lambda order: order.name),
+    }
+
+
+def stored_name_questions(store: SchedulerStore) -> Handlers:
+    return {
+        AskFlavors: _pages(store, Flavor, _flavors),
+        AskImages: _pages(store, NamedImage, _images),
+    }
+
+
+def _flavors(found: Sequence[Flavor], next_: str = "") -> FlavorsFound:
+    return FlavorsFound(flavors=tuple(found), next=next_)
+
+
+def _images(found: Sequence[NamedImage], next_: str = "") -> ImagesFound:
+    return ImagesFound(images=tuple(found), next=next_)
+
+
+def _each(follow: Callable[[Any, OutboxTransaction], Any], name_of: Callable[[Any], str]) -> Any:
+    """A handler that follows its orders one after another, and answers each."""
+
+    async def on_orders(asks: Sequence[Received[Any]], transaction: OutboxTransaction) -> list[Said]:
+        said: list[Said] = []
+        # All workers write the rows of several orders in one order.
+        for ask in sorted(asks, key=lambda ask: name_of(ask.message)):
+            answer = await follow(ask.message, transaction)
+            if isinstance(answer, BuildRejected) and not ask.reply_to:
+                # No one waits for an answer, and an invalid order must not vanish.
+                said.append(Bury(ask, f"{answer.field} is {answer.value}: {answer.reason}"))
+            else:
+                said.append(Answer(ask, answer))
+        return said
+
+    return on_orders
+
+
+def _pages(
+    store: SchedulerStore, kind: type[Named], answer: Callable[[Sequence[Named], str], Message]
+) -> Any:
+    async def on_ask(asks: Sequence[Received[AskFlavors | AskImages]]) -> list[Said]:
+        return [Answer(ask, await found(ask.message)) for ask in asks]
+
+    async def found(ask: AskFlavors | AskImages) -> Message:
+        names = (ask.name,) if ask.name else None
+        known = await store.named(kind, NameQuery(names=names, after=ask.after, limit=ask.limit + 1))
+        page = known[: ask.limit]
+        return answer(page, page[-1].name if len(known) > ask.limit else "")
+
+    return ReadOnly(on_ask)
+
+
+async def _created(
+    transaction: OutboxTransaction, word: str, named: Named, answer: Callable[[Sequence[Named]], Message]
+) -> Message:
+    known = await (await transaction.begun()).create_named(named)
+    return _taken(word, named, known) or answer((named,))
+
+
+def _taken(word: str, named: Struct, known: Struct) -> BuildRejected | None:
+    """The rejection of an order whose name is taken by something else; it names the first field that differs."""
+    for field in named.__struct_fields__:
+        if (asked := getattr(named, field)) != (stored := getattr(known, field)):
+            name = getattr(named, "name", "")
+            what_to_do = "`moor image set` changes it" if word == "image" else "delete it first"
+            reason = f"{word} {name!r} is stored with {stored!r}: {what_to_do}, or choose another name"
+            return rejection(f"{word}.{field}", asked, reason)
+    return None
+
+
+def _wrong_flavor(reader: RequestReader, flavor: Flavor) -> BuildRejected | None:
+    if not flavor.name:
+        return rejection("flavor.name", "", "there is none: requests name the flavor by it")
+    read = reader.alternatives_of(BuildInstance(flavor=flavor))
+    return read if isinstance(read, BuildRejected) else None
+
+
+def _wrong_image(reader: RequestReader, image: NamedImage, prefix: str) -> BuildRejected | None:
+    """Why no request could name this image. The fields of the order begin with `prefix`."""
+    if not image.name:
+        return rejection(f"{prefix}name", "", "there is none: requests name the image by it")
+    if not image.source:
+        return rejection(
+            f"{prefix}source", "", "there is none: it says where the image is, by an id or a URL"
+        )
+    if len(image.properties) > EXTRA_SPECS_MAX:
+        reason = f"an image has at most {EXTRA_SPECS_MAX} properties here"
+        return rejection(f"{prefix}properties", len(image.properties), reason)
+    read = reader.alternatives_of(BuildInstance(flavor=_ANY_FLAVOR, image_properties=image.properties))
+    if not isinstance(read, BuildRejected):
+        return None
+    return structs.replace(read, field=f"{prefix}{read.field.replace('image_properties', 'properties')}")
+
+
+def _changed(image: NamedImage, order: SetImage) -> NamedImage:
+    given = {
+        field: value
+        for field in ("source", "checksum", "kernel", "ramdisk")
+        if (value := getattr(order, field)) is not None
+    }
+    merged = {**image.properties, **order.properties}
+    properties = {key: value for key, value in merged.items() if value is not None}
+    return structs.replace(image, **given, properties=properties)

@@ -1,0 +1,154 @@
+"""Requests that name stored flavors or a stored image.
+
+Such a request is read with what is stored just then, and its row keeps that: a flavor or an image that is changed later changes no
+instance. A repeated request is told by the names. If there is no such name, the request is accepted, and its instances end in
+error. It is not rejected, since a request may be delivered once more after its flavor was deleted, and must then get the same
+answer.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import msgspec
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, BuildRejected, Flavor
+from bus.messages.images import NamedImage
+from bus.workers.handling import Received
+from scheduler_worker.requests.answering import rejection
+from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
+from scheduler_worker.store import Named, NameQuery, SchedulerStore
+
+# In place of a flavor that is not stored: its request is accepted, and none is built.
+_NO_FLAVOR = Flavor(vcpus=1)
+# An error about an unknown name has so many that are near it, of so many that are stored.
+NEAR_MAX = 3
+COMPARED_MAX = 1_000
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class _Stored(NamedTuple):
+    flavors: Mapping[str, Flavor]
+    images: Mapping[str, NamedImage]
+
+
+class _Unknown(NamedTuple):
+    """The first name of a request that is not stored."""
+
+    field: str
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        says = "is" if self.field == "image_name" else "has"
+        return f"{self.field} {says} {self.name!r}: {self.reason}"
+
+
+async def read_requests(
+    reader: RequestReader, store: SchedulerStore, asks: Sequence[Received[BuildInstance]], now: datetime
+) -> list[ValidRequest | BuildRejected]:
+    """Each request checked, with the flavors and the image that it names."""
+    if not any(_names_something(ask.message) for ask in asks):
+        return [reader.read(ask, now) for ask in asks]
+    stored = await _stored(store, [ask.message for ask in asks])
+    return [
+        await _read(reader, store, ask, now, stored)
+        if _names_something(ask.message)
+        else reader.read(ask, now)
+        for ask in asks
+    ]
+
+
+async def with_named(store: SchedulerStore, build: BuildInstance) -> BuildInstance | BuildRejected:
+    """A request for which nothing is built, with what it names."""
+    if not _names_something(build):
+        return build
+    if (wrong := _given_twice(build)) is not None:
+        return wrong
+    named = await _named(store, build, await _stored(store, [build]))
+    if isinstance(named, _Unknown):
+        return rejection(named.field, named.name, named.reason, build.request_id)
+    return named
+
+
+def _names_something(build: BuildInstance) -> bool:
+    return bool(build.flavor_names or build.image_name)
+
+
+async def _stored(store: SchedulerStore, builds: Sequence[BuildInstance]) -> _Stored:
+    names = {name for build in builds for name in build.flavor_names}
+    flavors = await store.named(Flavor, NameQuery(names=tuple(sorted(names)))) if names else ()
+    wanted = {build.image_name for build in builds if build.image_name}
+    images = await store.named(NamedImage, NameQuery(names=tuple(sorted(wanted)))) if wanted else ()
+    return _Stored({each.name: each for each in flavors}, {each.name: each for each in images})
+
+
+async def _read(
+    reader: RequestReader,
+    store: SchedulerStore,
+    ask: Received[BuildInstance],
+    now: datetime,
+    stored: _Stored,
+) -> ValidRequest | BuildRejected:
+    build = ask.message
+    if (wrong := _given_twice(build)) is not None:
+        return wrong
+    named = await _named(store, build, stored)
+    unknown = str(named) if isinstance(named, _Unknown) else ""
+    if isinstance(named, _Unknown):
+        named = structs.replace(build, image_name="")
+        if build.flavor_names:
+            named = structs.replace(named, flavor=_NO_FLAVOR, flavor_names=())
+    read = reader.read(structs.replace(ask, message=named), now)
+    if isinstance(read, BuildRejected):
+        return read
+    content = _canonical(structs.replace(build, request_id=None))
+    digest = hashlib.sha256(content).digest()
+    return structs.replace(read, digest=digest, unjoined=unknown)
+
+
+def _given_twice(build: BuildInstance) -> BuildRejected | None:
+    """The rejection of a request that names something, and has it in full, too."""
+    for field, value, others in (
+        ("flavor_names", ", ".join(build.flavor_names), ("flavor", "alternatives")),
+        ("image_name", build.image_name, ("image",)),
+    ):
+        for other in others:
+            if value and getattr(build, other):
+                reason = f"{other} is given, too: a request has either"
+                return rejection(field, value, reason, build.request_id)
+    return None
+
+
+async def _named(store: SchedulerStore, build: BuildInstance, stored: _Stored) -> BuildInstance | _Unknown:
+    """The request with what is stored in place of the names. The name of its image stays, to be shown."""
+    for name in build.flavor_names:
+        if name not in stored.flavors:
+            known = await _every(store, Flavor)
+            return _unknown("flavor_names", name, known, "flavor")
+    if build.flavor_names:
+        best, *others = (stored.flavors[name] for name in build.flavor_names)
+        build = structs.replace(build, flavor=best, alternatives=tuple(others), flavor_names=())
+    if not build.image_name:
+        return build
+    if (image := stored.images.get(build.image_name)) is None:
+        known = await _every(store, NamedImage)
+        return _unknown("image_name", build.image_name, known, "image")
+    return structs.replace(
+        build, image=image.image, image_properties={**image.properties, **build.image_properties}
+    )
+
+
+async def _every(store: SchedulerStore, kind: type[Named]) -> list[str]:
+    """The names that are stored: only an error reads them."""
+    return [each.name for each in await store.named(kind, NameQuery(limit=COMPARED_MAX))]
+
+
+def _unknown(field: str, name: str, known: Sequence[str], word: str) -> _Unknown:
+    near = ", ".join(get_close_matches(name, known, n=NEAR_MAX))
+    hint = f"; near it are {near}" if near else ""
+    reason = f"there is no {word} of this name{hint}; `moor {word} list` shows all"
+    return _Unknown(field, name, reason)

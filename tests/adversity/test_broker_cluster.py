@@ -1,0 +1,133 @@
+"""Each of a broker's three nodes is killed, and started again, in the middle of boots by a whole cloud on real servers."""
+
+import asyncio
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from bus.topology import Limits
+from tests.adversity.cluster_under_test import ClusterUnderTest
+from tests.adversity.real_cloud import B, CloudOn, cloud_on, wait_until
+from tests.adversity.test_killed_workers import SMALL, STATES, a_build, audited, send
+from tests.servers import PrivateCluster
+from tests.servers.keeper import place_in_memory
+from tests.stories.moor.moor_process import moor
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
+
+CELLS = ("c1", "c2")
+WORKERS = ("placement-1", "placement-2", "scheduler-1", "scheduler-2")
+OF_CELLS = tuple(f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in CELLS)
+HOSTS = 240
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PrivateCluster]:
+    with PrivateCluster(place=place_in_memory()) as nodes:
+        yield nodes
+
+
+async def until_active(here: CloudOn[B], count: int, total: int) -> None:
+    states: Counter[str] = Counter()
+
+    async def is_so() -> bool:
+        states.clear()
+        states.update(dict(await here.rows(STATES)))
+        return states["active"] >= count
+
+    await wait_until(is_so, f"{count} of {total} are active", states)
+
+
+@pytest.mark.parametrize(
+    ("boots", "killed"),
+    [
+        pytest.param(300, (0,), id="one node under 300 boots"),
+        pytest.param(3000, (0, 1, 2), id="each node in turn under 3000 boots", marks=pytest.mark.proof),
+    ],
+)
+async def test_nodes_of_the_broker_are_killed_under_boots_and_nothing_is_lost_or_built_twice(
+    cluster: PrivateCluster, boots: int, killed: tuple[int, ...]
+) -> None:
+    """While a node is away, boots go on by the two others; only then it is started again."""
+    under_test = await ClusterUnderTest.start(cluster)
+    limits = Limits(replicates_questions=True)
+    sizes = {"HOSTS_PER_CELL": str(HOSTS // len(CELLS))}
+    async with cloud_on(under_test, *CELLS, limits=limits, sizes=sizes) as here:
+        await here.start(*WORKERS, *OF_CELLS)
+        await here.until_up(HOSTS)
+        builds = [a_build(number) for number in range(1, boots + 1)]
+
+        # Of each node's share, half is sent before it is killed, and half while it is away.
+        share = boots // len(killed)
+        asking, waits_s = [], []
+        for number, node in enumerate(killed):
+            mine = builds[number * share :][:share]
+            before, after = mine[: share // 2], mine[share // 2 :]
+            asking.append(asyncio.create_task(send(here, before)))
+            await until_active(here, number * share + len(before) // 3, boots)
+            await under_test.kill(node)
+            killed_s = time.monotonic()
+            asking.append(asyncio.create_task(send(here, after)))
+            await until_active(here, number * share + len(before) + len(after) // 2, boots)
+            waits_s.append(time.monotonic() - killed_s)
+            await under_test.start_again(node)
+        await asyncio.gather(*asking)
+        await until_active(here, boots, boots)
+        print(
+            f"boots sent after each kill were half active within {', '.join(f'{each:.1f}' for each in waits_s)} s"
+        )
+
+        await here.until_at_rest(lambda _: SMALL)
+        instances = await here.instances()
+        assert Counter(each.state for each in instances) == {"active": boots}
+        in_cells = await here.rows("SELECT id FROM cell_instances")
+        assert len({id_ for (id_,) in in_cells}) == len(in_cells) == boots
+        hosts = await here.hosts()
+        assert sum(host.instances for host in hosts) == boots
+        assert await audited(here) == ()
+
+
+@pytest.mark.proof
+async def test_moor_broker_declare_says_what_the_nodes_keep_and_what_to_do_about_the_rest(
+    cluster: PrivateCluster,
+) -> None:
+    """A broker that had one node when its queues were declared, and has three now."""
+    under_test = await ClusterUnderTest.start(cluster)
+    first = cluster.nodes[0]
+    one = f"amqp://guest:guest@{first.address}/{under_test.virtual_host}"
+    environment = {"MOOR_BROKER_CTL": first.ctl_command, "MOOR_CELLS": "c1"}
+    declare = ("broker", "declare", "--bus")
+    try:
+        alone = await moor(*declare, one, **environment)
+        assert "members" not in alone.out, alone
+        for node in cluster.nodes[1:]:
+            await asyncio.to_thread(first.tool, "rabbitmq-queues", "shrink", node.node, "--errors-only")
+
+        refused = await moor(*declare, under_test.url(), **environment)
+        assert refused.code == 1
+        assert "--replace-questions deletes such queues" in refused.err
+
+        replaced = await moor(*declare, under_test.url(), "--replace-questions", **environment)
+        assert replaced.code == 0, replaced
+        assert "deleted placement.claims, which was on one node" in replaced.out
+        assert "quorum queues with 1 member: " in replaced.out
+        assert "they need every one of these nodes" in replaced.out
+        warning = next(line for line in replaced.out.splitlines() if line.startswith("warning: "))
+        for node in cluster.nodes[1:]:
+            command = f"rabbitmq-queues grow {node.node} all --vhost-pattern '^{under_test.virtual_host}$'"
+            assert f"`{command}`" in warning
+            await asyncio.to_thread(first.tool, *shlex.split(command))
+
+        whole = await moor(*declare, under_test.url(), **environment)
+        assert "warning" not in whole.out
+        assert "quorum queues with 3 members: " in whole.out
+        assert f"ironic.events is a classic queue, on {first.node} alone" in whole.out
+
+        back = await moor(*declare, one, **environment)
+        assert back.code == 1
+        assert "name all nodes in the URL" in back.err
+    finally:
+        await under_test.close()

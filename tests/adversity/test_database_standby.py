@@ -1,0 +1,127 @@
+"""The primary of a PostgreSQL is killed under boots, its standby is promoted, and the workers go on with the same URL."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import asyncpg
+import pytest
+
+from bus.errors import Unavailable
+from bus.sql import open_database, upgrade
+from tests.adversity.real_cloud import cloud_on
+from tests.adversity.test_broker_cluster import until_active
+from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.servers.keeper import place_in_memory
+from tests.servers.postgres import FAST, PrivatePostgres
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(300)]
+
+CELL = "c1"
+HOSTS = 40
+BOOTS = 400
+# Each commit waits until the standby has it, too.
+SYNCHRONOUS = {"synchronous_standby_names": "*"}
+
+
+class Pair:
+    """A primary and its standby."""
+
+    def __init__(self, primary: PrivatePostgres, standby: PrivatePostgres) -> None:
+        self.primary = primary
+        self.standby = standby
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+asyncpg://postgres@{self.primary.address},{self.standby.address}/postgres"
+
+    async def fail_over(self) -> None:
+        await asyncio.to_thread(self.primary.kill)
+        connection = await asyncpg.connect(self.standby.url.replace("+asyncpg", ""))
+        try:
+            assert await connection.fetchval("SELECT pg_promote(true, 60)")
+        finally:
+            await connection.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    place = place_in_memory()
+    with (
+        PrivatePostgres(settings={**FAST, **SYNCHRONOUS}, place=place) as primary,
+        PrivatePostgres(settings=FAST, place=place, standby_of=primary) as standby,
+    ):
+        yield Pair(primary, standby)
+
+
+@asynccontextmanager
+async def tables_on(pair: Pair, *workers: str) -> AsyncIterator[str]:
+    for worker in workers:
+        await upgrade(pair.url, worker)
+    yield pair.url
+
+
+async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_lost(pair: Pair) -> None:
+    under_test = await RabbitMQUnderTest.start()
+    database = partial(tables_on, pair)
+    async with cloud_on(under_test, CELL, database=database, sizes={"HOSTS_PER_CELL": str(HOSTS)}) as here:
+        kinds = ("placement-1", "scheduler-1", "scheduler-2", f"conductor-{CELL}", f"compute-{CELL}")
+        await here.start(*kinds)
+        await here.until_up(HOSTS)
+        builds = [a_build(number) for number in range(1, BOOTS + 1)]
+
+        asking = asyncio.create_task(send(here, builds[: BOOTS // 2]))
+        await until_active(here, BOOTS // 6, BOOTS)
+        failed_s = time.monotonic()
+        await pair.fail_over()
+        promoted_s = time.monotonic()
+        await asyncio.gather(asking, send(here, builds[BOOTS // 2 :]))
+        await until_active(here, BOOTS // 2 + BOOTS // 8, BOOTS)
+        went_on_s = time.monotonic()
+        await until_active(here, BOOTS, BOOTS)
+        print(
+            f"promoted {promoted_s - failed_s:.1f} s after the kill, boots went on {went_on_s - promoted_s:.1f} s later"
+        )
+
+        await here.until_at_rest(lambda _: SMALL)
+        assert Counter(each.state for each in await here.instances()) == {"active": BOOTS}
+        assert sum(host.instances for host in await here.hosts()) == BOOTS
+        assert await audited(here) == ()
+
+
+async def test_sessions_are_only_opened_on_the_primary_whatever_the_order_of_the_hosts(pair: Pair) -> None:
+    reversed_hosts = f"postgresql+asyncpg://postgres@{pair.standby.address},{pair.primary.address}/postgres"
+    database = open_database(reversed_hosts)
+    try:
+        async with database.writing() as transaction:
+            assert await transaction.fetch("SELECT pg_is_in_recovery() AS standby") == [(False,)]
+        await asyncio.to_thread(pair.primary.kill)
+        with pytest.raises(
+            Unavailable,
+            match=rf"{pair.standby.address}: database: it is a standby, and the primary is needed",
+        ):
+            async with database.writing() as transaction:
+                await transaction.fetch("SELECT 1")
+    finally:
+        await database.close()
+
+
+async def test_a_session_whose_server_only_reads_is_not_used_again(pair: Pair) -> None:
+    """The URL names the standby alone, so a session is opened on it; it is replaced once the server refuses to write."""
+    database = open_database(pair.standby.url)
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="read-only"):
+                async with database.writing() as transaction:
+                    await transaction.fetch("CREATE TABLE never ()")
+        async with database.reading() as transaction:
+            (row,) = await transaction.fetch(
+                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            )
+            assert row[0] == 1
+    finally:
+        await database.close()

@@ -1,0 +1,39 @@
+"""A private RabbitMQ and a private PostgreSQL that speak TLS, as a deployment has them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+from sqlalchemy.engine import make_url
+
+from tests.servers.certificates import Certificates, certificates
+from tests.servers.guarded_postgres import guarded_postgres
+from tests.servers.postgres import PrivatePostgres
+from tests.servers.rabbitmq import PrivateRabbitMQ
+from tests.servers.starting import free_port
+
+
+class Servers:
+    def __init__(
+        self, postgres: PrivatePostgres, rabbitmq: PrivateRabbitMQ, made: Certificates, tls: int, api: int
+    ) -> None:
+        self.postgres, self.rabbitmq, self.certificates = postgres, rabbitmq, made
+        self.bus = f"amqps://guest:guest@127.0.0.1:{tls}/?cafile={quote(str(made.ca))}"
+        database = make_url(postgres.url).set(database="moorage").render_as_string()
+        self.db = f"{database}?sslrootcert={quote(str(made.ca))}"
+        self.api = f"http://127.0.0.1:{api}"
+
+
+@contextmanager
+def running_servers() -> Iterator[Servers]:
+    tls, api = free_port(), free_port()
+    with certificates() as made:
+        settings = (*made.of_rabbitmq(tls), f"management.tcp.port = {api}", "management.tcp.ip = 127.0.0.1")
+        rabbitmq = PrivateRabbitMQ(more_settings=settings, plugins=("rabbitmq_management",))
+        rabbitmq.launch()
+        try:
+            with guarded_postgres(made.of_postgres, only_tls=True) as postgres:
+                rabbitmq.wait_until_ready()
+                yield Servers(postgres, rabbitmq, made, tls, api)
+        finally:
+            rabbitmq.stop()

@@ -1,0 +1,233 @@
+"""All workers on a RabbitMQ and a PostgreSQL that speak only TLS, each with users of its own, from the environment files alone."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from tests.deploy.deployed import Servers, running_servers
+from tests.servers.starting import free_port
+from tests.stories.moor.moor_process import Result, moor, moor_json, started
+
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.rabbitmq,
+    pytest.mark.postgresql,
+    pytest.mark.timeout(600),
+]
+
+SETUP = Path(__file__).parents[2] / "deploy" / "container" / "setup"
+CELLS = ("harbour", "island")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with running_servers() as found:
+        yield found
+
+
+async def set_up(servers: Servers, etc: Path) -> None:
+    """What deploy/compose.yaml runs once: the script itself, which reaches the broker by its management API."""
+    connection = await asyncpg.connect(
+        make_url(servers.postgres.url).set(drivername="postgresql").render_as_string()
+    )
+    if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = 'moorage'"):
+        await connection.execute("CREATE DATABASE moorage")
+    await connection.close()
+    programs = f"{SETUP.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {
+        "PATH": programs,
+        "MOOR_BUS_URL": servers.bus,
+        "MOOR_DB_URL": servers.db,
+        "MOOR_CELLS": ",".join(CELLS),
+        "MOOR_BROKER_CTL": "rabbitmqctl-over-http",
+        "MOOR_RABBITMQ_API": servers.api,
+        "MOOR_ETC": str(etc),
+        "XDG_CONFIG_HOME": str(etc),
+        "COLUMNS": "200",
+    }
+    process = await asyncio.create_subprocess_exec(
+        str(SETUP),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+
+
+def texts(etc: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in etc.iterdir()}
+
+
+def environment(etc: Path, name: str) -> dict[str, str]:
+    lines = (etc / f"{name}.env").read_text().splitlines()
+    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
+
+
+@asynccontextmanager
+async def workers(etc: Path, port: int) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        roles: list[tuple[str, str, tuple[str, ...]]] = [
+            ("placement", "moor-placement", ()),
+            ("scheduler", "moor-scheduler", ()),
+        ]
+        for cell in CELLS:
+            roles += [
+                ("conductor", f"moor-conductor-{cell}", ()),
+                ("compute", f"moor-compute-{cell}", ("--hosts", "3")),
+            ]
+        roles.append(("placement-api", "moor-placement-api", ()))
+        running = [
+            await stack.enter_async_context(
+                started("run", worker, *flags, **environment(etc, name), MOOR_LISTEN=f"127.0.0.1:{port}")
+            )
+            for worker, name, flags in roles
+        ]
+        for process in running:
+            await process.until_printed_to_stderr("ready")
+        yield
+
+
+async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_path: Path) -> None:
+    await set_up(servers, tmp_path)
+    before = texts(tmp_path)
+    await set_up(servers, tmp_path)
+    assert texts(tmp_path) == before
+    operator = environment(tmp_path, "moor-operator")
+
+    port = free_port()
+
+    async with workers(tmp_path, port):
+        ids = []
+        for cell in CELLS:
+            booted = await moor_json("boot", "--vcpus", "1", "--host", f"{cell}-host-00001", **operator)
+            assert booted["instances"][0]["state"] == "active", booted
+            ids.append(booted["instances"][0]["id"])
+        moved = await moor_json("migrate", ids[0], **operator)
+        await moor("confirm", moved["id"], **operator)
+        quota = await moor("quota", "set", "shop", "instances=3", **operator)
+        assert quota.code == 0, quota.err
+        deleted = await moor("delete", "--wait", ids[1], **operator)
+        assert deleted.code == 0, deleted.err
+        audited = await moor("audit", "--settle", "0", **operator)
+        assert audited.code == 0, audited.out + audited.err
+        await ask_placement(port)
+        sessions = await connected_by_tls(servers)
+        listed = servers.rabbitmq.ctl("list_connections", "--silent", "user", "ssl").splitlines()
+
+    assert sessions == {
+        ("moor_placement", True),
+        ("moor_placement_api", True),
+        ("moor_scheduler", True),
+        ("moor_conductor_harbour", True),
+        ("moor_conductor_island", True),
+    }
+    users = {tuple(line.split()) for line in listed}
+    wanted = {f"moor-{role}" for role in ("placement", "scheduler")}
+    wanted |= {f"moor-{role}-{cell}" for role in ("conductor", "compute") for cell in CELLS}
+    assert wanted <= {user for user, _ in users}
+    assert {tls for _, tls in users} == {"true"}
+
+
+async def ask_placement(port: int) -> None:
+    """What clients of placement's HTTP API do: its role may do all that it needs."""
+    provider, consumer = str(uuid4()), str(uuid4())
+    inventory = {"total": 8, "max_unit": 8}
+    headers = {"OpenStack-API-Version": "placement 1.39"}
+    base = f"http://127.0.0.1:{port}"
+    allocation = {
+        "allocations": {provider: {"resources": {"VCPU": 2}}},
+        "project_id": "shop",
+        "user_id": "shop",
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+    }
+    async with httpx.AsyncClient(base_url=base, headers=headers, timeout=30) as client:
+        asked = [
+            await client.put("/traits/CUSTOM_DEPLOYED"),
+            await client.put("/resource_classes/CUSTOM_DEPLOYED"),
+            await client.post("/resource_providers", json={"name": provider, "uuid": provider}),
+            await client.put(
+                f"/resource_providers/{provider}/inventories",
+                json={"resource_provider_generation": 0, "inventories": {"VCPU": inventory}},
+            ),
+            await client.put(
+                f"/resource_providers/{provider}/traits",
+                json={"resource_provider_generation": 1, "traits": ["CUSTOM_DEPLOYED"]},
+            ),
+            await client.put(
+                f"/resource_providers/{provider}/aggregates",
+                json={"resource_provider_generation": 2, "aggregates": [provider]},
+            ),
+            await client.put(f"/allocations/{consumer}", json=allocation),
+            await client.get("/allocation_candidates?resources=VCPU:1"),
+            await client.get("/usages?project_id=shop"),
+            await client.delete(f"/allocations/{consumer}"),
+            await client.delete(f"/resource_providers/{provider}"),
+            await client.delete("/traits/CUSTOM_DEPLOYED"),
+            await client.delete("/resource_classes/CUSTOM_DEPLOYED"),
+        ]
+    assert [each.text for each in asked if each.status_code >= 300] == []
+
+
+async def connected_by_tls(servers: Servers) -> set[tuple[str, bool]]:
+    url = make_url(servers.postgres.url).set(drivername="postgresql").render_as_string()
+    connection = await asyncpg.connect(url)
+    try:
+        rows = await connection.fetch(
+            "SELECT usename, ssl FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) WHERE usename LIKE 'moor%'"
+        )
+    finally:
+        await connection.close()
+    return {(row["usename"], row["ssl"]) for row in rows}
+
+
+async def test_a_server_of_another_authority_is_refused_and_said(servers: Servers, tmp_path: Path) -> None:
+    await set_up(servers, tmp_path)
+    scheduler = environment(tmp_path, "moor-scheduler")
+    right, wrong = str(servers.certificates.ca), str(servers.certificates.another_ca)
+
+    async with started(
+        "run", "scheduler", **scheduler | {"MOOR_DB_URL": scheduler["MOOR_DB_URL"].replace(right, wrong)}
+    ) as no_db:
+        said = await no_db.until_printed_to_stderr("database: ")
+        assert "the server's certificate is not trusted: unable to get local issuer certificate" in said
+    bad_bus = scheduler["MOOR_BUS_URL"].replace(right, wrong)
+    async with started("run", "scheduler", **scheduler | {"MOOR_BUS_URL": bad_bus}) as no_bus:
+        said = await no_bus.until_printed_to_stderr("certificate")
+        assert "its certificate is not trusted: self-signed certificate in certificate chain" in said
+        assert "cafile in the URL names the authority" in said
+    for command in (("list",), ("broker", "declare")):
+        ran: Result = await moor(*command, MOOR_BUS_URL=bad_bus, MOOR_CELLS="harbour")
+        assert ran.code == 1
+        assert "certificate is not trusted" in ran.err
+        assert "Traceback" not in ran.err
+
+
+async def test_without_tls_no_role_gets_in(servers: Servers, tmp_path: Path) -> None:
+    await set_up(servers, tmp_path)
+    scheduler = environment(tmp_path, "moor-scheduler")
+    plain = scheduler["MOOR_DB_URL"].partition("?")[0] + "?sslmode=disable"
+
+    began = time.monotonic()
+    async with started("run", "scheduler", **scheduler | {"MOOR_DB_URL": plain}) as process:
+        said = await process.until_printed_to_stderr("no pg_hba.conf entry")
+    assert "no encryption" in said
+    assert time.monotonic() - began < 60
+
+
+async def test_a_mode_that_does_not_exist_is_an_error_at_once(servers: Servers) -> None:
+    ran = await moor("db", "upgrade", MOOR_DB_URL=f"{servers.db}&sslmode=always")
+
+    assert ran.code == 2
+    assert "sslmode is 'always'" in " ".join(ran.err.split())

@@ -1,0 +1,233 @@
+"""Orders by the dashboard in a running cloud: they do what the commands do, for those who may, and the history says who it was."""
+
+import asyncio
+import re
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import bcrypt
+import httpx
+import pytest
+
+from bus.topology import DEAD_QUEUE
+from bus.urls import broker_at
+from tests.contracts.stage import parcel, send
+from tests.stories.moor.moor_process import Process, moor, moor_json, started
+from tests.stories.moor.test_moor_dashboard import a_cloud, served_beside
+from tests.stories.real_servers import real_servers
+from tests.unit.moor.dashboard_visits import hidden
+
+pytestmark = pytest.mark.asyncio
+
+HOST = "harbour-host-00001"
+
+
+def printed_address(up: Process) -> str:
+    """The address by which one browser may order, as `moor up` has printed it."""
+    (found,) = re.findall(r"http://\S+/open\?token=\S+", "".join(up.told))
+    return str(found)
+
+
+async def ordered(client: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:
+    """Confirm an order as a browser does, and wait until it has ended."""
+    page = await client.get(path)
+    assert page.status_code == 200, page.text
+    origin = str(client.base_url).rstrip("/")
+    sent = await client.post(
+        path.partition("?")[0], data={**hidden(page), **fields}, headers={"origin": origin}
+    )
+    assert sent.status_code == 303, sent.text
+    while "data-goes-on" in (done := await client.get(sent.headers["location"])).text:
+        await asyncio.sleep(0.1)
+    return done
+
+
+async def logged_in(client: httpx.AsyncClient, user: str) -> None:
+    page = await client.get("/login")
+    fields = {**hidden(page), "user": user, "password": "secret"}
+    answer = await client.post("/login", data=fields, headers={"origin": str(client.base_url).rstrip("/")})
+    assert answer.status_code == 303, answer.text
+
+
+async def test_a_host_is_drained_and_set_up_again_and_an_instance_deleted() -> None:
+    async with a_cloud() as (environment, url, up), httpx.AsyncClient(base_url=url, timeout=60) as client:
+        booted = await moor_json("boot", "--vcpus", "1", "--count", "6", "--name", "web", **environment)
+        opened = await client.get(printed_address(up))
+        assert opened.status_code == 303
+        there = [each["id"] for each in booted["instances"] if each["host"] == HOST]
+        assert there
+
+        drained = await ordered(client, f"/orders/drain?host={HOST}", reason="a fan is loud")
+        assert f"{len(there)} of {len(there)} instance" in drained.text
+        assert f"have left harbour/{HOST}" in drained.text
+        host = await moor_json("host", "show", HOST, **environment)
+        assert (host["setting"]["mode"], host["setting"]["reason"], host["setting"]["by"]) == (
+            *("draining", "a fan is loud"),
+            "moor-operator for admin",
+        )
+        instances = await moor_json("list", **environment)
+        assert all(each["host"] != HOST for each in instances)
+        history = await moor_json("history", there[0], **environment)
+        moves = [each for each in history if each["what"] == "live-migrate"]
+        assert [each["by"] for each in moves] == ["moor-operator for admin"]
+        assert "by moor-operator for admin" in (await client.get(f"/instances/{there[0]}")).text
+
+        await ordered(client, f"/orders/set-host?host={HOST}&mode=up")
+        assert (await moor_json("host", "show", HOST, **environment))["setting"]["mode"] == "up"
+
+        await ordered(client, f"/orders/delete?instance={there[0]}")
+        gone = await moor("delete", there[0], "--wait", **environment)
+        assert gone.code == 0, gone.err
+        history = await moor_json("history", there[0], **environment)
+        assert [each["by"] for each in history if each["what"] == "delete"] == ["moor-operator for admin"]
+
+
+async def test_a_host_that_is_down_is_evacuated_and_one_that_is_up_is_not() -> None:
+    async with a_cloud() as (environment, url, up), httpx.AsyncClient(base_url=url, timeout=60) as client:
+        booted = await moor_json("boot", "--vcpus", "1", "--count", "3", "--name", "web", **environment)
+        host = booted["instances"][0]["host"]
+        await client.get(printed_address(up))
+
+        refused = await client.get(f"/orders/evacuate?host={host}")
+        assert (refused.status_code, "set it down first" in refused.text) == (400, True)
+        await ordered(client, f"/orders/set-host?host={host}&mode=down")
+        done = await ordered(client, f"/orders/evacuate?host={host}", sure="yes")
+
+        assert f"have left harbour/{host}" in done.text
+        assert all(each["host"] != host for each in await moor_json("list", **environment))
+
+
+async def test_a_dead_letter_is_replayed() -> None:
+    async with a_cloud() as (environment, url, up), httpx.AsyncClient(base_url=url, timeout=60) as client:
+        broker = broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock")
+        await send(broker, parcel(b"{broken"))
+        connection = await broker.connect()
+        while await connection.depth(DEAD_QUEUE) < 1:
+            await asyncio.sleep(0.05)
+        await connection.close()
+        await client.get(printed_address(up))
+        (letter,) = await moor_json("dead", "list", **environment)
+
+        page = await client.get(f"/dead/api/{letter['handle']}")
+        (path,) = re.findall(r'href="(/orders/replay[^"]*)"', page.text)
+        done = await ordered(client, path.replace("&amp;", "&"))
+        assert f"The dead letter {letter['handle']} is back in the queue placement.work." in done.text
+        # It cannot be read this time, either: it is a new dead letter.
+        while not (letters := await moor_json("dead", "list", **environment)):
+            await asyncio.sleep(0.05)
+        assert letters[0]["handle"] != letter["handle"]
+        again = await client.get(path.replace("&amp;", "&"))
+        assert (again.status_code, "There is no dead letter" in again.text) == (400, True)
+
+
+async def test_a_broker_that_refuses_an_order_is_quoted_and_nothing_is_done() -> None:
+    async with a_cloud() as (environment, _, _):
+        # As on a broker where the dashboard is an admin application, which may not set hosts.
+        bus = f"unix://moor-app-local@{environment['XDG_STATE_HOME']}/moorage/bus.sock"
+        flags = ("run", "dashboard", "--bus", bus, "--dashboard-listen", "127.0.0.1:0")
+        async with started(*flags, **environment) as dashboard:
+            printed = await dashboard.until_printed_to_stderr("/open?token=")
+            address = printed.split()[-1]
+            async with httpx.AsyncClient(base_url=address.partition("/open")[0], timeout=60) as client:
+                await client.get(address)
+                done = await ordered(client, f"/orders/set-host?host={HOST}&mode=down")
+
+        assert done.status_code == 409
+        assert "host.set" in done.text
+        assert (await moor_json("host", "show", HOST, **environment))["setting"]["mode"] == "up"
+
+
+async def heard(client: httpx.AsyncClient) -> str:
+    """What the live list of instances tells until something in it is deleted, or for a while."""
+    told = ""
+    async with client.stream("GET", "/instances/live") as stream:
+        async for part in stream.aiter_text():
+            told += part
+            if "deleted</td>" in told or told.count(": quiet") > 2:
+                break
+    return told
+
+
+async def test_members_of_two_projects_see_hear_and_delete_only_their_own(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    users.write_text(f"root:{hashed}\nann:{hashed}:shop:member\nbob:{hashed}:garden:member\n")
+    async with a_cloud() as (environment, _, _):
+        ids = {}
+        for project in ("shop", "garden"):
+            booted = await moor_json("boot", "--vcpus", "1", "--project", project, **environment)
+            ids[project] = booted["instances"][0]["id"]
+        async with (
+            served_beside(environment, "--auth", "basic", "--users", str(users)) as ann,
+            httpx.AsyncClient(base_url=ann.base_url, timeout=60) as bob,
+        ):
+            await logged_in(ann, "ann")
+            await logged_in(bob, "bob")
+            for client, own, other in ((ann, "shop", "garden"), (bob, "garden", "shop")):
+                listed = (await client.get("/instances")).text
+                assert (ids[own] in listed, ids[other] in listed) == (True, False)
+                assert (await client.get(f"/instances/{ids[other]}")).status_code == 404
+                assert (await client.get(f"/orders/delete?instance={ids[other]}")).status_code == 400
+                for path in ("/live", "/", "/hosts", "/dead", "/moves", f"/orders/drain?host={HOST}"):
+                    assert (await client.get(path)).status_code == 403, path
+
+            with_news = [asyncio.create_task(heard(client)) for client in (ann, bob)]
+            await ordered(ann, f"/orders/delete?instance={ids['shop']}")
+            of_ann, of_bob = [await each for each in with_news]
+            assert (ids["shop"] in of_ann, "deleted</td>" in of_ann, ids["garden"] in of_ann) == (
+                True,
+                True,
+                False,
+            )
+            assert (ids["garden"] in of_bob, ids["shop"] in of_bob) == (True, False)
+            gone = await moor("delete", ids["shop"], "--wait", **environment)
+            assert gone.code == 0
+            history = await moor_json("history", ids["shop"], **environment)
+            assert [each["by"] for each in history if each["what"] == "delete"] == ["moor-operator for ann"]
+            assert ids["garden"] in (await bob.get("/instances?state=active")).text
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_on_servers_a_drain_is_ordered_over_the_broker_and_the_dashboard_ends_in_time(
+    tmp_path: Path,
+) -> None:
+    users = tmp_path / "users"
+    users.write_text(f"root:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
+    async with real_servers() as (bus, database), AsyncExitStack() as stack:
+        environment = {"MOOR_BUS_URL": bus, "MOOR_DB_URL": database, "MOOR_CELLS": "harbour"}
+        declared = await moor("broker", "declare", **environment)
+        assert declared.code == 0, declared.err
+        assert (await moor("db", "upgrade", **environment)).code == 0
+        for worker in (
+            *(("placement",), ("scheduler",), ("conductor", "--cell", "harbour")),
+            ("compute", "--cell", "harbour", "--hosts", "3"),
+        ):
+            await stack.enter_async_context(started("run", *worker, **environment))
+        flags = (
+            "run",
+            "dashboard",
+            "--dashboard-listen",
+            "127.0.0.1:0",
+            "--auth",
+            "basic",
+            "--users",
+            str(users),
+        )
+        dashboard = await stack.enter_async_context(started(*flags, **environment))
+        line = await dashboard.until_printed_to_stderr("the dashboard is served at")
+        (url,) = re.findall(r"http://[0-9.:]+", line)
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+        booted = await moor_json("boot", "--vcpus", "1", "--count", "6", "--name", "web", **environment)
+        there = [each["id"] for each in booted["instances"] if each["host"] == HOST]
+        await logged_in(client, "root")
+
+        done = await ordered(client, f"/orders/drain?host={HOST}")
+
+        assert f"have left harbour/{HOST}" in done.text
+        assert all(each["host"] != HOST for each in await moor_json("list", **environment))
+        history = await moor_json("history", there[0], **environment)
+        assert [each["by"] for each in history if each["what"] == "live-migrate"] == ["guest for root"]
+        dashboard.send_signal(signal.SIGTERM)
+        assert (await dashboard.ended()).code == 0

@@ -1,0 +1,310 @@
+"""`moor db users`: a role for each kind of worker on a real PostgreSQL that asks for passwords."""
+
+import asyncio
+import stat
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from sqlalchemy.engine import make_url
+
+from moor.clouds.database_roles import ROLES, DatabaseUse
+from tests.servers.guarded_postgres import guarded_postgres
+from tests.servers.postgres import PrivatePostgres
+from tests.stories.moor.moor_process import Result, moor, moor_json, started
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql, pytest.mark.timeout(180)]
+
+CELLS = "harbour,island"
+PACKAGES = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
+
+FORBIDDEN = (
+    ("moor-scheduler", "UPDATE providers SET used = '{}'"),
+    ("moor-scheduler", "SELECT 1 FROM cell_instances"),
+    ("moor-conductor-harbour", "DELETE FROM requested_instances"),
+    ("moor-conductor-harbour", "SELECT 1 FROM consumers"),
+    ("moor-placement", "INSERT INTO known_cells VALUES ('x', now())"),
+    ("moor-placement", "DELETE FROM feed"),
+    ("moor-placement-api", "DELETE FROM change_log"),
+    ("moor-placement-api", "DELETE FROM quotas"),
+    ("moor-ironic", "SELECT 1 FROM requested_instances"),
+    ("moor-operator", "DELETE FROM ironic_nodes"),
+    ("moor-scheduler", "CREATE TABLE more (id int)"),
+    ("moor-scheduler", "DROP TABLE requested_instances"),
+    ("moor-scheduler", "UPDATE scheduler_version SET version_num = '0001'"),
+    ("moor-owner", "CREATE ROLE another"),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivatePostgres]:
+    with guarded_postgres() as started_server:
+        yield started_server
+
+
+class Deployment:
+    """A database, and the files of its roles."""
+
+    def __init__(self, url: str, place: Path) -> None:
+        self.url = url
+        self.credentials = place / "credentials.toml"
+        self.directory = place / "etc"
+
+    async def users(self, *flags: str, url: str = "") -> Result:
+        files = ("--credentials", str(self.credentials), "--env-dir", str(self.directory))
+        return await moor("db", "users", *files, *flags, MOOR_DB_URL=url or self.url, MOOR_CELLS=CELLS)
+
+    def environment(self, name: str) -> dict[str, str]:
+        lines = (self.directory / f"{name}.env").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    async def make(self) -> None:
+        made = await self.users()
+        assert made.code == 0, made.out + made.err
+        upgraded = await moor("db", "upgrade", **self.environment("moor-owner"))
+        assert upgraded.code == 0, upgraded.out + upgraded.err
+
+    def url_of(self, name: str) -> str:
+        return next(url for variable, url in self.environment(name).items() if variable.endswith("_DB_URL"))
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await asyncpg.connect(plain)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def new_database(server: PrivatePostgres, owner: str = "postgres") -> AsyncIterator[str]:
+    name = f"moor_{uuid4().hex}"
+    async with connected(server.url) as administrator:
+        await administrator.execute(f"CREATE DATABASE {name} OWNER {owner}")
+        yield make_url(server.url).set(database=name).render_as_string(hide_password=False)
+        await administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest_asyncio.fixture
+async def deployment(server: PrivatePostgres, tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with new_database(server) as url:
+        yield Deployment(url, tmp_path)
+
+
+async def test_every_role_has_on_every_table_just_the_rights_that_are_listed(deployment: Deployment) -> None:
+    await deployment.make()
+
+    listed = await moor_json("db", "rights", MOOR_CELLS=CELLS)
+    wanted = {(each["role"], each["table"], may) for each in listed for may in each["may"]}
+    use = DatabaseUse("", PACKAGES, tuple(CELLS.split(",")))
+    async with connected(deployment.url) as administrator:
+        rows = await administrator.fetch(
+            "SELECT role, tablename, may FROM unnest($1::text[]) AS role, pg_tables,"
+            " unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS may"
+            " WHERE schemaname = 'public' AND has_table_privilege(role, tablename::text, may)",
+            [role.name for role in use.roles],
+        )
+        creators = await administrator.fetch(
+            "SELECT rolname FROM pg_roles WHERE rolname LIKE 'moor%' AND (has_schema_privilege(rolname, 'public', 'CREATE')"
+            " OR rolcreaterole OR rolcreatedb OR rolsuper OR rolbypassrls OR rolreplication)"
+        )
+    assert {tuple(row) for row in rows} == wanted
+    assert [row["rolname"] for row in creators] == ["moor_owner"]
+    assert {role.package for role in ROLES} | {"compute_sim"} == {*PACKAGES}
+
+
+async def test_a_forbidden_statement_is_refused(deployment: Deployment) -> None:
+    await deployment.make()
+
+    for name, statement in FORBIDDEN:
+        async with connected(deployment.url_of(name)) as connection:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
+
+
+async def test_files_are_private_and_have_what_a_role_needs_and_no_password_is_printed(
+    deployment: Deployment,
+) -> None:
+    made = await deployment.users()
+
+    passwords = tomllib.loads(deployment.credentials.read_text())
+    files = sorted(deployment.directory.iterdir())
+    assert {file.stem for file in files} == {
+        *("moor-conductor-harbour", "moor-conductor-island", "moor-ironic", "moor-operator", "moor-owner"),
+        *("moor-placement", "moor-placement-api", "moor-scheduler"),
+    }
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (*files, deployment.credentials)} == {0o600}
+    assert stat.S_IMODE(deployment.directory.stat().st_mode) == 0o700
+    for user, password in passwords.items():
+        assert password not in made.out + made.err
+        async with connected(deployment.url) as administrator:
+            stored = await administrator.fetchval(
+                "SELECT rolpassword FROM pg_authid WHERE rolname = $1", user
+            )
+        assert stored.startswith("SCRAM-SHA-256$")
+    assert passwords["moor_conductor_island"] in deployment.url_of("moor-conductor-island")
+
+
+async def test_the_second_time_all_is_as_it_was_and_rights_given_by_hand_are_taken(
+    deployment: Deployment,
+) -> None:
+    await deployment.make()
+    before = {file: file.read_text() for file in deployment.directory.iterdir()}
+    async with connected(deployment.url) as administrator:
+        await administrator.execute("GRANT ALL ON providers TO moor_scheduler")
+
+    again = await deployment.users()
+
+    assert again.code == 0, again.err
+    assert "all were there" in again.out
+    assert {file: file.read_text() for file in deployment.directory.iterdir()} == before
+    async with connected(deployment.url_of("moor-scheduler")) as scheduler:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await scheduler.execute("SELECT 1 FROM providers")
+
+
+async def test_two_at_once_make_the_same_roles(deployment: Deployment) -> None:
+    first = await deployment.users()
+    both = await asyncio.gather(deployment.users(), deployment.users())
+
+    assert [each.code for each in (first, *both)] == [0, 0, 0]
+    async with connected(deployment.url_of("moor-placement")) as placement:
+        assert await placement.fetchval("SELECT current_user") == "moor_placement"
+
+
+async def test_a_password_is_changed_by_leaving_it_out_of_the_file(deployment: Deployment) -> None:
+    await deployment.make()
+    former = deployment.url_of("moor-scheduler")
+    lines = deployment.credentials.read_text().splitlines(keepends=True)
+    kept = "".join(line for line in lines if "moor_scheduler" not in line)
+    deployment.credentials.write_text(kept)
+
+    refused = await deployment.users()
+    assert refused.code == 2
+    assert "moor-scheduler.env: MOOR_DB_URL" in " ".join(refused.err.replace("│", "").split())
+    assert deployment.credentials.read_text() == kept
+    async with connected(former):
+        pass
+
+    changed = await deployment.users("--replace-env")
+    assert changed.code == 0, changed.err
+    assert "moor-scheduler.env: changed: MOOR_DB_URL" in changed.out
+    async with connected(deployment.url_of("moor-scheduler")):
+        pass
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        async with connected(former):
+            pass
+
+
+async def test_an_administrator_without_all_rights_hands_over_the_tables(
+    server: PrivatePostgres, tmp_path: Path
+) -> None:
+    """As at providers of databases, where nobody is a superuser; the workers ran as this role before."""
+    name = f"admin_{uuid4().hex}"
+    async with connected(server.url) as administrator:
+        await administrator.execute(f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD 'secret'")
+        for role in await administrator.fetch("SELECT rolname FROM pg_roles WHERE rolname LIKE 'moor%'"):
+            # Roles that others have made are not this administrator's.
+            await administrator.execute(f'GRANT "{role["rolname"]}" TO {name} WITH ADMIN OPTION')
+    async with new_database(server, owner=name) as url:
+        mine = url.replace("postgres@", f"{name}:secret@")
+        assert (await moor("db", "upgrade", MOOR_DB_URL=mine)).code == 0
+        deployment = Deployment(mine, tmp_path)
+        deployment.credentials.write_text("")
+
+        made = await deployment.users()
+
+        assert made.code == 0, made.out + made.err
+        assert f"tables of {name} now belong to moor_owner" in made.out
+        async with connected(url) as administrator:
+            owners = await administrator.fetch(
+                "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"
+            )
+        assert [row["tableowner"] for row in owners] == ["moor_owner"]
+
+
+async def test_a_role_that_may_not_make_roles_is_told_so(deployment: Deployment) -> None:
+    await deployment.make()
+
+    refused = await deployment.users(url=deployment.url_of("moor-owner"))
+
+    assert refused.code == 1
+    assert "ALTER ROLE moor_owner LOGIN: " in refused.err
+    assert "permission denied" in refused.err
+    assert "SCRAM" not in refused.err
+    assert "Traceback" not in refused.err
+
+
+async def test_a_superuser_of_that_name_is_refused(server: PrivatePostgres, deployment: Deployment) -> None:
+    await deployment.make()
+    async with connected(server.url) as administrator:
+        await administrator.execute("ALTER ROLE moor_ironic SUPERUSER")
+        try:
+            refused = await deployment.users()
+        finally:
+            await administrator.execute("ALTER ROLE moor_ironic NOSUPERUSER")
+
+    assert refused.code == 1
+    assert "moor_ironic exists as a superuser" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"MOOR_DB_URL": "sqlite:////tmp/x.db", "MOOR_CELLS": CELLS}, "roles exist only on PostgreSQL"),
+        ({"MOOR_DB_URL": "postgresql://a@127.0.0.1:1/x"}, "no cell is named"),
+        ({"MOOR_CELLS": CELLS}, "no database is named"),
+        (
+            {"MOOR_DB_URL": "postgresql://127.0.0.1:1/x?user=a&password=b", "MOOR_CELLS": CELLS},
+            "the URL has password in its query",
+        ),
+        ({"MOOR_DB_URL": "postgresql://a@127.0.0.1:1/x", "MOOR_CELLS": CELLS}, "cannot connect"),
+    ],
+)
+async def test_what_cannot_be_done_is_said(environment: dict[str, str], why: str, tmp_path: Path) -> None:
+    ran = await moor("db", "users", "--credentials", str(tmp_path / "c.toml"), **environment)
+
+    assert ran.code != 0
+    assert why in " ".join(ran.err.replace("│", "").split())
+    assert "Traceback" not in ran.err
+
+
+async def test_a_password_that_cannot_be_sent_is_refused(deployment: Deployment) -> None:
+    deployment.credentials.write_text('moor_scheduler = "schlüssel"\n')
+
+    ran = await deployment.users()
+
+    assert ran.code == 2
+    assert "the password of moor_scheduler" in " ".join(ran.err.split())
+    assert not deployment.directory.exists()
+
+
+async def test_a_worker_waits_for_tables_that_its_role_may_not_make(deployment: Deployment) -> None:
+    assert (await deployment.users()).code == 0
+    environment = {**deployment.environment("moor-scheduler"), "MOOR_BUS_URL": "amqp://127.0.0.1:1"}
+
+    async with started("run", "scheduler", **environment) as scheduler:
+        said = await scheduler.until_printed_to_stderr("moor db upgrade")
+
+    assert "the role moor_scheduler may create no tables" in said
+
+
+async def test_new_tables_have_their_rights_after_the_upgrade(deployment: Deployment) -> None:
+    await deployment.make()
+    async with connected(deployment.url) as administrator:
+        await administrator.execute("DROP TABLE known_flavors")
+        await administrator.execute("CREATE TABLE known_flavors (name text, flavor bytea)")
+        await administrator.execute("ALTER TABLE known_flavors OWNER TO moor_owner")
+
+    upgraded = await moor("db", "upgrade", **deployment.environment("moor-owner"))
+
+    assert "moor_scheduler" in upgraded.out
+    async with connected(deployment.url_of("moor-scheduler")) as scheduler:
+        await scheduler.execute("INSERT INTO known_flavors VALUES ('small', '')")

@@ -1,0 +1,27 @@
+"""The plugins of a running scheduler after its settings have changed."""
+
+from bus.configuration.live import Remade, set_in_place
+from scheduler_worker.core.choosing.standard import chosen_plugins
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings
+
+
+def test_plugins_weigh_and_limit_by_the_new_settings_wherever_they_are_held() -> None:
+    settings = SchedulerSettings(image_cache_weight_multiplier=0.0)
+    plugins = chosen_plugins(settings)
+    before = plugins.weighs_images, len(plugins.filters), len(plugins.weighers)
+    kept = Remade(settings, lambda: plugins.become(chosen_plugins(settings)))
+    fresh = SchedulerSettings(
+        image_cache_weight_multiplier=2.0,
+        ram_weight_multiplier=3.5,
+        instances_per_host_max=7,
+        host_subset_size=4,
+    )
+
+    set_in_place(settings, fresh, SCHEDULER.reloaded)
+
+    assert kept.settings is settings
+    assert settings == fresh
+    assert before[0] is False
+    assert (plugins.weighs_images, len(plugins.filters), len(plugins.weighers)) == (True, *before[1:])
+    assert (plugins.instances_max, plugins.subset) == (7, 4)
+    assert 3.5 in {each.multiplier for each in plugins.weighers}

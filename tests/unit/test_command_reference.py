@@ -1,0 +1,18 @@
+"""docs/command-reference.md has every command and option of the code, and explains each."""
+
+import re
+
+from moor.commands import COMMANDS
+from tests.pages.command_reference import FILE, page
+
+
+def test_the_page_matches_the_code() -> None:
+    assert FILE.read_text() == page(), "python -m tests.pages"
+
+
+def test_every_command_is_there_and_every_option_is_explained() -> None:
+    text = page()
+
+    missing = [name for name in COMMANDS if not re.search(rf"^### `moor {name}\b", text, re.MULTILINE)]
+    assert missing == []
+    assert re.findall(r"^\| `--[^|]*\|\s*\|.*$", text, re.MULTILINE) == []

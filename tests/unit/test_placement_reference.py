@@ -1,0 +1,25 @@
+"""docs/placement-reference.md is up to date, and has every endpoint once."""
+
+from typing import Any
+
+from placement_worker.api.openapi_document import openapi
+from tests.pages.placement_openapi import every_route
+from tests.pages.placement_reference import FILE, page
+
+
+def test_the_page_matches_the_code() -> None:
+    assert FILE.read_text() == page(), "python -m tests.pages"
+
+
+def test_every_endpoint_has_its_line() -> None:
+    document: dict[str, Any] = dict(openapi(every_route()))
+    endpoints = [
+        f"| `{method.upper()} {path}` |"
+        for path, methods in document["paths"].items()
+        for method in methods
+        if method in ("get", "post", "put", "delete", "patch", "head")
+    ]
+    lines = page().splitlines()
+
+    assert len(endpoints) > 30
+    assert [each for each in endpoints if sum(line.startswith(each) for line in lines) != 1] == []
