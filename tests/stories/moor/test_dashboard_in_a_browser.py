@@ -1,5 +1,6 @@
 """The dashboard in a real browser: it is drawn, live, fits a narrow screen, and is accessible; nothing is loaded from elsewhere."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,12 +8,18 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, Request, async_playwright
 
+from bus import headers
+from bus.broker import Parcel
+from bus.topology import DEAD
+from bus.urls import broker_at
+from tests.contracts.stage import send
 from tests.servers.installed import chromium
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.moor.test_moor_dashboard import a_cloud
 
 pytestmark = pytest.mark.asyncio
 
+LONG_NAME = "a-name-without-any-space-" * 10
 PAGES = (
     *("/", "/workers", "/instances", "/waiting", "/moves", "/hosts", "/hosts/harbour/harbour-host-00001"),
     *("/groups", "/aggregates", "/nodes", "/ring", "/dead", "/why?vcpus=8000", "/nowhere"),
@@ -83,13 +90,31 @@ async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() ->
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None:
-    async with a_cloud() as (environment, url, _), a_browser() as browser:
-        await moor_json("boot", "--vcpus", "1", "--name", "web", **environment)
-        await moor("boot", "--vcpus", "8000", "--name", "giant", **environment)
+    async with a_cloud("--nodes", "2") as (environment, url, _), a_browser() as browser:
+        web = await moor_json("boot", "--vcpus", "1", "--name", "web", **environment)
+        giant = await moor("boot", "--vcpus", "8000", "--name", "giant", "--json", **environment)
+        instances = [booted["instances"][0]["id"] for booted in (web, json.loads(giant.out))]
+        await moor("group", "create", LONG_NAME, "--policy", "affinity", **environment)
+        await moor("aggregate", "create", LONG_NAME, **environment)
+        (group,) = await moor_json("group", "list", **environment)
+        node, *_ = await moor_json("node", "list", **environment)
+        odd = Parcel(DEAD, "placement.work", b"x" * 1000, headers={headers.REASON: LONG_NAME})
+        await send(broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock"), odd)
+        (letter,) = await moor_json("dead", "list", **environment)
+        more = (
+            *(f"/instances/{id_}" for id_ in instances),
+            f"/instances/{instances[0]}?now=1",
+            f"/groups/{group['id']}",
+            f"/aggregates/{LONG_NAME}",
+            f"/nodes/{node['id']}",
+            f"/dead/api/{letter['handle']}",
+        )
         # The checks are a script of their own, which the policy of the pages would refuse.
         async with opened(browser, url, width=390, scheme=scheme, bypass_csp=True) as (page, _):
-            for path in PAGES:
-                await page.goto(path)
+            for path in (*PAGES, *more):
+                answer = await page.goto(path)
+                assert answer is not None
+                assert (path, answer.status) == (path, 404 if path == "/nowhere" else 200)
                 if path == "/":
                     await page.locator("canvas.tiles").wait_for()
                 found = (await Axe().run(page)).response["violations"]
