@@ -111,11 +111,13 @@ async def providers_of(asking: Asks) -> list[ProviderState]:
 async def until_choosable(
     asking: Asks, are_enough: Callable[[Sequence[HostState]], bool]
 ) -> Sequence[HostState]:
-    """Wait until schedulers can choose enough hosts: the hosts are up, and placement has their providers."""
+    """Wait until schedulers can choose enough hosts: the hosts are up, and placement has their providers. A host that an
+    operator has taken out of use counts as if it were up: nobody needs to wait for it.
+    """
     while True:
         # Raised while the workers that answer are still starting.
         with suppress(Unavailable):
-            up = [host for host in await hosts_of(asking) if host.up]
+            up = [host for host in await hosts_of(asking) if host.up or host.setting.mode != "up"]
             if are_enough(up):
                 provided = {each.id for each in await providers_of(asking)}
                 found = [host for host in up if host.id in provided]

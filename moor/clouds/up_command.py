@@ -251,12 +251,13 @@ def _announce_metal(settings: Settings, metal: BareMetal) -> None:
 
 
 async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan | None) -> None:
-    """Print `ready` once schedulers can choose every host: they know it, and placement has its provider. Ask over the bus, as
-    an operator does.
+    """Print `ready` once schedulers can choose every host that is in use: they know it, and placement has its provider. Ask
+    over the bus, as an operator does.
     """
     wanted = hosts + (metal.nodes if metal else 0)
     async with client(settings, operates=True) as asking:
-        up = await until_choosable(asking, lambda known: len(known) >= wanted)
+        known = await until_choosable(asking, lambda found: len(found) >= wanted)
+    up = [host for host in known if host.up]
     nodes = sum(host.kind == NODE for host in up)
     hypervisors = len(up) - nodes
     try_ = "`moor boot --vcpus 2`, " + ("`moor boot --flavor metal`, `moor node list`, " if metal else "")

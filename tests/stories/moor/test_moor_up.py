@@ -91,6 +91,20 @@ async def test_everything_goes_on_after_moor_up_was_killed_in_the_middle_of_boot
     assert not await problems_in_the_books(home)
 
 
+async def test_a_cloud_starts_again_with_a_host_that_was_taken_out_of_use(home: Path) -> None:
+    arguments = ("--cells", "harbour", "--hosts", "2")
+    async with up(home, *arguments) as first:
+        await moor_json("host", "set", "harbour-host-00001", "down", XDG_STATE_HOME=str(home))
+        first.send_signal(signal.SIGTERM)
+        await first.ended()
+
+    async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as second:
+        said = await second.until_printed("ready")
+        assert "1 hosts are up" in said
+        (down, _) = await moor_json("host", "list", XDG_STATE_HOME=str(home))
+        assert down["setting"]["mode"] == "down"
+
+
 async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> None:
     async with up(home, "--cells", "harbour", "--hosts", "2"):
         first_host, other_host = "harbour-host-00001", "harbour-host-00002"
