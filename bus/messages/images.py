@@ -1,6 +1,7 @@
 """Messages about named images, which schedulers store: a build request may name one in place of an image and its properties."""
 
 from typing import Annotated
+from uuid import UUID
 
 from msgspec import Meta
 
@@ -9,6 +10,17 @@ from bus.messages.build import Image, Reference
 from bus.messages.placement import Label, Value
 
 ImageName = Annotated[str, Meta(min_length=1, max_length=255, description="the image's name")]
+
+
+def is_image_source(text: str) -> bool:
+    """Is this an image's own id, a uuid, or its URL? Such a text is looked up nowhere, so no image is stored under it."""
+    if "://" in text:
+        return True
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
 
 
 class NamedImage(Value, frozen=True):

@@ -6,19 +6,22 @@ from bus.clock import now
 from bus.messages.build import InstanceState, MoveKind, RebuildInstance, RequestId
 from bus.messages.moves import EndMove, MoveInstance, is_to_wait_again
 
-ENDED = ("active", "error", "deleted")
+UNBUILT = ("accepted", "waiting", "placed", "building")
+UNDER_WAY = (*UNBUILT, "rebuilding", "deleting")
+# An instance in another state exists, or did not come to exist.
+NOT_THERE = (*UNBUILT, "error", "deleting", "deleted")
 # The states that orders to switch the power lead to.
 RESULTS: Mapping[MoveKind, str] = {"stop": "stopped", "start": "active"}
 
 
 def has_ended(instance: InstanceState) -> bool:
-    """True if no build or rebuild of the instance goes on."""
-    return instance.state in ENDED
+    """True if no build, rebuild or delete of the instance goes on. It may have been stopped or moved since."""
+    return instance.state not in UNDER_WAY
 
 
 def why_not_built(instance: InstanceState) -> str:
-    """Why the build failed; empty if the instance runs."""
-    if instance.state == "active":
+    """Why the build failed; empty if the instance was built."""
+    if instance.state not in NOT_THERE:
         return ""
     if instance.state in ("deleting", "deleted"):
         return "the instance was deleted"
@@ -57,11 +60,11 @@ def why_not_moved(state: InstanceState, order: MoveInstance | EndMove) -> str:
 
 
 def why_not_rebuilt(state: InstanceState, order: RebuildInstance) -> str:
-    """Why the instance was not rebuilt; empty if it is active with the image of this rebuild."""
+    """Why the instance was not rebuilt; empty if it has the image of this rebuild."""
     last = state.rebuild
     if last is None or last.request_id != order.request_id:
         why = "another rebuild came after this one"
-    elif last.failure or state.state != "active":
+    elif last.failure or state.state in (*NOT_THERE, "rebuilding"):
         why = last.failure or state.reason or f"the instance is {state.state}"
     else:
         return ""

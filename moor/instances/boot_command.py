@@ -14,7 +14,7 @@ from bus.messages.build import (
     NoValidHost,
 )
 from moor.asking import client
-from moor.client.ends import has_ended
+from moor.client.ends import has_ended, why_not_built
 from moor.completing import complete_images
 from moor.instances.attached import AttachedOptions
 from moor.instances.following import Following, Timeout, followed, run_order, taken
@@ -166,7 +166,7 @@ async def _boot(
             f"{unfinished} of {len(states)} instances have not ended within {following.timeout:g} s, and go on: {how_to_follow}",
             NOT_IN_TIME,
         )
-    if following.wait and any(each.state != "active" for each in states):
+    if following.wait and any(why_not_built(each) for each in states):
         raise typer.Exit(NOT_DONE)
 
 

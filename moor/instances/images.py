@@ -1,8 +1,6 @@
 """Images that are stored under names: what `--image` names, and where the name is looked up."""
 
-from uuid import UUID
-
-from bus.messages.images import AskImages, ImagesFound, NamedImage
+from bus.messages.images import AskImages, ImagesFound, NamedImage, is_image_source
 from moor.asking import Asks, answer_of, items_of
 from moor.nearest_names import near_texts
 from moor.options import fail
@@ -12,13 +10,7 @@ PAGE = 500
 
 def image_name_in(image: str) -> str:
     """The text as the name of a stored image; empty for an image's own id or URL, which is looked up nowhere."""
-    if "://" in image:
-        return ""
-    try:
-        UUID(image)
-    except ValueError:
-        return image
-    return ""
+    return "" if is_image_source(image) else image
 
 
 async def stored_image(asking: Asks, name: str, project: str) -> NamedImage:

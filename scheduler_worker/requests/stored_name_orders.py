@@ -8,7 +8,15 @@ from msgspec import Struct, structs
 from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected, Flavor
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
-from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
+from bus.messages.images import (
+    AskImages,
+    CreateImage,
+    DeleteImage,
+    ImagesFound,
+    NamedImage,
+    SetImage,
+    is_image_source,
+)
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said
 from scheduler_worker.core.requests.checking import EXTRA_SPECS_MAX
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -23,11 +31,11 @@ M = TypeVar("M", bound=Message)
 
 def stored_name_orders(reader: RequestReader) -> Handlers:
     async def create_flavor(order: CreateFlavor, transaction: OutboxTransaction) -> Message:
-        wrong = _wrong_flavor(reader, order.flavor)
+        wrong = _wrong_name("flavor", order.flavor.name) or _wrong_flavor(reader, order.flavor)
         return wrong or await _created(transaction, "flavor", order.flavor, _flavors)
 
     async def create_image(order: CreateImage, transaction: OutboxTransaction) -> Message:
-        wrong = _wrong_image(reader, order.image, "image.")
+        wrong = _wrong_name("image", order.image.name) or _wrong_image(reader, order.image, "image.")
         return wrong or await _created(transaction, "image", order.image, _images)
 
     async def set_image(order: SetImage, transaction: OutboxTransaction) -> Message:
@@ -125,17 +133,25 @@ def _taken(word: str, named: Struct, known: Struct) -> BuildRejected | None:
     return None
 
 
+def _wrong_name(word: str, name: str) -> BuildRejected | None:
+    """Why no flavor or image (`word`) can be stored under this name."""
+    reason = ""
+    if not name:
+        reason = f"there is none: requests name the {word} by it"
+    elif name != name.strip() or not name.isprintable():
+        reason = "a name has no space at its ends, and no control characters"
+    elif word == "image" and is_image_source(name):
+        reason = "a uuid or a URL is an image itself, and no name of a stored one"
+    return rejection(f"{word}.name", ascii(name)[1:-1], reason) if reason else None
+
+
 def _wrong_flavor(reader: RequestReader, flavor: Flavor) -> BuildRejected | None:
-    if not flavor.name:
-        return rejection("flavor.name", "", "there is none: requests name the flavor by it")
     read = reader.alternatives_of(BuildInstance(flavor=flavor))
     return read if isinstance(read, BuildRejected) else None
 
 
 def _wrong_image(reader: RequestReader, image: NamedImage, prefix: str) -> BuildRejected | None:
     """Why no request could name this image. The fields of the order begin with `prefix`."""
-    if not image.name:
-        return rejection(f"{prefix}name", "", "there is none: requests name the image by it")
     if not image.source:
         return rejection(
             f"{prefix}source", "", "there is none: it says where the image is, by an id or a URL"

@@ -5,7 +5,7 @@ request is rejected with the field, the value and the reason. An ignored key wou
 client asked for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId
@@ -48,6 +48,8 @@ WAIT_S_MAX = 30 * 86_400
 PRIORITY_MAX = 100
 # Real flavors have some dozens; each one costs a pass over all hosts.
 EXTRA_SPECS_MAX = 400
+# The value of one: a page of stored images or flavors has hundreds of them.
+VALUE_LENGTH_MAX = 1_000
 NAMED_HOSTS_MAX = 1_000
 # A long value is cut to this length in an error.
 SHOWN_MAX = 200
@@ -186,6 +188,7 @@ def _problems_of_counts(build: BuildInstance) -> Iterator[RequestProblem]:
     if len(build.image_properties) > EXTRA_SPECS_MAX:
         reason = f"an image has at most {EXTRA_SPECS_MAX} properties here"
         yield RequestProblem("image_properties", len(build.image_properties), reason)
+    yield from _too_long("image_properties", build.image_properties)
     given = build.instance_ids
     if given and len(given) != build.count:
         yield RequestProblem(
@@ -263,6 +266,7 @@ def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[RequestProbl
     if len(flavor.extra_specs) > EXTRA_SPECS_MAX:
         reason = f"a flavor has at most {EXTRA_SPECS_MAX} extra specs"
         yield RequestProblem("flavor.extra_specs", len(flavor.extra_specs), reason)
+    yield from _too_long("flavor.extra_specs", flavor.extra_specs)
     for name in ("vcpus", "ram_mb", "root_gb", "ephemeral_gb", "swap_mb"):
         amount = getattr(flavor, name)
         if not 0 <= amount <= INTEGER_MAX:
@@ -272,6 +276,14 @@ def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[RequestProbl
     for resource, amount in needed.total.items():
         if amount > INTEGER_MAX:
             yield RequestProblem("flavor", amount, f"{resource} adds up to {amount}, more than {INTEGER_MAX}")
+
+
+def _too_long(field: str, pairs: Mapping[str, str]) -> Iterator[RequestProblem]:
+    for key, value in pairs.items():
+        for text in (key, value):
+            if len(text) > VALUE_LENGTH_MAX:
+                reason = f"it has {len(text)} characters, at most {VALUE_LENGTH_MAX} are allowed"
+                yield RequestProblem(f"{field}.{key[:SHOWN_MAX]}", text[:SHOWN_MAX], reason)
 
 
 def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:

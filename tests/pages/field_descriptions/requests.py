@@ -290,7 +290,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "id": "the instance's id",
         "request_id": "the id of its build request",
         "sequence": "orders the states of an instance: skip one that is not higher than the last",
-        "state": "accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting, deleted",
+        "state": "accepted, waiting, placed, building, active, stopped, rebuilding, moving, moved, shelved, offloaded, error, deleting, deleted",
         "cell": "its cell",
         "host": "its host's name",
         "attempt": "the number of the present attempt: one host is tried per attempt",

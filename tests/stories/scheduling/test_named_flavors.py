@@ -71,6 +71,8 @@ async def test_other_content_under_the_same_name_is_refused_with_the_field(bus: 
             (Flavor(name="small", vcpus=3), "flavor.vcpus", "3"),
             (Flavor(name="small", vcpus=2), "flavor.extra_specs", "{}"),
             (Flavor(vcpus=2), "flavor.name", ""),
+            (Flavor(name="sm\nall", vcpus=2), "flavor.name", "sm\\nall"),
+            (Flavor(name=" small", vcpus=2), "flavor.name", " small"),
             (Flavor(name="none"), "flavor", "none"),
             (Flavor(name="odd", vcpus=-1), "flavor.vcpus", "-1"),
             (

@@ -117,6 +117,17 @@ async def test_what_no_request_could_use_is_refused_with_the_field(bus: str, boo
             (NamedImage(name="odd"), "image.source"),
             (NamedImage(name="odd", source="x", properties={"hw_odd": "1"}), "image.properties.hw_odd"),
             (
+                NamedImage(name="odd", source="x", properties={"os_type": "x" * 1001}),
+                "image.properties.os_type",
+            ),
+            # `--image` would take these names for an image's own id or URL, and never find the stored one.
+            (NamedImage(name="http://images/x", source="x"), "image.name"),
+            (NamedImage(name="0b6d1c9e5d3f4a4f9c8e3a0b1c2d3e4f", source="x"), "image.name"),
+            *[
+                (NamedImage(name=name, source="x"), "image.name")
+                for name in (" ", "odd ", "o\nd", "o\u202ed")
+            ],
+            (
                 NamedImage(
                     name="odd", source="x", properties={f"trait:CUSTOM_T{n}": "required" for n in range(401)}
                 ),
