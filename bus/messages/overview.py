@@ -155,11 +155,18 @@ class Tiles(Message, frozen=True, tag="tiles.found"):
 
 
 class AskOverview(StrictMessage, frozen=True, tag="overview.query"):
-    """Asks for an overview of the whole cloud."""
+    """Asks for an overview of the whole cloud.
+
+    A scheduler keeps an overview for a while, longer if it was costly to make. With `once`, for one that does not ask again and
+    again, it makes a new one sooner.
+    """
+
+    once: bool = False
 
 
 class Overview(Message, frozen=True, tag="overview.found"):
-    """The whole cloud, as one scheduler knew it at `made_at`. An overview of a large cloud may be some seconds old.
+    """The whole cloud, as one scheduler knew it at `made_at`. An overview may be some seconds old: it was `age_s` old when the
+    scheduler answered, by its clock.
 
     `instances` counts those that are not deleted. `uses` counts hosts and what they share, `fill` only hosts, of those that
     placement and the schedulers know. `workers_left_out` had no room in the message. `moving` counts the moves that are under way, by their kind.
@@ -178,3 +185,4 @@ class Overview(Message, frozen=True, tag="overview.found"):
     moving: dict[Label, Natural] = {}
     workers_left_out: Natural = 0
     stages: tuple[StageTimes, ...] = ()
+    age_s: Duration = 0.0

@@ -27,6 +27,7 @@ from bus.messages.build import (
 from bus.messages.cells import CellState
 from bus.messages.groups import GroupState
 from bus.messages.hosts import HostMode, HostState
+from bus.messages.images import NamedImage
 from bus.messages.moves import Change, MoveWait
 from bus.messages.planning import (
     DrainFound,
@@ -35,6 +36,7 @@ from bus.messages.planning import (
     HostVerdict,
     PlanFound,
 )
+from bus.messages.quotas import QuotaState
 from moor.client.async_client import Client
 from moor.client.emptying import Emptied, Stayed
 from moor.client.errors import (
@@ -83,6 +85,7 @@ __all__ = [
     "Move",
     "MoveFields",
     "MoveWait",
+    "NamedImage",
     "NoHostFound",
     "NoValidHost",
     "NotAllowed",
@@ -93,6 +96,7 @@ __all__ = [
     "OrderFields",
     "PlanFound",
     "PortRequest",
+    "QuotaState",
     "Rejected",
     "RequestId",
     "SentRequest",

@@ -7,17 +7,20 @@ from contextlib import aclosing
 from bus.broker import ConnectionLost
 from bus.message import Message
 from moor.client.bus_client import CLOSED
+from moor.client.flavors import FlavorCalls
 from moor.client.groups import GroupCalls
 from moor.client.hosts import HostCalls
+from moor.client.images import ImageCalls
 from moor.client.moving import MoveCalls
 from moor.client.planning import PlanCalls
+from moor.client.quotas import QuotaCalls
 from moor.client.running import during
 
 # If the caller is slower than the events, the others wait at the broker, which drops the oldest at its limit.
 EVENTS_AHEAD_MAX = 1_000
 
 
-class Client(MoveCalls, PlanCalls, GroupCalls, HostCalls):
+class Client(MoveCalls, PlanCalls, GroupCalls, FlavorCalls, ImageCalls, QuotaCalls, HostCalls):
     """A client of Moorage on its bus: `async with Client(url) as moor:`."""
 
     async def events(self, *keys: str) -> AsyncGenerator[Message, None]:

@@ -183,6 +183,21 @@ class SyncClient:
     show_group = _waits(Client.show_group)
     list_groups = _iterates(Client.list_groups)
 
+    create_flavor = _waits(Client.create_flavor)
+    delete_flavor = _waits(Client.delete_flavor)
+    show_flavor = _waits(Client.show_flavor)
+    list_flavors = _iterates(Client.list_flavors)
+
+    create_image = _waits(Client.create_image)
+    set_image = _waits(Client.set_image)
+    delete_image = _waits(Client.delete_image)
+    show_image = _waits(Client.show_image)
+    list_images = _iterates(Client.list_images)
+
+    set_quota = _waits(Client.set_quota)
+    show_quota = _waits(Client.show_quota)
+    list_quotas = _iterates(Client.list_quotas)
+
     list_hosts = _iterates(Client.list_hosts)
     list_nodes = _iterates(Client.list_nodes)
     show_host = _waits(Client.show_host)

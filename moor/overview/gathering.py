@@ -51,11 +51,14 @@ class CloudView(Struct, frozen=True):
 class CloudViewer:
     """Looks at a cloud as often as it is told to. Its connections to the brokers stay open between two looks.
 
-    With `brokers_kept_s`, what is known of the brokers is kept so long.
+    With `brokers_kept_s`, what is known of the brokers is kept so long. With `once` it looks only once, and may cost a scheduler more.
     """
 
-    def __init__(self, asking: Asks, settings: Settings, *, brokers_kept_s: float = 0.0) -> None:
+    def __init__(
+        self, asking: Asks, settings: Settings, *, brokers_kept_s: float = 0.0, once: bool = False
+    ) -> None:
         self._asking = asking
+        self._question = AskOverview(once=once)
         self._settings = settings
         self._kept_s = brokers_kept_s
         self._brokers: tuple[BrokerSeen, ...] = ()
@@ -64,7 +67,7 @@ class CloudViewer:
 
     async def look(self) -> CloudView:
         try:
-            overview, silent = await answer_of(self._asking, AskOverview(), Overview), ""
+            overview, silent = await answer_of(self._asking, self._question, Overview), ""
         except NoAnswer as problem:
             overview, silent = None, str(problem)
         now_s = asyncio.get_running_loop().time()

@@ -21,6 +21,8 @@ BAR = 20
 # A class is named if an operator sizes hosts by it, or if it is nearly used up.
 MAIN_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 NEARLY_USED_UP = 0.9
+# Counts that are older say how old they are.
+OLD_AFTER_S = 2.0
 
 
 def overview_in_words(view: CloudView) -> RenderableType:
@@ -70,6 +72,8 @@ def instances_in_words(overview: Overview) -> Text:
             line.append(f"   {counts[state]:,} {state}", colour)
     for kind, count in overview.moving.items():
         line.append(f"   {count:,} {kind} under way", "cyan")
+    if overview.age_s > OLD_AFTER_S:
+        line.append(f"   ({overview.age_s:.0f} s ago, at {overview.made_at:%Y-%m-%d %H:%M:%S %Z})", "dim")
     return line
 
 

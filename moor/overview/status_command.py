@@ -25,7 +25,7 @@ def status(
     settings = command_settings(bus=bus, cells=cells)
 
     async def work(asking: Client) -> CloudView:
-        viewer = CloudViewer(asking, settings)
+        viewer = CloudViewer(asking, settings, once=True)
         try:
             return await viewer.look()
         finally:

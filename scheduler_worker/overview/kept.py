@@ -10,6 +10,8 @@ T = TypeVar("T")
 # scheduler little of its time, and what is seen of a busy one is not old.
 KEPT_FOR_TIMES = 200
 KEPT_S_MIN, KEPT_S_MAX = 1.0, 10.0
+# And for those who ask once: even if all of them ask again and again, a scheduler spends a twentieth of its time on it.
+KEPT_FOR_ONE_TIMES = 20
 
 
 class Kept(Generic[T]):
@@ -19,14 +21,22 @@ class Kept(Generic[T]):
         self._make = make
         self._lock = asyncio.Lock()
         self._last: tuple[T] | None = None
-        self._until_s = 0.0
+        self._began_s = self._ended_s = 0.0
 
-    async def get(self) -> T:
+    async def get(self, *, once: bool = False) -> T:
         now_s = asyncio.get_running_loop().time
         async with self._lock:
-            if self._last is None or now_s() >= self._until_s:
+            if self._last is None or now_s() >= self._kept_until_s(once=once):
                 began_s = now_s()
                 self._last = (await self._make(),)
-                took_s = now_s() - began_s
-                self._until_s = now_s() + min(max(KEPT_S_MIN, KEPT_FOR_TIMES * took_s), KEPT_S_MAX)
+                self._began_s, self._ended_s = began_s, now_s()
             return self._last[0]
+
+    def age_s(self) -> float:
+        """The time since the last one was begun to be made."""
+        return asyncio.get_running_loop().time() - self._began_s
+
+    def _kept_until_s(self, *, once: bool) -> float:
+        times = KEPT_FOR_ONE_TIMES if once else KEPT_FOR_TIMES
+        took_s = self._ended_s - self._began_s
+        return self._ended_s + min(max(KEPT_S_MIN, times * took_s), KEPT_S_MAX)

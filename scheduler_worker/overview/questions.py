@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+from msgspec import structs
+
 from bus.messages.cells import page_that_fits
 from bus.messages.overview import (
     TILES_PER_PAGE_MAX,
@@ -51,8 +53,9 @@ class Overviews:
     def handlers(self) -> Handlers:
         return {AskOverview: answering(self._answer), AskTiles: answering(self._answer_tiles)}
 
-    async def _answer(self, _: AskOverview) -> Overview:
-        return await self._overview.get()
+    async def _answer(self, ask: AskOverview) -> Overview:
+        overview = await self._overview.get(once=ask.once)
+        return structs.replace(overview, age_s=round(self._overview.age_s(), 3))
 
     async def _answer_tiles(self, ask: AskTiles) -> Tiles:
         made_at, by_cell = await self._tiles.get()

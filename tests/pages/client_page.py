@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
+from moor.client.flavors import FlavorCalls
 from moor.client.groups import GroupCalls
 from moor.client.hosts import HostCalls
+from moor.client.images import ImageCalls
 from moor.client.instances import InstanceCalls
 from moor.client.moving import MoveCalls
 from moor.client.planning import PlanCalls
+from moor.client.quotas import QuotaCalls
 
 BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 SECTIONS: dict[str, type[object]] = {
@@ -18,6 +21,9 @@ SECTIONS: dict[str, type[object]] = {
     "Moves and rebuilds": MoveCalls,
     "Plans": PlanCalls,
     "Server groups": GroupCalls,
+    "Flavors": FlavorCalls,
+    "Images": ImageCalls,
+    "Quotas": QuotaCalls,
     "Hosts, nodes and cells": HostCalls,
     "Events": Client,
     "A request that was sent": SentRequest,

@@ -39,7 +39,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "heard_at": "when its last heartbeat arrived",
         "trouble": "why it can do no work; empty if it can",
     },
-    "AskOverview": {},
+    "AskOverview": {"once": "the sender does not ask again and again, and wants what is new"},
     "Overview": {
         "made_at": "when it was made",
         "scheduler": "the scheduler that made it",
@@ -53,6 +53,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "moving": "how many moves of each kind are under way",
         "workers_left_out": "how many workers more there are than one message has room for",
         "stages": "the stages that boots went through in the last hour, in their order",
+        "age_s": "how old it was when the scheduler answered",
     },
     "AskTiles": {
         "in_cell": "the cell",

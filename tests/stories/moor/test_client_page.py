@@ -87,6 +87,12 @@ async def test_the_programs_do_what_the_page_says() -> None:
                 left = [each async for each in moor.list_instances(host=HOST, state="active")]
                 assert left == []
 
+                assert await run("stored.py", url) == [
+                    "['tiny']",
+                    "the build has failed in 1 of 1 instances: second: over the quota of project shop: VCPU limit 1, used 1, asked 1",
+                    "1 of 1",
+                ]
+
                 assert await run("errors.py", url) == [
                     "flavor.vcpus | -4 | an amount is 0 to 2147483647",
                     "host nowhere",

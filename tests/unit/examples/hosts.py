@@ -210,7 +210,7 @@ HOSTS: tuple[Message, ...] = (
     ConductorAlive(cell="c1", conductor="conductor-1", trouble="its database"),
     AskCells(name="c1"),
     BEAT,
-    AskOverview(),
+    AskOverview(once=True),
     AskTiles(in_cell="c1", skipped=5000, named=True),
     Tiles(in_cell="c1", made_at=WHEN, tiles="0f?", skipped=5000, hosts=5003, names=("h1", "h2", "h3")),
     Overview(
@@ -232,6 +232,7 @@ HOSTS: tuple[Message, ...] = (
                 hour=Durations(seconds=3605.0, count=100, p50_s=0.02, p99_s=0.5),
             ),
         ),
+        age_s=1.5,
     ),
     CellsFound(
         cells=(

@@ -22,7 +22,13 @@ from bus.messages.overview import (
 from bus.topology import DEAD_QUEUE
 from moor.overview.gathering import BrokerSeen, CloudView
 from moor.overview.judging import notes_of, troubles_of
-from moor.overview.showing import histogram, main_uses, overview_in_words, worker_groups
+from moor.overview.showing import (
+    histogram,
+    instances_in_words,
+    main_uses,
+    overview_in_words,
+    worker_groups,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LONG_AGO = NOON - timedelta(hours=1)
@@ -219,6 +225,15 @@ def test_without_an_answer_the_screen_still_shows_the_queues() -> None:
     seen = view(None, BrokerSeen("amqp://b/", {"scheduler.requests": 12}), silent="asked for 1 s")
 
     assert "scheduler.requests  12" in screen_of(seen)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "said"), [(0.0, ""), (2.0, ""), (7.4, "   (7 s ago, at 2026-01-01 12:00:00 UTC)")]
+)
+def test_counts_that_are_old_say_how_old(age_s: float, said: str) -> None:
+    shown = instances_in_words(structs.replace(HEALTHY, age_s=age_s))
+
+    assert shown.plain == "5 instances   5 active" + said
 
 
 def test_bars_show_few_hosts_as_something() -> None:

@@ -229,10 +229,10 @@ def test_each_host_has_a_letter_in_the_order_of_names() -> None:
     assert tiles["c2"] == [("other", "?")]
 
 
-async def overview_from(overviews: Overviews) -> Overview:
+async def overview_from(overviews: Overviews, ask: AskOverview = AskOverview()) -> Overview:  # noqa: B008 - frozen
     handler = overviews.handlers()[AskOverview]
     assert isinstance(handler, ReadOnly)
-    (said,) = await handler.handle((an_ask(AskOverview()),))
+    (said,) = await handler.handle((an_ask(ask),))
     assert isinstance(said, Answer)
     assert isinstance(said.message, Overview)
     return said.message
@@ -255,7 +255,7 @@ async def test_who_asks_again_soon_gets_the_same_overview(monkeypatch: pytest.Mo
     )
 
     first = await overview_from(overviews)
-    assert await overview_from(overviews) is first
+    assert await overview_from(overviews) == first
     assert store.counted == 1
     assert [(each.cell, each.instances, each.hosts) for each in first.cells] == [("c1", 3, 2)]
 
@@ -332,6 +332,49 @@ async def test_what_took_long_is_kept_longer_but_never_for_long(monkeypatch: pyt
     assert await long.get() == 3
     now_s[0] += kept.KEPT_S_MAX
     assert await long.get() == 4
+
+
+@pytest.mark.asyncio
+async def test_one_who_asks_once_gets_what_is_new_if_it_is_cheap_and_all_are_told_how_old_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
+    clock, picture = Clock(), Picture()
+    takes_s = 0.05
+
+    class SlowStore(CountingStore):
+        async def instance_counts(self) -> list[InstanceCount]:
+            now_s[0] += takes_s
+            return await super().instance_counts()
+
+    store = SlowStore()
+    overviews = Overviews(
+        "scheduler-1",
+        store,
+        picture,
+        cells=CellRegistry(picture, DOWN_AFTER, clock),
+        workers=WorkerRegistry(DOWN_AFTER, clock),
+        hosts=HostRegistry(picture, DOWN_AFTER, clock),
+        clock=clock,
+    )
+    once = AskOverview(once=True)
+
+    assert (await overview_from(overviews, once)).age_s == takes_s
+    now_s[0] += 0.9
+    assert ((await overview_from(overviews, once)).age_s, store.counted) == (0.95, 1)
+    now_s[0] += 5
+    assert ((await overview_from(overviews)).age_s, store.counted) == (5.95, 1)
+    assert ((await overview_from(overviews, once)).age_s, store.counted) == (takes_s, 2)
+
+    # What is not cheap is kept from them, too.
+    takes_s = 0.4
+    now_s[0] += 20
+    assert ((await overview_from(overviews, once)).age_s, store.counted) == (takes_s, 3)
+    now_s[0] += 7
+    assert ((await overview_from(overviews, once)).age_s, store.counted) == (7.4, 3)
+    now_s[0] += 1.1
+    assert ((await overview_from(overviews, once)).age_s, store.counted) == (takes_s, 4)
 
 
 @pytest.mark.asyncio
