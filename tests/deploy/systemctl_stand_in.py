@@ -96,11 +96,12 @@ class Machine:
         os.kill(process, signal.SIGTERM)
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
+            # The file is gone with the process, also between opening and reading it.
             try:
-                os.kill(process, 0)
-            except ProcessLookupError:
+                state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
                 return
-            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            if state == "Z":
                 return
             time.sleep(0.1)
         raise UnitError(f"process {process} does not stop")
