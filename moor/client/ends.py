@@ -53,6 +53,9 @@ def why_not_moved(state: InstanceState, order: MoveInstance | EndMove) -> str:
         return (
             "" if move.outcome == wanted else f"the move is {move.outcome}: {move.failure or 'it came first'}"
         )
+    if state.state == "error" and move.outcome == "done":
+        # Its host could not run it, and is asked further.
+        return state.reason
     if state.state == "moved" or move.outcome in ("confirmed", "done"):
         return ""
     reasons = "; ".join([move.failure, *(f"{each.host}: {each.reason}" for each in state.failures)])
