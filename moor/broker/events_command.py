@@ -95,14 +95,14 @@ def _print(message: Message, *, as_json: bool) -> None:
         print_line(message)
         return
     now = datetime.now().astimezone()
-    out.print(f"[dim]{now:%H:%M:%S}[/dim] {_in_short(message)}", soft_wrap=True)
+    out.print(f"[dim]{now:%H:%M:%S}[/dim] {line_of(message)}", soft_wrap=True)
 
 
-def _in_short(message: Message) -> str:
+def line_of(message: Message) -> str:
     kind = f"{type_of(message):18}"
     instance = getattr(message, "instance", None)
     if isinstance(instance, InstanceState):
-        return f"[{COLOURS.get(instance.state, 'white')}]{kind}[/] {_of_instance(instance)}"
+        return f"[{COLOURS.get(instance.state, 'white')}]{kind}[/] {_of_instance(instance, kind.strip())}"
     match message:
         case BuildAccepted():
             return (
@@ -119,10 +119,12 @@ def _in_short(message: Message) -> str:
             return f"{kind} {escape(msgspec.json.encode(message).decode())}"
 
 
-def _of_instance(instance: InstanceState) -> str:
+def _of_instance(instance: InstanceState, kind: str) -> str:
+    # `instance.moved` also tells that an instance is stopped, shelved or offloaded.
+    state = "" if kind == f"instance.{instance.state}" else f" is {instance.state}"
     where = f" on {instance.host}" if instance.host else ""
     why = f": {instance.reason}" if instance.reason else ""
-    return escape(f"{instance.name or instance.id}{where}{why}")
+    return escape(f"{instance.name or instance.id}{state}{where}{why}")
 
 
 def _of_hosts(message: HostsReported | HostChanged) -> str:

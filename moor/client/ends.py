@@ -54,7 +54,8 @@ def why_not_moved(state: InstanceState, order: MoveInstance | EndMove) -> str:
             "" if move.outcome == wanted else f"the move is {move.outcome}: {move.failure or 'it came first'}"
         )
     if state.state == "moved" or move.outcome in ("confirmed", "done"):
-        return ""
+        # One that its host could not run is in error, and the host is asked further.
+        return state.reason if state.state == "error" else ""
     reasons = "; ".join([move.failure, *(f"{each.host}: {each.reason}" for each in state.failures)])
     return f"the move has {move.outcome}: {reasons}"
 

@@ -104,7 +104,10 @@ class MoveCalls(InstanceCalls):
         return await self._end(instance, "abort")
 
     async def rebuild(self, instance: UUID, image: Image | str, **fields: Unpack[OrderFields]) -> SentRequest:
-        """Build an instance anew on its host, from this image; what is on its disk is lost."""
+        """Build an instance anew on its host, from this image; what is on its disk is lost.
+
+        A text is the image's id or URL: the name of a stored image is not looked up here.
+        """
         given = cast("dict[str, Any]", {"project": self.project, **fields})
         given["request_id"] = order_id(given.get("request_id"))
         source = Image(source=image) if isinstance(image, str) else image

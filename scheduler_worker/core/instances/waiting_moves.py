@@ -1,6 +1,6 @@
 """Moves that wait for room: the row of an instance from the order until its cell gets the move, or until the wait ends.
 
-    active, shelved, offloaded, error      no host has room: the state stays, `waiting` is set, and the move has no outcome
+    active, stopped, shelved, offloaded, error   no host has room: the state stays, `waiting` is set, and the move has no outcome
        ├─▶ moving           there is room: the move gets a new number and goes to the cell
        ├─▶ the same state   the move ends: it was aborted, its time is up, or it is not possible any more
        └─▶ deleting         a delete ends it, too

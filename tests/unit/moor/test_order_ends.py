@@ -1,12 +1,23 @@
-"""When a build or a rebuild has ended for those that follow it, whatever has been done with the instance since."""
+"""When a build, a rebuild or a move has ended for those that follow it, whatever has been done with the instance since."""
 
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from bus.messages.build import Image, InstanceId, InstanceState, Rebuild, RebuildInstance, RequestId
-from moor.client.ends import has_ended, why_not_built, why_not_rebuilt
+from bus.messages.build import (
+    Image,
+    InstanceId,
+    InstanceState,
+    Move,
+    MoveKind,
+    Rebuild,
+    RebuildInstance,
+    RequestId,
+)
+from bus.messages.moves import MoveInstance
+from moor.client.ends import has_ended, why_not_built, why_not_moved, why_not_rebuilt
 
 BUILD, REBUILD = RequestId(UUID(int=1)), RequestId(UUID(int=2))
 LATER_STATES = ("active", "stopped", "moving", "moved", "shelved", "offloaded")
@@ -44,3 +55,15 @@ def test_an_instance_that_was_stopped_or_moved_after_its_rebuild_was_rebuilt(sta
     assert not has_ended(instance("rebuilding", done))
     assert has_ended(instance(state, done))
     assert why_not_rebuilt(instance(state, done), order) == ""
+
+
+@pytest.mark.parametrize("kind", ["start", "reboot", "unshelve"])
+def test_an_order_to_run_an_instance_that_does_not_start_has_failed(kind: MoveKind) -> None:
+    order = MoveInstance(request_id=REBUILD, instance=InstanceId(UUID(int=3)), kind=kind)
+    ends_by = datetime(2026, 11, 24, tzinfo=UTC)
+    move = Move(request_id=REBUILD, number=5, kind=kind, source="h1", ends_by=ends_by, outcome="done")
+    there = structs.replace(instance("active"), move=move)
+    broken = structs.replace(there, state="error", reason="h1 could not run it again")
+
+    assert why_not_moved(there, order) == ""
+    assert why_not_moved(broken, order) == "h1 could not run it again"
