@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 
 _FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
+# After so many tries of a parcel in a row, another channel is tried.
+_TRIES_ON_A_CHANNEL = 5
 
 
 class Overfull(Unavailable):
@@ -166,9 +168,11 @@ class Publisher:
         Raises `NotTaken` if a queue is full. To wait here until the queue has room would hold up all other parcels.
         """
         receipt = await self._publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
+        if receipt is Receipt.REFUSED:
+            receipt = await self._publish_on_another_channel(parcel)
         if receipt is Receipt.UNROUTABLE:
             raise _undeliverable(parcel, 1)
-        if receipt is Receipt.REFUSED:
+        if receipt not in _FINAL:
             raise NotTaken(
                 f"a queue for {parcel.routing_key!r} on {parcel.exchange!r} is full and rejected a parcel"
             )
@@ -372,6 +376,10 @@ class Publisher:
             tries += 1
             self.held_back += 1
             log.info("a queue is full or the broker is unreachable: trying again", extra={"tries": tries})
+            if receipt is Receipt.REFUSED and tries % _TRIES_ON_A_CHANNEL == 0:
+                receipt = await self._publish_on_another_channel(parcel)
+                if receipt in final:
+                    return receipt
             await asyncio.sleep(self._pauses.after(tries, self._chance))
         return Receipt.REFUSED
 
@@ -394,6 +402,31 @@ class Publisher:
                 raise
             except Interrupted:
                 return Receipt.LOST
+
+    async def _publish_on_another_channel(self, parcel: Parcel) -> Receipt:
+        """Publish a refused parcel on a new channel. If it is taken there, its queue is not full, and the old channel is replaced.
+
+        A cluster of RabbitMQ refuses everything for a quorum queue on a channel that first published to it while the node of its
+        leader was down; and does so for as long as that channel is open, though the queue has had another leader since.
+        """
+        if self._alone.locked():
+            return Receipt.REFUSED
+        async with self._alone:
+            await self._aside.close()
+            try:
+                receipt = await self._publish_on(self._aside, parcel)
+            except Refusal:
+                await self._aside.close()
+                raise
+            except Interrupted:
+                return Receipt.LOST
+            if receipt is not Receipt.REFUSED:
+                log.warning(
+                    "the broker refused a parcel on one channel and took it on another: the first is replaced"
+                )
+                # What is unconfirmed there is published again.
+                await self._way.close()
+            return receipt
 
     async def _publish_on(self, way: PublishingChannel, parcel: Parcel) -> Receipt:
         publishing: Publishing | None = None

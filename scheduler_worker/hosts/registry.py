@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 LONG_PAUSE = 1 / 3
 
 
-# The kind of a host that names none.
+# States of hosts that are no mode of an operator.
 MUST_CLEAN, SILENT = "must clean up", "silent"
 
 

@@ -28,7 +28,16 @@ class Faults:
         self._broken: dict[tuple[str, str], Problem] = {}
         self.unroutable: set[str] = set()
         self.answers: dict[type[Message], Message] = {}
+        self.channels = 0
+        self._stuck: dict[str, int] = {}
         self._changed = asyncio.Event()
+
+    def stick(self, exchange: str) -> None:
+        """Refuse what is published to this exchange on the channels that are open now, until they are closed."""
+        self._stuck[exchange] = self.channels
+
+    def is_stuck(self, channel: int, exchange: str) -> bool:
+        return channel <= self._stuck.get(exchange, 0)
 
     def break_(self, operation: str, problem: Problem, where: str = "") -> None:
         self._broken[operation, where] = problem
@@ -103,9 +112,13 @@ class _Publishing:
     def __init__(self, publishing: Publishing, faults: Faults) -> None:
         self._publishing = publishing
         self._faults = faults
+        faults.channels += 1
+        self._number = faults.channels
 
     async def publish(self, parcel: Parcel) -> Receipt:
         self._faults.check("publish", parcel.exchange)
+        if self._faults.is_stuck(self._number, parcel.exchange):
+            return Receipt.REFUSED
         if parcel.mandatory and parcel.exchange in self._faults.unroutable:
             return Receipt.UNROUTABLE
         return await self._publishing.publish(parcel)
