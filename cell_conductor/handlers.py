@@ -64,18 +64,18 @@ class Decider:
         tx: ConductorTransaction,
         rows: Mapping[InstanceId, Instance],
         inputs: Sequence[Input],
-        traces: Sequence[str] = (),
+        received: Sequence[Received[CellMessage]] = (),
     ) -> tuple[Decision, OutboxKey | None]:
         """The decision on these inputs, which the transaction saves; and the key of its note of messages, if it has any.
 
-        `traces` are those of the inputs, if these are messages.
+        `received` are the inputs as they were received, if these are messages.
         """
         now = self.clock()
         decision = decide(rows, inputs, now, self.rules, self.hosts, draw=self._draw)
         note = await tx.save(decision.rows, decision.forgotten, decision.kept)
-        self.times.note(rows, decision.rows, now)
+        self.times.note(rows, decision, now)
         if LOG.is_on:
-            LOG.write(endings(decision.said, traces))
+            LOG.write(endings(decision.said, received))
         return decision, note
 
 
@@ -87,12 +87,12 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours, said = of_cell(decider.rules.cell, received)
-        if placing := [each for each in ours if type(each.message) is PlaceInCell]:
-            decider.times.took(placing[0].sent_at, decider.clock(), len(placing))
-        rows = await tx.load([each.message.instance for each in ours])
-        decision, kept = await decider.decide(
-            tx, rows, [each.message for each in ours], [each.trace for each in ours]
-        )
+        messages = [each.message for each in ours]
+        kinds = [*map(type, messages)]
+        if placing := kinds.count(PlaceInCell):
+            decider.times.took(ours[kinds.index(PlaceInCell)].sent_at, decider.clock(), placing)
+        rows = await tx.load([message.instance for message in messages])
+        decision, kept = await decider.decide(tx, rows, messages, ours)
         expect(decision.rows)
         said += [
             Tell(each.message, ours[each.cause], kept if each.sequence is not None else None)

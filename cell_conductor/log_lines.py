@@ -11,17 +11,18 @@ from bus.messages.build import (
     InstanceMoved,
     InstanceState,
 )
-from cell_conductor.core.decide import DecidedMessage
+from bus.workers.handling import Received
+from cell_conductor.core.decide import CellMessage, DecidedMessage
 
 _ENDINGS = frozenset((InstanceActive, InstanceMoved, InstanceFailed, InstanceDeleted, AlternatesSpent))
 
 
-def endings(said: Sequence[DecidedMessage], traces: Sequence[str]) -> list[InstanceLine]:
+def endings(said: Sequence[DecidedMessage], received: Sequence[Received[CellMessage]]) -> list[InstanceLine]:
     """A line for each event that the cell tells the API level, and for each attempt that failed before it."""
     lines: list[InstanceLine] = []
     for each in said:
         if type(each.message) in _ENDINGS:
-            trace = traces[each.cause] if traces else ""
+            trace = received[each.cause].trace if received else ""
             state: InstanceState = each.message.instance  # type: ignore[union-attr, assignment] # they are events
             if state.failures:
                 lines += _failures(state, trace)

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from bus.measuring import Histogram, Metric, Readings
 from bus.messages.build import InstanceId
+from cell_conductor.core.decide import Decision
 from cell_conductor.core.instance import Instance
 
 _CELL = ("cell",)
@@ -78,29 +79,39 @@ class BootTimes:
         if sent_at is not None:
             self._placed.observe((now - sent_at).total_seconds(), instances, self._labels)
 
-    def note(
-        self, before: Mapping[InstanceId, Instance], after: Sequence[Instance], decided_at: datetime
-    ) -> None:
-        """Note the rows that one decision has changed."""
-        took_s: list[float] = []
-        on_host_s: list[float] = []
-        for row in after:
-            # A row takes the time of the decision itself only if the decision has changed its state.
-            if (
-                row.changed_at is decided_at
-                and row.state in _ENDS
-                and row.move is None
-                and row.rebuild is None
-            ):
-                self._outcomes[row.state] += 1
-                if row.state == "active" and row.order is not None:
-                    took_s.append((decided_at - row.order.issued_at).total_seconds())
-                    known = before.get(row.id)
-                    if known is not None and known.state == "building" and known.changed_at is not None:
-                        on_host_s.append((decided_at - known.changed_at).total_seconds())
-            if row.failures and (known := before.get(row.id)) is not None:
+    def note(self, rows: Mapping[InstanceId, Instance], decision: Decision, decided_at: datetime) -> None:
+        """Note what one decision has changed. `rows` are those that were there before."""
+        # A row takes the time of the decision itself only if the decision has changed its state.
+        ended = [
+            (before, row)
+            for before, row in zip(decision.before, decision.rows, strict=True)
+            if row.state in _ENDS
+            and row.changed_at is decided_at
+            and row.move is None
+            and row.rebuild is None
+        ]
+        if ended:
+            self._note_ended(ended, decided_at)
+        for row in [row for row in decision.rows if row.failures]:
+            if (known := rows.get(row.id)) is not None:
                 for failure in row.failures[len(known.failures) :]:
                     self._failed["refused" if failure.is_refused else "host"] += 1
-        if took_s:
-            self._whole.observe_each(took_s, self._labels)
-            self._on_host.observe_each(on_host_s, self._labels)
+
+    def _note_ended(self, ended: Sequence[tuple[Instance, Instance]], decided_at: datetime) -> None:
+        built = [(before, row.order) for before, row in ended if row.state == "active"]
+        self._outcomes["active"] += len(built)
+        self._outcomes["error"] += len(ended) - len(built)
+        if not built:
+            return
+        self._whole.observe_each(
+            [(decided_at - order.issued_at).total_seconds() for _, order in built if order is not None],
+            self._labels,
+        )
+        self._on_host.observe_each(
+            [
+                (decided_at - before.changed_at).total_seconds()
+                for before, order in built
+                if before.state == "building" and order is not None
+            ],
+            self._labels,
+        )

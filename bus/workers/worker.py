@@ -184,8 +184,11 @@ class Worker(Generic[Tx]):
 
     async def _take(self, batch: Sequence[Item]) -> None:
         """Give consecutive messages with the same handler to it together, in the order of the queue."""
-        runs = groupby(batch, key=lambda item: self._handlers.get(type(item.received.message)))
-        for handler, items in ((handler, list(run)) for handler, run in runs):
+        handlers = [self._handlers.get(type(item.received.message)) for item in batch]
+        end = 0
+        for handler, run in groupby(handlers):
+            begin, end = end, end + len([*run])
+            items = batch[begin:end]
             if handler is None:
                 for item in items:
                     message = item.received.message

@@ -116,12 +116,16 @@ class DecidedMessage(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, frozen=True):
-    """The changed rows, the rows to delete, the messages to send, and the swaps to ask placement for after saving."""
+    """The changed rows, the rows to delete, the messages to send, and the swaps to ask placement for after saving.
+
+    `before` are the changed rows as they were before, in the same order; a new row was `unknown`.
+    """
 
     rows: tuple[Instance, ...]
     forgotten: tuple[InstanceId, ...]
     said: tuple[DecidedMessage, ...]
     swaps: tuple[Question, ...]
+    before: tuple[Instance, ...] = ()
 
     @property
     def kept(self) -> list[tuple[bytes, int]]:
@@ -146,6 +150,7 @@ def decide(
     """
     # By ids as integers, since Python computes the hash of a UUID at each lookup.
     changed: dict[int, Instance] = {}
+    unchanged: dict[int, Instance] = {}
     over: dict[int, InstanceId] = {}
     # A message is sent once, however often the batch repeats it.
     said: dict[tuple[int, int], DecidedMessage] = {}
@@ -175,6 +180,7 @@ def decide(
             row, key = one.row, one.row.id.int
             if row is not was:
                 changed[key] = row
+                unchanged.setdefault(key, was)
             if one.is_over:
                 over[key] = row.id
             # A repeated message has only the unconfirmed messages sent again.
@@ -190,6 +196,7 @@ def decide(
         forgotten=tuple(over.values()),
         said=tuple(said.values()),
         swaps=tuple(swaps),
+        before=tuple([row for number, row in unchanged.items() if number not in over]),
     )
 
 
@@ -262,8 +269,14 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
     row = transition.row
     if row.order is not None:
         return
-    transition.continue_from(order.sequence)
-    transition.change(order=order, attempt=order.attempt, host=order.chosen, alternates=order.alternates)
+    # As `continue_from`, in one copy of the row.
+    transition.change(
+        sequence=max(row.sequence, order.sequence),
+        order=order,
+        attempt=order.attempt,
+        host=order.chosen,
+        alternates=order.alternates,
+    )
     if row.state in ("deleting", "deleted"):
         # The delete overtook the order. Nothing was built, but the claim is held.
         transition.release((HeldClaim(row.id, order.attempt),))
@@ -303,10 +316,9 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
             spawned.attempt, spawned.host, spawned.kind or kind_of(row, spawned.host)
         )
     elif row.state == "building":
-        transition.withdraw(SPAWNS, attempt=spawned.attempt)
         if row.saved:
             note_unshelved(transition)
-        transition.end_as("active")
+        transition.end_as("active", outbox=transition.outbox_without(SPAWNS, spawned.attempt))
 
 
 def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None:

@@ -137,14 +137,19 @@ class Transition:
 
         They have been answered, so they have arrived; or they do not apply any more.
         """
-        outbox = self.row.outbox
-        kept = [
-            each
-            for each in outbox
-            if not (isinstance(each.message, orders) and each.message.attempt == attempt)
-        ]
-        if len(kept) < len(outbox):
-            self.change(outbox=tuple(kept))
+        kept = self.outbox_without(orders, attempt)
+        if len(kept) < len(self.row.outbox):
+            self.change(outbox=kept)
+
+    def outbox_without(self, orders: tuple[type[HostOrder], ...], attempt: int) -> tuple[Pending, ...]:
+        """The row's outbox without the orders that `withdraw` drops, for a caller that changes the row anyway."""
+        return tuple(
+            [
+                each
+                for each in self.row.outbox
+                if not (isinstance(each.message, orders) and each.message.attempt == attempt)
+            ]
+        )
 
     # Orders
 

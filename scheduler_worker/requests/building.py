@@ -119,7 +119,12 @@ class Builder:
         )
         if transaction.is_logged:
             transaction.lines += [rejected_line(ask, why) for ask, why in invalid]
-            transaction.lines += [_line_of(build) for build in builds if not build.is_placed_alone]
+            # The line of an instance that was placed alone says enough about its request, too.
+            transaction.lines += [
+                _line_of(build)
+                for build in builds
+                if build.rejection is not None or len(build.rows) > 1 or build.rows[0].told.state != PLACED
+            ]
         for build in builds:
             said += await self._release(build, transaction)
             for each in build.requests:
@@ -272,11 +277,6 @@ class _Build:
             ended = next(row for row in self.rows if not row.is_open)
             self.refusal = SearchRefused(f"all or nothing: instance {ended.id} is {ended.told.state} already")
         return len(still_open) == len(self.rows)
-
-    @property
-    def is_placed_alone(self) -> bool:
-        """Is it for one instance, which was placed at once? Then the log needs no line about the request beside that."""
-        return len(self.rows) == 1 and self.rejection is None and self.rows[0].told.state == PLACED
 
     @property
     def is_found(self) -> bool:

@@ -51,9 +51,10 @@ async def read_requests(
     reader: RequestReader, store: SchedulerStore, asks: Sequence[Received[BuildInstance]], now: datetime
 ) -> list[ValidRequest | BuildRejected]:
     """Each request checked, with the flavors and the image that it names."""
-    if not any(_names_something(ask.message) for ask in asks):
+    naming = [ask for ask in asks if ask.message.flavor_names or ask.message.image_name]
+    if not naming:
         return [reader.read(ask, now) for ask in asks]
-    stored = await _stored(store, [ask.message for ask in asks])
+    stored = await _stored(store, [ask.message for ask in naming])
     return [
         await _read(reader, store, ask, now, stored)
         if _names_something(ask.message)
