@@ -1,11 +1,13 @@
 """What every page has: its templates, its reader, and the page that says why there is none."""
 
 import functools
+import re
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -62,6 +64,15 @@ class PageRenderer:
         return _templates().get_template(template).render(**shown)
 
 
+# A browser would break them at their hyphens.
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def unbroken(text: str) -> Markup:
+    """The text for a page, in which no UUID is broken over two lines."""
+    return Markup(_UUID.sub(r'<span class="line">\g<0></span>', str(escape(text))))  # noqa: S704 - it is escaped
+
+
 @functools.cache
 def _templates() -> Environment:
     templates = Environment(
@@ -74,6 +85,7 @@ def _templates() -> Environment:
         auto_reload=False,
     )
     templates.filters["moment"] = time_in_words
+    templates.filters["unbroken"] = unbroken
     templates.filters["number"] = lambda number: f"{number:,}"
     templates.globals |= {
         "share": share,
