@@ -75,7 +75,7 @@ class Histogram:
         observed.total_s += seconds * count
 
     def observe_each(self, durations_s: Sequence[float], labels: Labels = ()) -> None:
-        """Add an observation of each of these durations: it costs a fifth of a call for each."""
+        """Add an observation of each of these durations: for 20 of them it costs a quarter of a call for each."""
         observed = self._of(labels)
         counts = observed.counts
         found = sorted(durations_s)
