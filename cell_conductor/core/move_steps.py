@@ -164,6 +164,9 @@ def wait_for_source(transition: Transition, reason: str) -> None:
 
     The source is asked again and again. As soon as it runs the instance, the instance is active.
     """
+    if transition.moving.outcome == "done":
+        # An order to run it has failed, and a move ends once: also if its host runs it later.
+        transition.change(moving=structs.replace(transition.moving, outcome="failed", reason=reason))
     moving = transition.moving
     _end_broken(transition, moving.outcome, moving.reason, told=reason, asks_again=True)
 

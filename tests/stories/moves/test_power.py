@@ -6,9 +6,9 @@ import pytest
 
 from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, InstancesFound, MoveKind, RequestId
 from bus.messages.moves import AskHistory, HistoryFound
-from compute_sim.laboratory.faults import FailsToReceive, FailsToStop
+from compute_sim.laboratory.faults import FailsToReceive, FailsToStart, FailsToStop
 from tests.stories.cells.held_driver import HeldClock
-from tests.stories.layouts import BOTH, STAGES
+from tests.stories.layouts import BOTH, EMBEDDED, STAGES
 from tests.stories.moves.test_moves import LARGE, Movers, movers
 from tests.stories.moves.test_moves_fail import SILENT, down, hosts_of_held_time, script
 
@@ -123,3 +123,22 @@ async def test_a_stopped_instance_of_a_lost_host_is_evacuated_and_stays_stopped(
         await here.move(instance, "evacuate", request_id=request(3))
         assert (await here.until(instance, "stopped", "confirmed")).host == "h2"
         await switched(here, instance, "start", 4, "active")
+
+
+@EMBEDDED
+@pytest.mark.parametrize("kind", ["start", "reboot"])
+async def test_an_order_to_run_an_instance_that_does_not_start_is_told_as_failed(
+    bus: str, books: str, kind: MoveKind
+) -> None:
+    fault = FailsToStart(hosts=("h1",), reason="its disk is broken")
+    async with movers(bus, books, "h1", script=script(fault)) as here:
+        instance = await here.booted()
+        if kind == "start":
+            await switched(here, instance, "stop", 1, "stopped")
+        await here.move(instance, kind, request_id=request(2))
+        broken = await here.until(instance, "error", "failed")
+
+        assert broken.move is not None
+        assert broken.move.failure == "h1 could not run it again: its disk is broken"
+        assert (broken.host, broken.keeps_share) == ("h1", True)
+        await here.until_used(h1=1)

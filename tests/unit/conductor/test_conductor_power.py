@@ -101,9 +101,13 @@ def test_one_that_does_not_start_again_is_in_error_until_it_runs() -> None:
     assert isinstance(told, InstanceFailed)
     assert (told.instance.state, told.instance.keeps_share) == ("error", True)
 
+    assert told.instance.move is not None
+    assert (told.instance.move.outcome, told.instance.move.failure) == ("failed", told.instance.reason)
+
     cell.hear(started("h1"))
 
-    assert outcome(cell) == ("active", "done")
+    # It runs by now, and a move ends once.
+    assert outcome(cell) == ("active", "failed")
 
 
 def test_an_order_that_comes_twice_or_about_another_state_changes_nothing() -> None:
