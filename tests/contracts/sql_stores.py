@@ -122,6 +122,13 @@ def as_role(url: str, role: str) -> str:
     return make_url(url).set(username=role, password=None).render_as_string(hide_password=False)
 
 
+def as_owner(url: str) -> str:
+    """The same database, as the superuser to whom its tables belong: a worker's own role may not change them."""
+    database = make_url(url).database
+    assert database, f"{url} has no database"
+    return _url_of(database)
+
+
 def _file_of(url: str) -> Path:
     path = make_url(url).database
     assert path, f"{url} has no file"
