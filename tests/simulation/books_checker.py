@@ -28,6 +28,7 @@ from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import INSTANCE_SLOTS, HostHistories, short_id
 from tests.simulation.moves_checker import MovesChecker
 from tests.simulation.moving_checker import of_classes
+from tests.simulation.plan import PROJECT
 from tests.simulation.quotas_checker import QuotasChecker
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.whole_checker import WholeChecker
@@ -246,7 +247,13 @@ class BooksChecker:
             del self._placed_on[consumer]
         self.groups.committed(orders, granted, self._placed_on)
         if self._whole is not None:
-            self._whole.claimed(granted)
+            # A request of another project may be about the same id. Its claim is given back once its row is read.
+            foreign = {
+                (order.consumer, order.attempt)
+                for order in orders
+                if isinstance(order, ClaimResources) and order.project != PROJECT
+            }
+            self._whole.claimed(granted - foreign)
 
     def _slots_left(self, host: ProviderId) -> int:
         return self._instances_max - sum(each == host for each in self._placed_on.values())
