@@ -31,7 +31,12 @@ def repeated_report_accepted() -> AbstractContextManager[None]:
 
 def answered_orders_kept() -> AbstractContextManager[None]:
     """An order that was answered stays on the row, and is sent again."""
-    return rewritten(Transition, "withdraw", "if len(kept) < len(outbox):", "if False:")
+    return rewritten(
+        Transition,
+        "outbox_without",
+        "if not (isinstance(each.message, orders) and each.message.attempt == attempt)",
+        "if True",
+    )
 
 
 def no_reminder() -> AbstractContextManager[None]:
