@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from bus.messages.applications import SetApplication
-from bus.messages.build import InstanceActive
+from bus.messages.build import InstanceActive, Wait
 from bus.topology import objects_of_application
 from moor.client import (
     BrokerAway,
@@ -48,7 +48,8 @@ async def test_a_request_that_was_sent_before_the_broker_restarted_is_built_once
     bus: str, books: str
 ) -> None:
     async with cloud(bus, books) as setup, client(setup) as moor:
-        booting = asyncio.create_task(moor.boot(SMALL, count=3, name="web"))
+        # The scheduler may read the request before it has heard of the host.
+        booting = asyncio.create_task(moor.boot(SMALL, count=3, name="web", wait=Wait(for_s=60)))
         await until_queued(setup)
 
         await setup.brokers.api.restart()
