@@ -9,7 +9,6 @@ answer.
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
@@ -20,13 +19,10 @@ from bus.messages.images import NamedImage
 from bus.workers.handling import Received
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
-from scheduler_worker.store import Named, NameQuery, SchedulerStore
+from scheduler_worker.store import NameQuery, SchedulerStore
 
 # In place of a flavor that is not stored: its request is accepted, and none is built.
 _NO_FLAVOR = Flavor(vcpus=1)
-# An error about an unknown name has so many that are near it, of so many that are stored.
-NEAR_MAX = 3
-COMPARED_MAX = 1_000
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -56,9 +52,7 @@ async def read_requests(
         return [reader.read(ask, now) for ask in asks]
     stored = await _stored(store, [ask.message for ask in naming])
     return [
-        await _read(reader, store, ask, now, stored)
-        if _names_something(ask.message)
-        else reader.read(ask, now)
+        _read(reader, ask, now, stored) if _names_something(ask.message) else reader.read(ask, now)
         for ask in asks
     ]
 
@@ -69,7 +63,7 @@ async def with_named(store: SchedulerStore, build: BuildInstance) -> BuildInstan
         return build
     if (wrong := _given_twice(build)) is not None:
         return wrong
-    named = await _named(store, build, await _stored(store, [build]))
+    named = _named(build, await _stored(store, [build]))
     if isinstance(named, _Unknown):
         return rejection(named.field, named.name, named.reason, build.request_id)
     return named
@@ -87,17 +81,13 @@ async def _stored(store: SchedulerStore, builds: Sequence[BuildInstance]) -> _St
     return _Stored({each.name: each for each in flavors}, {each.name: each for each in images})
 
 
-async def _read(
-    reader: RequestReader,
-    store: SchedulerStore,
-    ask: Received[BuildInstance],
-    now: datetime,
-    stored: _Stored,
+def _read(
+    reader: RequestReader, ask: Received[BuildInstance], now: datetime, stored: _Stored
 ) -> ValidRequest | BuildRejected:
     build = ask.message
     if (wrong := _given_twice(build)) is not None:
         return wrong
-    named = await _named(store, build, stored)
+    named = _named(build, stored)
     unknown = str(named) if isinstance(named, _Unknown) else ""
     if isinstance(named, _Unknown):
         named = structs.replace(build, image_name="")
@@ -124,32 +114,24 @@ def _given_twice(build: BuildInstance) -> BuildRejected | None:
     return None
 
 
-async def _named(store: SchedulerStore, build: BuildInstance, stored: _Stored) -> BuildInstance | _Unknown:
+def _named(build: BuildInstance, stored: _Stored) -> BuildInstance | _Unknown:
     """The request with what is stored in place of the names. The name of its image stays, to be shown."""
     for name in build.flavor_names:
         if name not in stored.flavors:
-            known = await _every(store, Flavor)
-            return _unknown("flavor_names", name, known, "flavor")
+            return _unknown("flavor_names", name, "flavor")
     if build.flavor_names:
         best, *others = (stored.flavors[name] for name in build.flavor_names)
         build = structs.replace(build, flavor=best, alternatives=tuple(others), flavor_names=())
     if not build.image_name:
         return build
     if (image := stored.images.get(build.image_name)) is None:
-        known = await _every(store, NamedImage)
-        return _unknown("image_name", build.image_name, known, "image")
+        return _unknown("image_name", build.image_name, "image")
     return structs.replace(
         build, image=image.image, image_properties={**image.properties, **build.image_properties}
     )
 
 
-async def _every(store: SchedulerStore, kind: type[Named]) -> list[str]:
-    """The names that are stored: only an error reads them."""
-    return [each.name for each in await store.named(kind, NameQuery(limit=COMPARED_MAX))]
-
-
-def _unknown(field: str, name: str, known: Sequence[str], word: str) -> _Unknown:
-    near = ", ".join(get_close_matches(name, known, n=NEAR_MAX))
-    hint = f"; near it are {near}" if near else ""
-    reason = f"there is no {word} of this name{hint}; `moor {word} list` shows all"
-    return _Unknown(field, name, reason)
+def _unknown(field: str, name: str, word: str) -> _Unknown:
+    # Without names that are near it: to compare it with all stored ones would cost more than a boot, for each request of a
+    # flood. Commands find them before they send.
+    return _Unknown(field, name, f"there is no {word} of this name; `moor {word} list` shows all")

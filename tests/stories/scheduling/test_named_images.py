@@ -148,7 +148,7 @@ async def test_what_no_request_could_use_is_refused_with_the_field(bus: str, boo
 
 
 @STAGES
-async def test_a_name_that_is_not_stored_ends_in_error_with_names_near_it(bus: str, books: str) -> None:
+async def test_a_name_that_is_not_stored_ends_in_error(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await hosts(setup, h1=8)
         await setup.client.ask(CreateImage(image=DEBIAN))
@@ -156,7 +156,7 @@ async def test_a_name_that_is_not_stored_ends_in_error_with_names_near_it(bus: s
         assert isinstance(await setup.client.ask(named(1, "debain")), BuildAccepted)
         failed = await setup.until_state(instance_of(named(1)), "error")
         assert failed.reason == (
-            "image_name is 'debain': there is no image of this name; near it are debian; `moor image list` shows all"
+            "image_name is 'debain': there is no image of this name; `moor image list` shows all"
         )
         # A request that was delivered once more, now that there is such an image, has ended.
         await setup.client.ask(CreateImage(image=structs.replace(DEBIAN, name="debain")))
