@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 _FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
 # After so many tries of a parcel in a row, another channel is tried.
 _TRIES_ON_A_CHANNEL = 5
+# The publishing channel is replaced at most once in so long: all that is unconfirmed on it is published again.
+_REPLACED_EVERY_S = 10.0
 
 
 class Overfull(Unavailable):
@@ -109,6 +111,7 @@ class Publisher:
         # A second channel for parcels of which one was refused: each is sent there alone.
         self._aside = PublishingChannel(link)
         self._alone = asyncio.Lock()
+        self._may_be_replaced_at_s = 0.0
         self.answers_dropped = 0
         self.held_back = 0
         self.parcels_sent = 0
@@ -404,10 +407,11 @@ class Publisher:
                 return Receipt.LOST
 
     async def _publish_on_another_channel(self, parcel: Parcel) -> Receipt:
-        """Publish a refused parcel on a new channel. If it is taken there, its queue is not full, and the old channel is replaced.
+        """Publish a refused parcel on a new channel. If it is taken there, the old channel is replaced.
 
         A cluster of RabbitMQ refuses everything for a quorum queue on a channel that first published to it while the node of its
-        leader was down; and does so for as long as that channel is open, though the queue has had another leader since.
+        leader was down; and does so for as long as that channel is open, though the queue has had another leader since. A queue
+        that is full now and then looks the same from here, so the channel is not replaced each time.
         """
         if self._alone.locked():
             return Receipt.REFUSED
@@ -420,7 +424,9 @@ class Publisher:
                 raise
             except Interrupted:
                 return Receipt.LOST
-            if receipt is not Receipt.REFUSED:
+            now_s = asyncio.get_running_loop().time()
+            if receipt is not Receipt.REFUSED and now_s >= self._may_be_replaced_at_s:
+                self._may_be_replaced_at_s = now_s + _REPLACED_EVERY_S
                 log.warning(
                     "the broker refused a parcel on one channel and took it on another: the first is replaced"
                 )

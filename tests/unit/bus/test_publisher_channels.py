@@ -61,3 +61,21 @@ async def test_a_full_queue_leaves_the_channel_as_it_is() -> None:
         await drain(connection, WORK, 1)
         await within(client.publisher.send(order(4)))
         assert faults.channels == used
+
+
+async def test_a_queue_that_is_full_now_and_then_does_not_replace_the_channel_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    memory, faults = MemoryAccess(MemoryBroker(), ""), Faults()
+    async with (
+        connected(memory, objects_of(CELLS)) as connection,
+        station(BreakableBroker(memory, faults), settings=SETTINGS) as client,
+    ):
+        await within(client.publisher.send(order(1)))
+        for number in (2, 3, 4, 5, 6, 7):
+            # What is refused once, and taken on the next channel, is all that the publisher can see of such a queue.
+            faults.stick(PLACEMENT)
+            await within(client.publisher.offer(parcel(line(order(number)))))
+
+        assert len(await drain(connection, WORK, 7)) == 7
+    assert sum("the first is replaced" in each.message for each in caplog.records) == 1
