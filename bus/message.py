@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
 # Part of a routing key, in which `-` stands for no project.
 Project = Annotated[str, Meta(pattern=r"^(?!-\Z)[a-z0-9_-]{0,64}\Z")]
-# A person for whom a program orders, as the program says. It is shown and stored, so it has no control characters.
+# The name of a person on whose behalf a program orders; the program vouches for it. It is shown and stored, so it has no control characters.
 UserName = Annotated[str, Meta(max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
 # In the range of PostgreSQL's and AMQP's integers.
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]

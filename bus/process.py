@@ -84,7 +84,7 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
 
 
 def reload_by(work: Callable[[], None]) -> None:
-    """What a SIGHUP does in this process, while it is inside `hangups_heard`."""
+    """Have this process do `work` on a SIGHUP, while it is inside `hangups_heard`."""
     _on_hangup[:] = [work]
 
 

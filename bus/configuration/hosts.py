@@ -14,7 +14,7 @@ _PORT_MAX = 65_535
 
 
 def each_host(url: str) -> tuple[str, ...]:
-    """The same URL for each of its hosts alone, in their order. A URL of one host, or without one, stays as it is."""
+    """A URL for each host that this URL names, in their order. A URL of one host, or without one, is returned unchanged."""
     found = _PARTS.fullmatch(url)
     if found is None or "," not in found[3]:
         return (url,)

@@ -11,7 +11,7 @@ from bus.messages.placement import Label, Moment, Natural, ResourceClass, Value
 
 # Values of one worker's counters: of its queues, and of what else it counts.
 COUNTED_MAX = 256
-# What is counted since a worker's start, or over all hosts of a cell, outgrows 32 bits.
+# A count since a worker's start, or over all hosts of a cell, outgrows 32 bits.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Counted = Annotated[dict[Label, Count], Meta(max_length=COUNTED_MAX)]
 Duration = Annotated[float, Meta(ge=0, le=1e9)]

@@ -139,12 +139,14 @@ def _grant_to_existing(
 
 
 def _grant(connection: Connection, owner: RoleRights, roles: Sequence[RoleRights]) -> tuple[str, ...]:
-    """Give the tables to the owner, and the roles their rights on them. Returns to whom tables belonged before."""
+    """Give the tables to the owner, and the roles their rights on them. Returns the owners
+    that the tables had before.
+    """
     quoted = connection.dialect.identifier_preparer.quote
     owners = {row.tablename: row.tableowner for row in connection.execute(_OWNERS)}
     here = sorted(owners.keys() & owner.tables.keys())
     for table in here:
-        # Only then: it waits for whoever uses the table.
+        # Not always: the statement waits for every session that uses the table.
         if owners[table] != owner.name:
             _run(connection, f"ALTER TABLE {quoted(table)} OWNER TO {quoted(owner.name)}")
     for role in roles:
