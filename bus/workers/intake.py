@@ -179,10 +179,14 @@ class Intake:
                 await self._until_all_suspects_have_arrived()
                 if self._suspects:
                     self._last_batch = 0
-                    return self._suspects.pop(self._chance.randrange(len(self._suspects)))
+                    suspects = self._suspects.pop(self._chance.randrange(len(self._suspects)))
+                    self._measure_wait(suspects)
+                    return suspects
             if self._ready:
                 self._last_batch = min(len(self._ready), self._settings.batch_items_max)
-                return [self._ready.popleft() for _ in range(self._last_batch)]
+                batch = [self._ready.popleft() for _ in range(self._last_batch)]
+                self._measure_wait(batch)
+                return batch
             if not (self._suspects or self._unopened):
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -249,7 +253,6 @@ class Intake:
             held = self._hold(consuming, delivery, origin, len(handed_over))
             judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
             taken = [Item(n, held, each) for n, each in enumerate(judged) if each is not None]
-            self._measure_wait(taken)
             self._ready.extend(taken)
             return
         lines = self._lines_of(delivery, origin)
@@ -262,7 +265,6 @@ class Intake:
             held = self._hold(consuming, delivery, origin, len(lines))
             read = [self._read(place, line, held, delivery.returns) for place, line in enumerate(lines)]
             items = [Item(place, held, each) for place, each in enumerate(read) if each is not None]
-            self._measure_wait(items)
             if any(item.received.attempts for item in items):
                 self._suspects.append(items)
             else:
@@ -285,10 +287,10 @@ class Intake:
         )
         return held
 
-    def _measure_wait(self, items: Sequence[Item]) -> None:
-        """Note how long the messages of a parcel have waited. They were sent together: the first one speaks for all."""
-        if items and (sent_at := items[0].received.sent_at) is not None:
-            self._waited.observe((self._clock() - sent_at).total_seconds(), len(items), self._labels)
+    def _measure_wait(self, batch: Sequence[Item]) -> None:
+        """Note how long the messages of a batch have waited, all as long as its first one: parcels are many, and small."""
+        if (sent_at := batch[0].received.sent_at) is not None:
+            self._waited.observe((self._clock() - sent_at).total_seconds(), len(batch), self._labels)
 
     def _judged(
         self, place: int, envelope: Envelope[Message], held: OpenParcel, returns: int
@@ -459,10 +461,12 @@ class Intake:
             held.left -= 1
             if held.left == 0 and self._open.get(held.tag) is held:
                 complete[held.tag] = held
-        now_s = asyncio.get_running_loop().time()
-        for tag, held in complete.items():
+        for tag in complete:
             del self._open[tag]
-            self._took.observe(now_s - held.opened_s, held.items, self._labels)
+        if complete:
+            # All as long as the first one: they were handled together.
+            took_s = asyncio.get_running_loop().time() - next(iter(complete.values())).opened_s
+            self._took.observe(took_s, sum([held.items for held in complete.values()]), self._labels)
         # Projects take turns, so a parcel that is not opened yet may have been delivered before these.
         waiting = min(self._open, default=None), self._unopened.lowest_tag
         before = min((tag for tag in waiting if tag is not None), default=None)

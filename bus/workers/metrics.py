@@ -22,13 +22,15 @@ BURIALS_WAITING = Metric(
 WAITED = Metric(
     "moor_message_wait_seconds",
     "histogram",
-    "From the sending of a message until this worker takes it: its time in the sender, the broker and this worker's backlog.",
+    "From the sending of a message until this worker takes it: its time in the sender, the broker and this worker's backlog. "
+    "Messages of one batch count as the first of them.",
     _QUEUE,
 )
 TOOK = Metric(
     "moor_message_handling_seconds",
     "histogram",
-    "From then until it is acknowledged: decided, saved, and what follows from it confirmed by the broker.",
+    "From the opening of its parcel until it is acknowledged: decided, saved, and what follows from it confirmed by the broker. "
+    "Messages that are acknowledged together count as the first of them.",
     _QUEUE,
 )
 FED = Metric(
