@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Floats, Rows
+from placement_worker.core.candidates.one_class import NOTHING_KEPT, Kept, OneClassProviders
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
 from placement_worker.core.candidates.suitable import (
@@ -92,12 +93,14 @@ class FittingProviders(Struct, frozen=True):
 
 class SearchScope(Struct, frozen=True):
     """Which part of the index is searched: the trees of these `roots` (None: all), without the pools in `barred`. `taken`
-    has what is reserved beside the usage in the index, by resource class and row.
+    has what is reserved beside the usage in the index, by resource class and row; `kept` what stays in use although it is
+    counted as given back (`OneClassProviders`).
     """
 
     roots: Flags | None = None
     barred: frozenset[int] = frozenset()
     taken: Taken = {}
+    kept: Kept = NOTHING_KEPT
 
 
 EVERYTHING = SearchScope()
@@ -116,6 +119,9 @@ def fit(
         roots &= scope.roots
     slots: list[ColumnSlot] = []
     having_traits: tuple[Flags, ...] = ()
+    one_class = OneClassProviders(index, scope.taken, scope.kept) if index.one_class.rows else None
+    if one_class is not None:
+        budget.spend(len(index.one_class_stocks) * (2 + len(index.one_class.rows) // ROWS_PER_STEP))
     for group in query.groups:
         _charge(index, group, budget)
         suits = suitable_providers(index, group)
@@ -126,6 +132,11 @@ def fit(
                 giving = _giving(index, resource, amount, scope.taken)
                 fits = fits & giving
                 shared = None if shared is None else shared & giving
+            if one_class is not None and resources:
+                barred = one_class.barred(resources)
+                fits[barred] = False
+                if shared is not None:
+                    shared[barred] = False
             slots.append(ColumnSlot(group.suffix, resources, suits.worth, fits, shared))
     pools = {
         row: index.reached_from(row)
