@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Floats, Rows
+from placement_worker.core.candidates.near_slots import CELL_TRAIT
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
 from placement_worker.core.candidates.suitable import (
@@ -81,13 +82,15 @@ class FittingProviders(Struct, frozen=True):
 
     `having_traits` has a column for each set of traits of which the group without a suffix needs one: which providers have
     any of them? `roots` are the roots of the trees in which at least one provider fits each slot. `pools` are the sharing
-    providers that fit a slot (by row), each with the roots of the trees that it shares with.
+    providers that fit a slot (by row), each with the roots of the trees that it shares with. `cells` has the NUMA cells of
+    hosts, if the query has devices near them.
     """
 
     slots: tuple[ColumnSlot, ...]
     having_traits: tuple[Flags, ...]
     roots: Flags
     pools: Mapping[int, Rows]
+    cells: Flags | None = None
 
 
 class SearchScope(Struct, frozen=True):
@@ -134,7 +137,10 @@ def fit(
     }
     for slot in slots:
         roots &= _served(index, slot, pools)
-    return FittingProviders(tuple(slots), having_traits, roots, pools) if roots.any() else None
+    if not roots.any():
+        return None
+    cells = index.traits.having_any((CELL_TRAIT,), index.rows) if query.near else None
+    return FittingProviders(tuple(slots), having_traits, roots, pools, cells)
 
 
 def _charge(index: ProviderIndex, group: Group, budget: Budget) -> None:
