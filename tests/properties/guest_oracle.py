@@ -15,6 +15,7 @@ class SmallProvider:
     has: Mapping[str, int]
     above: str = ""
     is_cell: bool = False
+    gives_one_class: bool = False
     # Memory in pages is given in steps.
     steps: Mapping[str, int] = ()  # type: ignore[assignment]
 
@@ -55,7 +56,7 @@ class SmallHost:
                         _add(parts, spot, {device: 1})
                     for source, (resource, amount) in zip(sources, loose, strict=True):
                         _add(parts, source, {resource: amount})
-                    if all(self._has_room(part, amount, used) for part, amount in parts.items()):
+                    if self._fits(parts, used):
                         yield tuple(sorted((*part, amount) for part, amount in parts.items()))
 
     def _is_near(self, spot: str, homes: Sequence[str], nearness: str) -> bool:
@@ -71,6 +72,16 @@ class SmallHost:
             line.append(name)
             name = self.providers[name].above
         return line
+
+    def _fits(self, parts: Mapping[tuple[str, str], int], used: Mapping[tuple[str, str], int]) -> bool:
+        if not all(self._has_room(part, amount, used) for part, amount in parts.items()):
+            return False
+        taken = {part for part, amount in used.items() if amount} | {*parts}
+        return not any(
+            provider.gives_one_class
+            and len({resource for name, resource in taken if name == provider.name}) > 1
+            for provider in self.providers.values()
+        )
 
     def _has_room(self, part: tuple[str, str], amount: int, used: Mapping[tuple[str, str], int]) -> bool:
         name, resource = part

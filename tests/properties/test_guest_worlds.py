@@ -10,7 +10,7 @@ import os_resource_classes
 import pytest
 
 from bus.messages.build import BuildInstance, Flavor, PortRequest, RequestId
-from bus.messages.placement import InventoryState, ProviderState
+from bus.messages.placement import ONE_CLASS_AT_A_TIME, InventoryState, ProviderState
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.requests import InstanceSpec, read_request
@@ -33,7 +33,9 @@ CELLS = SmallHost(
         "h_NUMA1", {"VCPU": 2, "PCPU": 4, "MEMORY_MB": 4, HUGE: 4}, "h", is_cell=True, steps={HUGE: 2}
     ),
     SmallProvider("h_card", {CARD: 1}, "h_NUMA0"),
-    SmallProvider("h_card1", {CARD: 1, "SRIOV_NET_VF": 2}, "h_NUMA1"),
+    # A physical function, or its virtual ones.
+    SmallProvider("h_card1", {CARD: 1, "SRIOV_NET_VF": 2}, "h_NUMA1", gives_one_class=True),
+    SmallProvider("h_nic", {"SRIOV_NET_VF": 1}, "h_NUMA1"),
     SmallProvider("h_gpu", {GPU: 1}, "h"),
     SmallProvider("h_gpu1", {GPU: 1}, "h_NUMA1"),
 )
@@ -108,6 +110,10 @@ GUESTS: list[tuple[BuildInstance, SmallGuest]] = [
         ),
     ),
     (
+        a_build({}, 1, 1, A_FUNCTION),
+        SmallGuest("a function alone", devices=["SRIOV_NET_VF"], loose={"VCPU": 1, "MEMORY_MB": 1, **A_DISK}),
+    ),
+    (
         a_build({**DEDICATED, "resources1:" + CARD: "1", "hw:pci_numa_affinity_policy": "preferred"}, 3, 1),
         SmallGuest("a preferred card", [{"PCPU": 3, "MEMORY_MB": 1}], [CARD], "preferred", loose=A_DISK),
     ),
@@ -141,7 +147,7 @@ class World:
                 internal=number + 1,
                 parent=provider(each.above) if each.above else None,
                 root=provider("h"),
-                traits=("HW_NUMA_ROOT",) if each.is_cell else (),
+                traits=("HW_NUMA_ROOT",) * each.is_cell + (ONE_CLASS_AT_A_TIME,) * each.gives_one_class,
             )
             for number, each in enumerate(self.host.providers.values())
         ]
