@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID, uuid5
 
 from bus.message import ProviderId
-from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
+from bus.messages.cell import AdoptGuest, DestroyInstance, LeaveGuest, RespawnInstance, SpawnInstance
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.networks import Network
@@ -88,8 +88,8 @@ class SimulatedDriver:
         return tuple(self._images)
 
     def begin(self, order: HostOrder, at_s: float) -> Work:
-        if isinstance(order, DestroyInstance):
-            # There is nothing to remove.
+        if isinstance(order, DestroyInstance | AdoptGuest | LeaveGuest):
+            # There is nothing to remove; and each instance that is to be adopted counts as being there.
             return Work()
         # The disk of an instance that is received comes from its source.
         if isinstance(order, SpawnInstance | RespawnInstance) and order.image is not None:
