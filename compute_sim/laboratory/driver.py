@@ -1,6 +1,6 @@
 """The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid5
 
 from bus.message import ProviderId
@@ -10,6 +10,7 @@ from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder,
 from compute_sim.core.networks import Network
 from compute_sim.core.pools import Pool
 from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.laboratory.faults import (
     KINDS,
     Changes,
@@ -86,6 +87,15 @@ class SimulatedDriver:
 
     def images(self) -> Sequence[str]:
         return tuple(self._images)
+
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        """Its work ends at the times that it names."""
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:  # noqa: ARG002 - none ever does
+        return ()
+
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:  # noqa: ARG002 - there is none
+        raise NoConsole(f"{self.host.name} is a simulated host: its instances have no console")
 
     def begin(self, order: HostOrder, at_s: float) -> Work:
         if isinstance(order, DestroyInstance | AdoptGuest | LeaveGuest):
