@@ -8,7 +8,7 @@ from bus.messages.cell import AdoptGuest, DestroyInstance, LeaveGuest, RespawnIn
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.networks import Network
-from compute_sim.core.pools import Pool
+from compute_sim.core.pools import Pool, aggregate_of
 from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.laboratory.faults import (
@@ -22,7 +22,6 @@ from compute_sim.laboratory.faults import (
     work_of,
 )
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost, metrics_at, size_at
-from compute_sim.laboratory.pools import aggregate_of
 
 # The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
