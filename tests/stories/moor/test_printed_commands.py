@@ -34,6 +34,7 @@ ELSEWHERE = {
     "make ": "Makefile",
     ".venv/bin/": "Makefile",
     "python -m tests.simulation": "tests/simulation/test_simulation.py",
+    "python -m compute_sim.check": "tests/stories/cells/test_compute_check.py",
     "docker compose": "deploy/compose.yaml",
     "openstack ": "tests/conformance/clients.py",
     "oslopolicy-": "tests/api/test_policy.py",
