@@ -14,6 +14,7 @@ from bus.messages.build import AskInstances, BuildRejected, InstanceId, Instance
 from bus.messages.hosts import HostMode, HostSet, HostState, SetHost, host_in_cell
 from moor.asking import ASKED_AT_ONCE_MAX, Client, answer_of, batches_of, hosts_of, items_of, providers_of
 from moor.books.books_reader import BooksReader
+from moor.importing_nova.core.shares import SHARING, HostTree
 
 if TYPE_CHECKING:
     from bus.messages.placement import ProviderState
@@ -35,11 +36,21 @@ class Cloud:
         self.hosts: dict[tuple[str, str], HostState] = {}
         self.providers: list[ProviderState] = []
         self._handed_over: set[ProviderId] = set()
+        self._trees: dict[ProviderId, list[ProviderState]] = {}
+        self._pools: list[ProviderState] = []
 
     async def look(self) -> None:
         self.hosts = {(each.cell, each.name): each for each in await hosts_of(self.api)}
         self.providers = await providers_of(self.api)
         self._handed_over = {each.id for each in self.providers if FROM_NOVA in each.aggregates}
+        self._trees = {}
+        for each in self.providers:
+            self._trees.setdefault(each.root, []).append(each)
+        self._pools = [each for each in self.providers if SHARING in each.traits]
+
+    def tree_of(self, host: HostState) -> HostTree:
+        """The host's providers, as of the last look."""
+        return HostTree(host.id, [*self._trees.get(host.id, ()), *self._pools])
 
     def has_taken(self, host: HostState) -> bool:
         """Was this host handed over, and not given back?"""

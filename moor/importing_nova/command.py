@@ -1,7 +1,8 @@
 """`moor import`: takes over what another cloud has."""
 
+import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from bus.clock import now
 from moor.books.audit_command import clients
 from moor.importing_nova.cloud import Cloud
-from moor.importing_nova.databases import NovaDatabaseError
+from moor.importing_nova.databases import CONNECTIONS_MAX, NovaDatabaseError
 from moor.importing_nova.handing_over import HandingOver, HostReport
 from moor.importing_nova.reading import HostRow, NovaDatabases, nova_databases
 from moor.importing_nova.shared import create_shared, read_shared
@@ -21,6 +22,8 @@ from moor.tables import Columns, print_table
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Take over what another cloud has.")
 
 REASONS_SHOWN = 10
+# In a terminal each host is told.
+TOLD_EVERY = 100
 _COLUMNS = Columns[HostReport](
     {
         "cell": lambda each: each.cell,
@@ -125,7 +128,7 @@ def nova(
     else:
         _print(reports, problems, is_verified=verify)
     is_done = all(each.stage in ("here", "given back", "bare metal") for each in reports)
-    if problems or not is_done or any(each.reasons for each in reports):
+    if not is_done or any(each.reasons for each in reports):
         raise typer.Exit(NOT_DONE)
 
 
@@ -149,13 +152,28 @@ async def _import(
         clock=now,
     )
     step = handing.verify if verify else handing.give_back if give_back else handing.take
-    reports: list[HostReport] = []
-    for number, row in enumerate(chosen, start=1):
-        report = await step(row)
-        reports.append(report)
-        if len(chosen) > 1 and sys.stderr.isatty():
-            tell(f"{number:,} of {len(chosen):,} hosts: {row.cell}/{row.name} is {report.stage}")
-    return reports, problems
+    return await _of_all(chosen, step), problems
+
+
+async def _of_all(
+    rows: Sequence[HostRow], step: Callable[[HostRow], Awaitable[HostReport]]
+) -> list[HostReport]:
+    """Take this step with each host, some at a time, and tell how far it is."""
+    at_once, done = asyncio.Semaphore(CONNECTIONS_MAX), 0
+    every = 1 if sys.stderr.isatty() else TOLD_EVERY
+
+    async def one(row: HostRow) -> HostReport:
+        nonlocal done
+        async with at_once:
+            report = await step(row)
+        done += 1
+        if done % every == 0:
+            tell(f"{done:,} of {len(rows):,} hosts; the last: {row.cell}/{row.name} is {report.stage}")
+        return report
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(row)) for row in rows]
+    return [task.result() for task in tasks]
 
 
 def _clashes(rows: Sequence[HostRow]) -> Mapping[str, str]:

@@ -28,6 +28,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from moor.importing_nova.core.versions import NovaDatabaseKind, Version, judge_version, tables_of
 
 CONNECT_TIMEOUT_S = 10
+# Hosts are read at the same time.
+CONNECTIONS_MAX = 8
 # How many values a statement names at most: SQLite allows no more than 32,766.
 VALUES_MAX = 500
 _NO_DRIVER = "install the driver: pip install 'moorage[nova]'"
@@ -148,7 +150,7 @@ def _mysql(label: str, url: URL) -> NovaDatabase:
         engine = create_engine(
             url,
             isolation_level="REPEATABLE READ",
-            pool_size=1,
+            pool_size=CONNECTIONS_MAX,
             max_overflow=0,
             pool_pre_ping=True,
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
@@ -170,7 +172,11 @@ def _sqlite(label: str, url: URL) -> NovaDatabase:
     if not path.is_file():
         raise NovaDatabaseError(f"{label}: there is no file {path}")
     read_only = URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"})
-    return NovaDatabase(label, url, create_engine(read_only, connect_args={"check_same_thread": False}))
+    return NovaDatabase(
+        label,
+        url,
+        create_engine(read_only, connect_args={"check_same_thread": False}, pool_size=CONNECTIONS_MAX),
+    )
 
 
 def _in_words(problem: SQLAlchemyError) -> str:

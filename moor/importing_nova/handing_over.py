@@ -5,7 +5,7 @@ those that were handed over, Nova is its master, and here it is `draining`: noth
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -21,14 +21,13 @@ from moor.importing_nova.core.differences import differences_of
 from moor.importing_nova.core.judging import contradictions_of, what_is_under_way, why_not_fenced
 from moor.importing_nova.core.orders import HostPlan, planned
 from moor.importing_nova.core.records import NovaHost
-from moor.importing_nova.core.shares import HostTree
 from moor.importing_nova.reading import HostRow, NovaDatabases
 
 # bare metal: ironic_sync has its nodes. in nova: Nova is its master, and it is not disabled there. kept back: it is disabled there, and
 # something speaks against it. here: Moorage is its master.
 Stage = Literal["bare metal", "in nova", "kept back", "here", "given back"]
 SETTLE_S = 60.0
-LOOK_S = 0.1
+LOOK_S_FIRST, LOOK_S_MAX = 0.05, 2.0
 
 
 class HostReport(Struct, frozen=True):
@@ -182,13 +181,11 @@ class HandingOver:
         ]
 
     async def _until_gone(self, ids: Sequence[InstanceId]) -> list[str]:
-        left = await self._cloud.known(ids)
-        for _ in range(int(SETTLE_S / LOOK_S)):
-            if not left:
-                return []
-            await asyncio.sleep(LOOK_S)
-            left = await self._cloud.known(ids)
-        return [f"instance {each} is still {state.state} here" for each, state in left.items()]
+        async def left() -> list[str]:
+            known = await self._cloud.known(ids)
+            return [f"instance {each} is still {state.state} here" for each, state in known.items()]
+
+        return await _until_none(left)
 
     def _reasons(self, nova: NovaHost) -> list[str]:
         return [
@@ -209,7 +206,7 @@ class HandingOver:
         return found
 
     async def _planned(self, nova: NovaHost, host: HostState) -> HostPlan:
-        tree = HostTree(host.id, self._cloud.providers)
+        tree = self._cloud.tree_of(host)
         if not tree.is_known:
             return HostPlan((), (f"placement here has no provider of host {nova.cell}/{nova.name} yet",))
         ids = [InstanceId(UUID(each.id)) for each in nova.instances]
@@ -234,12 +231,17 @@ class HandingOver:
 
     async def _until_equal(self, host: HostState, plan: HostPlan) -> list[str]:
         """The host has answered, and the cell has told the API level: then nothing differs. Otherwise what differs at the end."""
-        found: list[str] = []
-        for _ in range(int(SETTLE_S / LOOK_S)):
-            if not (found := await self._differences(host, plan)):
-                return []
-            await asyncio.sleep(LOOK_S)
-        return found
+        return await _until_none(lambda: self._differences(host, plan))
+
+
+async def _until_none(look: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """Look until nothing is found, and return what is found when the time is over."""
+    pause_s, passed_s = LOOK_S_FIRST, 0.0
+    while (found := await look()) and passed_s < SETTLE_S:
+        await asyncio.sleep(pause_s)
+        passed_s += pause_s
+        pause_s = min(2 * pause_s, LOOK_S_MAX)
+    return found
 
 
 def _no_compute(row: HostRow) -> str:

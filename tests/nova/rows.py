@@ -6,7 +6,7 @@ What Nova stores as JSON has the form of its objects. The columns are those of t
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 from uuid import UUID, uuid5
@@ -192,9 +192,11 @@ class NovaRows:
             "mapped": 1,
         }
         node = self.add(cell, "compute_nodes", **values | changes)
-        self.add("api", "host_mappings", cell_id=2, host=host)
+        # A host of this name may be in another cell.
+        with suppress(sqlite3.IntegrityError):
+            self.add("api", "host_mappings", cell_id=2, host=host)
         if self.has_placement:
-            provider = self.provider(f"{host}.example.org", uuid=uuid)
+            provider = self.provider(str((values | changes)["hypervisor_hostname"]), uuid=uuid)
             for resource, total, reserved, ratio in (
                 ("VCPU", vcpus, 0, 4.0),
                 ("MEMORY_MB", ram_mb, 512, 1.0),
@@ -247,7 +249,9 @@ class NovaRows:
 
     def owner_of(self, table: str, name: str) -> int:
         if (table, name) not in self._owners:
-            self._owners[table, name] = self.add("placement", table, external_id=name)
+            statement = f"SELECT id FROM {table} WHERE external_id = ?"  # noqa: S608 - one of two tables
+            row = self._open["placement"].execute(statement, (name,)).fetchone()
+            self._owners[table, name] = int(row[0]) if row else self.add("placement", table, external_id=name)
         return self._owners[table, name]
 
     def allocations(
@@ -370,9 +374,11 @@ class NovaRows:
         for key, value in flavor.extra_specs.items():
             self.add("api", "flavor_extra_specs", flavor_id=number, key=key, value=value)
 
-    def group(self, name: str, policy: str, members: Iterable[str], *, max_per_host: int = 0) -> str:
+    def group(
+        self, name: str, policy: str, members: Iterable[str], *, max_per_host: int = 0, project: str = "shop"
+    ) -> str:
         uuid = id_of("group", name)
-        number = self.add("api", "instance_groups", uuid=uuid, name=name, project_id="shop", user_id="ann")
+        number = self.add("api", "instance_groups", uuid=uuid, name=name, project_id=project, user_id="ann")
         rules = json.dumps({"max_server_per_host": max_per_host}) if max_per_host else None
         self.add("api", "instance_group_policy", group_id=number, policy=policy, rules=rules)
         for member in members:

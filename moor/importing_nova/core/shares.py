@@ -15,8 +15,12 @@ from moor.importing_nova.core.objects import GuestCell
 from moor.importing_nova.core.records import ContradictionError, NovaAllocation, NovaDevice, NovaInstance
 
 _NUMA = re.compile(r"_NUMA(\d+)\Z")
+# The trait of providers that share with the hosts of their aggregates.
+SHARING = "MISC_SHARES_VIA_AGGREGATE"
 _PAGES = "CUSTOM_MEMORY_MB_PAGES_{}"
 SMALL_PAGE_KIB = 4
+# The class of virtual functions of network cards.
+VIRTUAL = "SRIOV_NET_VF"
 _ASKED = re.compile(r"resources(?:[A-Za-z0-9_-]{1,64})?:([A-Z0-9_]+)\Z")
 
 
@@ -43,9 +47,7 @@ class HostTree:
         pools = [
             each
             for each in everything
-            if each.root != root
-            and shared & {*each.aggregates}
-            and "MISC_SHARES_VIA_AGGREGATE" in each.traits
+            if each.root != root and shared & {*each.aggregates} and SHARING in each.traits
         ]
         self._pools = sorted(pools, key=lambda each: each.name)
         self._by_name = {each.name: each for each in [*self._pools, *self.own.values()]}
@@ -260,13 +262,16 @@ def _of_devices(
             )
         if any(provider == place.id for provider, _ in held):
             continue
-        is_function = tree.device(device.address) is None
         own = f"CUSTOM_PCI_{device.vendor}_{device.product}".upper()
-        names = [
-            each
-            for each in sorted(place.inventories)
-            if (each == own) is not is_function or len(place.inventories) == 1
-        ]
+        # A physical function has a class of its own beside that of its virtual ones.
+        likely = [own, *[each for each in place.inventories if each.startswith("CUSTOM_PCI_")]]
+        if tree.device(device.address) is None:
+            likely = [
+                VIRTUAL,
+                own,
+                *[each for each in place.inventories if not each.startswith("CUSTOM_PCI_")],
+            ]
+        names = [each for each in likely if each in place.inventories]
         if not names:
             raise ContradictionError(
                 f"instance {instance.id}: provider {place.name} has no class for {device.address}"

@@ -50,6 +50,10 @@ class Process:
         self._process = process
         self.told: list[str] = []
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def until_printed(self, what: str) -> str:
         """The next line of its standard output that contains `what`."""
         return await self._until_printed(what, self._process.stdout)

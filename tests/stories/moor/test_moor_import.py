@@ -10,6 +10,7 @@ import pytest
 
 from tests.nova.rows import SMALL, NovaRows, id_of
 from tests.nova.schema import NovaAddresses, sqlite_databases
+from tests.nova.switch import switch
 from tests.stories.moor.moor_process import moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
@@ -94,3 +95,13 @@ async def test_one_host_and_its_instances_are_handed_over_and_given_back(home: P
         assert (code, told[FIRST]["stage"], told[FIRST]["copied"]) == (0, "here", 3)
         assert (await moor("audit", "--settle", "0", **environment)).code == 0
     assert bytes_of(addresses) == before
+
+
+@pytest.mark.timeout(300)
+async def test_interrupted_ten_times_it_ends_the_same_while_both_clouds_build() -> None:
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        switched = await switch(Path(place), 12, 120)
+
+    assert (switched.kills, switched.built_by_nova) == (10, 10)
+    assert switched.boots > 10
+    assert switched.audit.startswith("no faults")
