@@ -25,11 +25,12 @@ from moor.options import command_settings
 from tests.nova.large import CELL, FLAVORS, host_name, large
 from tests.nova.rows import NovaRows, id_of
 from tests.nova.schema import NovaAddresses
-from tests.stories.moor.moor_process import moor, moor_anew, started, started_anew
+from tests.stories.moor.moor_process import Result, moor, started, started_anew
 
 KILLS = 10
 OURS = 5
 BOOTS_PAUSE_S = 0.2
+WITHIN_S = 1800
 TINY = Flavor(name="tiny", vcpus=1, ram_mb=64, root_gb=1)
 
 
@@ -71,7 +72,7 @@ async def switch(
                     await asyncio.sleep(chance.uniform(0.7, 0.9 + hosts / 50))
                     importing.send_signal(signal.SIGKILL)
                 nova_built += _nova_builds(addresses, late, instances + 1_000_000 + kill * 1_000)
-            ran = await moor_anew("import", "nova", *addresses.arguments, "--json", **environment)
+            ran = await _imported(addresses, environment)
             told = {each["host"]: each for each in json.loads(ran.out)["hosts"]}
             assert {name for name, each in told.items() if each["stage"] != "here"} == {*late}, (
                 ran.out + ran.err
@@ -79,13 +80,13 @@ async def switch(
             with NovaRows.again(addresses) as nova:
                 for name in late:
                     nova.disable(CELL, name)
-            ran = await moor_anew("import", "nova", *addresses.arguments, "--json", **environment)
+            ran = await _imported(addresses, environment)
             assert ran.code == 0, ran.out + ran.err
             seconds, cpu_s = time.monotonic() - began_s, _cpu_of_children_s() - cpu_s
             booting.cancel()
             await asyncio.gather(booting, return_exceptions=True)
             await _until_built(asking, boots)
-        verified = await moor("import", "nova", *addresses.arguments, "--verify", "--json", **environment)
+        verified = await _imported(addresses, environment, "--verify")
         assert verified.code == 0, verified.out[:4000]
         audited = await moor("audit", "--settle", "0", **environment)
         assert audited.code == 0, audited.out
@@ -93,6 +94,12 @@ async def switch(
     return Switched(
         hosts, instances, seconds, cpu_s, cloud_cpu_s, kills, len(boots), nova_built, audited.out.strip()
     )
+
+
+async def _imported(addresses: NovaAddresses, environment: dict[str, str], *flags: str) -> Result:
+    arguments = ("import", "nova", *addresses.arguments, *flags, "--json")
+    async with started_anew(*arguments, **environment) as importing:
+        return await importing.ended(WITHIN_S)
 
 
 async def _fence(asking: Client, hosts: int) -> None:
