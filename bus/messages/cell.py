@@ -160,11 +160,20 @@ class BuildOrder(AttemptMessage, frozen=True):
 
 
 class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
-    """Order to a host: create the instance. With `stopped`, it does not run: the host answers as to a stop order."""
+    """Order to a host: create the instance. With `stopped`, it does not run: the host answers as to a stop order.
+
+    With `source`, the instance is evacuated from that host, which had it as `source_attempt`: a host that reaches the disk there
+    takes it over, and any other one creates the instance from its image.
+    """
 
     name: Label = ""
     image: Image | None = None
     stopped: bool = False
+    image_properties: dict[str, str] = {}
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
+    source: ProviderId | None = None
+    source_attempt: Counter = 0
 
 
 class AdoptGuest(BuildOrder, frozen=True, tag="adopt.guest"):
@@ -195,6 +204,9 @@ class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
     number: Counter
     image: Image
     name: Label = ""
+    image_properties: dict[str, str] = {}
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
 
 
 class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
@@ -311,11 +323,14 @@ class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
     stopped. `saved` is the image that was made of the instance since it was stopped. `number` is the number of the last
     order to stop or to start the instance that the host has obeyed; 0 if there was none. If the host refused an order,
     it is the number of that order.
+
+    Without an order: the instance ran, and has stopped by itself, for the reason `by_itself`. It can be started again.
     """
 
     failure: str = ""
     saved: Label = ""
     number: Counter = 0
+    by_itself: Label = ""
 
 
 class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):

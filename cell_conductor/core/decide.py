@@ -246,8 +246,10 @@ def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa
             on_end_move(transition, each)
         case MoreAlternates():
             on_more_alternates(transition, each)
-        case InstanceStopped():
+        case InstanceStopped(by_itself=""):
             on_stopped(transition, each)
+        case InstanceStopped():
+            _on_stopped_by_itself(transition, each)
         case InstanceSpawned():
             _on_spawned(transition, each)
         case SpawnFailed():
@@ -329,6 +331,22 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
         if row.saved:
             note_unshelved(transition)
         transition.end_as("active", outbox=transition.outbox_without(SPAWNS, spawned.attempt))
+
+
+def _on_stopped_by_itself(transition: Transition, word: InstanceStopped) -> None:
+    """Note that an instance which ran has stopped without an order. What ran was built, so this also answers such an order."""
+    ran = InstanceSpawned(
+        cell=word.cell, instance=word.instance, attempt=word.attempt, host=word.host, number=word.number
+    )
+    _on_spawned(transition, ran)
+    row = transition.row
+    if not row.is_current(word.attempt, word.host):
+        return
+    if row.state == "active":
+        transition.end_as("stopped", reason=word.by_itself)
+    elif row.moving is not None and (row.state == "moved" or row.moving.step == "arrived"):
+        # It ends its move as one that was stopped before.
+        transition.change(moving=structs.replace(row.moving, was="stopped"))
 
 
 def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None:

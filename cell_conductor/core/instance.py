@@ -21,7 +21,7 @@ An instance ends as active or broken (until it is rebuilt, moved or deleted), er
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, TypedDict
 
 from msgspec import Struct
 
@@ -298,7 +298,23 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         name=order.name,
         image=Image(source=row.saved) if row.saved else row.image or order.image,
         stopped=row.moving is not None and row.moving.was == "stopped",
+        image_properties=order.image_properties,
+        config_drive=order.config_drive,
+        ports=order.ports,
+        **_evacuated_from(row),
     )
+
+
+class _Evacuated(TypedDict, total=False):
+    source: ProviderId
+    source_attempt: int
+
+
+def _evacuated_from(row: Instance) -> _Evacuated:
+    moving, move = row.moving, row.move
+    if moving is None or move is None or move.kind != "evacuate":
+        return {}
+    return {"source": moving.source.share.host, "source_attempt": moving.source_attempt}
 
 
 def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:
@@ -333,6 +349,9 @@ def rebuild_order(row: Instance, order: PlaceInCell, host: Choice, rebuild: Rebu
         share=host.share,
         image=rebuild.image,
         name=order.name,
+        image_properties=order.image_properties,
+        config_drive=order.config_drive,
+        ports=order.ports,
     )
 
 

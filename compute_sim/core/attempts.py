@@ -36,6 +36,9 @@ handled as any order to stop.
 A host adopts the guest of an instance that another cloud has built there, as it spawns one; and it leaves such a guest, as it
 destroys one. An attempt that was left stays so: an order to destroy it gets the answer again, and does nothing.
 
+A guest that runs may stop without an order: it ends, or somebody kills it. Then its attempt is `stopped`, the host tells so
+(`by_itself`), and the instance can be started again.
+
 An instance that is built or received as a stopped one is `stopped` when that has ended, and is started like any other.
 
 An instance that could not be stopped is `built`, and one that could not be started or saved is `stopped`; its `failure` says
@@ -77,6 +80,8 @@ from bus.messages.cell import (
 
 BuildOrder = SpawnInstance | ReceiveInstance | RespawnInstance
 HostOrder = BuildOrder | AdoptGuest | StopInstance | StartInstance | DestroyInstance | LeaveGuest
+# As long as the message that tells it may have it (`Label`).
+_REASON_MAX = 255
 # Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
 
@@ -154,6 +159,8 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     stays_stopped: bool = False
     # Given back with its guest: no later order may touch that.
     is_left: bool = False
+    # Why its guest, which ran, has stopped without an order.
+    by_itself: str = ""
 
     @property
     def key(self) -> AttemptKey:
@@ -322,7 +329,13 @@ def answered_again(
         trace=trace,
         rank=max(known.rank, rank),
         rebuild=known.rebuild if rank <= known.rank else 0,
+        by_itself="",
     )
+
+
+def stopped_by_itself(known: AttemptRecord, why: str, at_s: float) -> AttemptRecord:
+    """The record of a built attempt whose guest has stopped without an order. That is told at once."""
+    return structs.replace(known, state=AttemptState.STOPPED, due_s=at_s, rebuild=0, by_itself=why, cause="")
 
 
 def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance | RespawnInstance) -> Message:
@@ -419,9 +432,14 @@ def answer_of(attempt: AttemptRecord) -> Message:
         case AttemptState.BUILT, "":
             return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host, number=order)
         case AttemptState.STOPPED, "":
-            saved = attempt.image
             return InstanceStopped(
-                cell=cell, instance=instance, attempt=number, host=host, number=order, saved=saved
+                cell=cell,
+                instance=instance,
+                attempt=number,
+                host=host,
+                number=order,
+                saved=attempt.image,
+                by_itself=attempt.by_itself[:_REASON_MAX],
             )
         case ((AttemptState.BUILT | AttemptState.STOPPED), failure) if (
             attempt.image or attempt.state is AttemptState.BUILT

@@ -126,7 +126,15 @@ CELLS: tuple[Message, ...] = (
         name="web-1",
         stopped=True,
     ),
-    InstanceStopped(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, failure="it is not here", number=9),
+    InstanceStopped(
+        cell="c1",
+        instance=CONSUMER,
+        attempt=2,
+        host=ROOT,
+        failure="it is not here",
+        number=9,
+        by_itself="it ended",
+    ),
     SpawnInstance(
         cell="c1",
         instance=CONSUMER,
@@ -137,6 +145,11 @@ CELLS: tuple[Message, ...] = (
         name="web-1",
         image=IMAGE,
         stopped=True,
+        image_properties={"hw_machine_type": "q35"},
+        config_drive='{"user_data":"#cloud-config"}',
+        ports=("6c0e",),
+        source=NUMA,
+        source_attempt=1,
     ),
     RespawnInstance(
         cell="c1",
@@ -148,6 +161,9 @@ CELLS: tuple[Message, ...] = (
         share=SHARE,
         image=IMAGE,
         name="web-1",
+        image_properties={"hw_machine_type": "q35"},
+        config_drive='{"user_data":"#cloud-config"}',
+        ports=("6c0e",),
     ),
     DestroyInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
     DeployInstance(
