@@ -86,8 +86,9 @@ async def switch(
             booting.cancel()
             await asyncio.gather(booting, return_exceptions=True)
             await _until_built(asking, boots)
+        print(f"all here in {seconds:.0f} s; CPU of the import {cpu_s:.1f} s", file=sys.stderr, flush=True)
         verified = await _imported(addresses, environment, "--verify")
-        assert verified.code == 0, verified.out[:4000]
+        assert verified.code == 0, verified.out[:4000] + verified.err[-2000:]
         audited = await moor("audit", "--settle", "0", **environment)
         assert audited.code == 0, audited.out
         cloud_cpu_s = _cpu_of_s(up.pid)

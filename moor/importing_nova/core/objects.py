@@ -24,7 +24,7 @@ NEWEST = {
 }
 
 
-class GuestCell(Struct, frozen=True):
+class NovaGuestCell(Struct, frozen=True):
     """A NUMA cell of an instance: on which cell of the host it is, and what it has there."""
 
     id: int
@@ -80,7 +80,7 @@ def flavor_of(data: dict[str, Any], where: str) -> Flavor:
         raise ContradictionError(f"{where}: a field is missing or wrong: {wrong!r}") from None
 
 
-def cells_in(text: str | None, where: str) -> tuple[GuestCell, ...]:
+def cells_in(text: str | None, where: str) -> tuple[NovaGuestCell, ...]:
     """The NUMA cells of an instance, from `instance_extra.numa_topology`."""
     if not text:
         return ()
@@ -93,7 +93,9 @@ def cells_in(text: str | None, where: str) -> tuple[GuestCell, ...]:
         if pinned == 0 and cell.get("cpu_policy") == "dedicated":
             # Before 1.4 pinned CPUs were in the same set.
             pinned, shared = shared, 0
-        cells.append(GuestCell(int(cell["id"]), shared, pinned, int(cell["memory"]), cell.get("pagesize")))
+        cells.append(
+            NovaGuestCell(int(cell["id"]), shared, pinned, int(cell["memory"]), cell.get("pagesize"))
+        )
     return tuple(cells)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bus.message import ProviderId
 from bus.messages.build import Flavor
 from bus.messages.placement import ProviderState, ResourceAmount, Share
-from moor.importing_nova.core.objects import GuestCell
+from moor.importing_nova.core.objects import NovaGuestCell
 from moor.importing_nova.core.records import ContradictionError, NovaAllocation, NovaDevice, NovaInstance
 
 _NUMA = re.compile(r"_NUMA(\d+)\Z")
@@ -24,7 +24,7 @@ VIRTUAL = "SRIOV_NET_VF"
 _ASKED = re.compile(r"resources(?:[A-Za-z0-9_-]{1,64})?:([A-Z0-9_]+)\Z")
 
 
-def needs_of(flavor: Flavor, *, on_volume: bool, cells: Sequence[GuestCell] = ()) -> dict[str, int]:
+def needs_of(flavor: Flavor, *, on_volume: bool, cells: Sequence[NovaGuestCell] = ()) -> dict[str, int]:
     """What an instance of this flavor holds, if no placement database says so."""
     pinned = sum(cell.pinned_cpus for cell in cells)
     disk_gb = (0 if on_volume else flavor.root_gb) + flavor.ephemeral_gb + -(-flavor.swap_mb // 1024)
@@ -137,7 +137,7 @@ def wanted_of(
 def share_of(
     instance: NovaInstance,
     wanted: Mapping[tuple[str, str], int],
-    cells: Sequence[GuestCell],
+    cells: Sequence[NovaGuestCell],
     devices: Sequence[NovaDevice],
     tree: HostTree,
 ) -> Share:
@@ -175,7 +175,7 @@ def share_of(
 
 
 def _over_numa(
-    instance: NovaInstance, spread: Mapping[str, int], cells: Sequence[GuestCell], tree: HostTree
+    instance: NovaInstance, spread: Mapping[str, int], cells: Sequence[NovaGuestCell], tree: HostTree
 ) -> dict[tuple[ProviderId, str], int]:
     if not spread:
         return {}
@@ -204,7 +204,7 @@ def _over_numa(
 
 
 def _by_cells(
-    instance: NovaInstance, spread: Mapping[str, int], cells: Sequence[GuestCell], tree: HostTree
+    instance: NovaInstance, spread: Mapping[str, int], cells: Sequence[NovaGuestCell], tree: HostTree
 ) -> dict[tuple[ProviderId, str], int]:
     found: dict[tuple[ProviderId, str], int] = {}
     given = dict.fromkeys(spread, 0)

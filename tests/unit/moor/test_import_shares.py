@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.build import Flavor
 from bus.messages.placement import InventoryState, ProviderState, Share
-from moor.importing_nova.core.objects import GuestCell, cells_in, flavor_in, image_properties_in
+from moor.importing_nova.core.objects import NovaGuestCell, cells_in, flavor_in, image_properties_in
 from moor.importing_nova.core.records import ContradictionError, NovaAllocation, NovaDevice, NovaInstance
 from moor.importing_nova.core.shares import HostTree, needs_of, share_of, totals_of, wanted_of
 from tests.nova.rows import SMALL, stored
@@ -48,7 +48,7 @@ def held(**amounts: int) -> list[NovaAllocation]:
 def share(
     tree: HostTree,
     allocations: list[NovaAllocation],
-    cells: tuple[GuestCell, ...] = (),
+    cells: tuple[NovaGuestCell, ...] = (),
     devices: tuple[NovaDevice, ...] = (),
 ) -> Share:
     wanted = wanted_of(allocations, {}, frozenset({NOVA_ROOT}))
@@ -104,7 +104,7 @@ def totals(found: Share) -> dict[str, int]:
 
 def test_its_own_cells_say_which_node_gives_what() -> None:
     tree = HostTree(ROOT, NESTED)
-    cells = (GuestCell(0, 0, 2, 4_096, 2_048), GuestCell(1, 0, 2, 4_096, 4))
+    cells = (NovaGuestCell(0, 0, 2, 4_096, 2_048), NovaGuestCell(1, 0, 2, 4_096, 4))
 
     assert named(share(tree, held(PCPU=4, MEMORY_MB=8_192), cells), tree) == {
         ("h1_NUMA0", "PCPU", 2),
@@ -145,14 +145,14 @@ def test_devices_are_found_by_their_address_and_virtual_functions_by_their_paren
     [
         (held(CUSTOM_GOLD=3), (), (), "holds 3 CUSTOM_GOLD, and the host has no such inventory here"),
         ([], (), (), "holds nothing"),
-        (held(PCPU=4), (GuestCell(0, 0, 2, 64),), (), "holds 4 PCPU, and its NUMA cells have 2"),
-        (held(PCPU=2), (GuestCell(7, 0, 2, 64),), (), "NUMA node 7 of the host has no PCPU here"),
+        (held(PCPU=4), (NovaGuestCell(0, 0, 2, 64),), (), "holds 4 PCPU, and its NUMA cells have 2"),
+        (held(PCPU=2), (NovaGuestCell(7, 0, 2, 64),), (), "NUMA node 7 of the host has no PCPU here"),
         (held(VCPU=1), (), (NovaDevice("0000:99:00.0", "1", "2", "allocated"),), "PCI device 0000:99:00.0"),
     ],
 )
 def test_what_the_host_cannot_give_is_named(
     allocations: list[NovaAllocation],
-    cells: tuple[GuestCell, ...],
+    cells: tuple[NovaGuestCell, ...],
     devices: tuple[NovaDevice, ...],
     why: str,
 ) -> None:
@@ -182,7 +182,7 @@ def test_without_a_placement_database_the_flavor_says_what_is_held() -> None:
 
     assert needs_of(flavor, on_volume=False) == {"VCPU": 4, "MEMORY_MB": 512, "DISK_GB": 13, "VGPU": 1}
     assert needs_of(flavor, on_volume=True)["DISK_GB"] == 3
-    pinned = needs_of(flavor, on_volume=True, cells=(GuestCell(0, 1, 3, 512),))
+    pinned = needs_of(flavor, on_volume=True, cells=(NovaGuestCell(0, 1, 3, 512),))
     assert (pinned["VCPU"], pinned["PCPU"]) == (1, 3)
     bare = structs.replace(flavor, extra_specs={"resources:VCPU": "0", "resources:CUSTOM_BM": "1"})
     assert "VCPU" not in needs_of(bare, on_volume=False)
@@ -200,12 +200,12 @@ def test_nova_objects_are_read_as_nova_writes_them() -> None:
     )
     topology = json.dumps(stored("InstanceNUMATopology", "1.3", {"cells": [cell]}))
 
-    assert cells_in(topology, "it") == (GuestCell(1, 1, 2, 512, 2048),)
+    assert cells_in(topology, "it") == (NovaGuestCell(1, 1, 2, 512, 2048),)
     old = stored(
         "InstanceNUMACell", "1.3", {"id": 0, "cpuset": [0, 1], "memory": 64, "cpu_policy": "dedicated"}
     )
     assert cells_in(json.dumps(stored("InstanceNUMATopology", "1.2", {"cells": [old]})), "it") == (
-        GuestCell(0, 0, 2, 64, None),
+        NovaGuestCell(0, 0, 2, 64, None),
     )
     assert flavor_in(json.dumps({"cur": SMALL.object}), "it").ram_mb == SMALL.ram_mb
 
