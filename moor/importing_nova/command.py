@@ -10,6 +10,7 @@ import typer
 
 from bus.clock import now
 from moor.books.audit_command import clients
+from moor.client.errors import Rejected
 from moor.importing_nova.cloud import Cloud
 from moor.importing_nova.databases import CONNECTIONS_MAX, NovaDatabaseError
 from moor.importing_nova.handing_over import HandingOver, HostReport
@@ -152,10 +153,10 @@ async def _import(
         clock=now,
     )
     step = handing.verify if verify else handing.give_back if give_back else handing.take
-    return await _of_all(chosen, step), problems
+    return await of_all(chosen, step), problems
 
 
-async def _of_all(
+async def of_all(
     rows: Sequence[HostRow], step: Callable[[HostRow], Awaitable[HostReport]]
 ) -> list[HostReport]:
     """Take this step with each host, some at a time, and tell how far it is."""
@@ -165,15 +166,24 @@ async def _of_all(
     async def one(row: HostRow) -> HostReport:
         nonlocal done
         async with at_once:
-            report = await step(row)
+            try:
+                report = await step(row)
+            except Rejected as refused:
+                why = f"{refused.field} is {refused.value}: {refused.reason}"
+                report = HostReport(row.cell, row.name, "kept back", row.instances, reasons=(why,))
         done += 1
         if done % every == 0:
             tell(f"{done:,} of {len(rows):,} hosts; the last: {row.cell}/{row.name} is {report.stage}")
         return report
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(row)) for row in rows]
-    return [task.result() for task in tasks]
+    tasks = [asyncio.create_task(one(row)) for row in rows]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        # The first failure ends the command: it is a database or a broker that cannot be used.
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _clashes(rows: Sequence[HostRow]) -> Mapping[str, str]:
