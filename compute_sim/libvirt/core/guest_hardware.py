@@ -1,5 +1,6 @@
 """The hardware of a guest that is not claimed: its machine type, the buses of its disks, and what else its image asks for."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -39,7 +40,7 @@ def hardware_of(order: GuestOrder, layout: HostLayout, cpus: int) -> Hardware:
     return Hardware(
         machine_type=machine_type,
         topology=_topology(order, cpus),
-        disks=tuple(
+        disks=_by_bus(
             structs.replace(each, bus=each.bus or (disk_bus if each.device == "disk" else cdrom_bus))
             for each in order.disks
         ),
@@ -47,6 +48,14 @@ def hardware_of(order: GuestOrder, layout: HostLayout, cpus: int) -> Hardware:
         firmware=asked_firmware(properties),
         video=asked_word(properties, "hw_video_model", VIDEO_MODELS),
     )
+
+
+def _by_bus(disks: Iterable[GuestDisk]) -> tuple[GuestDisk, ...]:
+    """As libvirt orders them: disks of one bus stand together."""
+    buses: dict[str, list[GuestDisk]] = {}
+    for disk in disks:
+        buses.setdefault(disk.bus, []).append(disk)
+    return tuple(disk for each in buses.values() for disk in each)
 
 
 def _check_texts(order: GuestOrder) -> None:

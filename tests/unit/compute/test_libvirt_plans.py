@@ -477,7 +477,7 @@ def test_a_guest_has_the_sockets_and_cores_that_are_asked_for(
     asked: dict[str, str], topology: CpuTopology | None
 ) -> None:
     layout = a_layout()
-    order = an_order(layout, {"NUMA0": {"VCPU": 4, "MEMORY_MB": 2048}}, specs(vcpus=4, **asked))
+    order = an_order(layout, {"NUMA0": {"VCPU": 4, "MEMORY_MB": 2048}}, specs(4, 2048, **asked))
 
     assert planned(order, layout).topology == topology
 
