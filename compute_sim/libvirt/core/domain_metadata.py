@@ -12,9 +12,9 @@ from msgspec import Struct
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
-from compute_sim.libvirt.core.cpu_ranges import cpus_in_words, read_cpus
+from compute_sim.libvirt.core.cpu_ranges import cpus_in_words
 from compute_sim.libvirt.core.plans import GuestPlan, PlannedMediated
-from compute_sim.libvirt.core.xml_reading import BadXmlError, attribute, child, number_in
+from compute_sim.libvirt.core.xml_reading import attribute, child, cpus_in, number_in, uuid_in
 
 NAMESPACE = "urn:moorage:guest:1"
 register_namespace("moorage", NAMESPACE)
@@ -89,7 +89,7 @@ def read_metadata(domain: Element) -> GuestMetadata | None:
             ),
             instances_max=_number(share, "instances_max"),
         ),
-        dedicated=() if dedicated is None else tuple(sorted(read_cpus(attribute(dedicated, "cpus")))),
+        dedicated=() if dedicated is None else cpus_in(dedicated, "cpus"),
         mediated={device.uuid: device for device in devices},
     )
 
@@ -111,11 +111,7 @@ def _number(element: Element, name: str) -> int:
 
 
 def _uuid(element: Element, name: str) -> UUID:
-    text = attribute(element, name)
-    try:
-        return UUID(text)
-    except ValueError:
-        raise BadXmlError(f"<{element.tag}> has the {name} {text!r}, must be a uuid") from None
+    return uuid_in(attribute(element, name), element, name)
 
 
 def _escape(text: str) -> str:

@@ -8,7 +8,6 @@ from typing import Literal, cast
 from uuid import UUID
 from xml.etree.ElementTree import Element
 
-from compute_sim.libvirt.core.cpu_ranges import read_cpus
 from compute_sim.libvirt.core.domain_metadata import GuestMetadata, read_metadata
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
@@ -22,14 +21,15 @@ from compute_sim.libvirt.core.plans import (
     PlannedMediated,
 )
 from compute_sim.libvirt.core.xml_reading import (
-    BadXmlError,
     attribute,
     child,
+    cpus_in,
     kib_in,
     number_in,
     pci_address,
     read_xml,
     text_at,
+    uuid_in,
 )
 
 
@@ -85,14 +85,9 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
 
 
 def _foreign(domain: Element) -> ForeignGuest:
-    written = text_at(domain, "uuid")
-    try:
-        uuid = UUID(written)
-    except ValueError:
-        raise BadXmlError(f"<domain> has the uuid {written!r}, must be one") from None
     return ForeignGuest(
         name=text_at(domain, "name"),
-        uuid=uuid,
+        uuid=uuid_in(text_at(domain, "uuid"), domain),
         pins=_pins(domain),
         memory=_memory(domain),
         functions=tuple(each.address for each in _functions(domain)),
@@ -117,7 +112,7 @@ def _pins(domain: Element) -> tuple[tuple[int, ...], ...]:
 
 
 def _cpus(element: Element | None, name: str = "cpuset") -> tuple[int, ...]:
-    return () if element is None else tuple(sorted(read_cpus(element.get(name, ""), name)))
+    return () if element is None else cpus_in(element, name)
 
 
 def _cells(domain: Element) -> tuple[DomainCell, ...]:
@@ -206,7 +201,7 @@ def _functions(domain: Element) -> tuple[PlannedFunction, ...]:
 
 def _mediated(domain: Element) -> list[UUID]:
     return [
-        UUID(attribute(child(device, "source/address"), "uuid"))
+        uuid_in(attribute(child(device, "source/address"), "uuid"), device)
         for device in domain.findall("devices/hostdev")
         if device.get("type") == "mdev"
     ]

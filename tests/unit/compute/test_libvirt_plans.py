@@ -235,6 +235,21 @@ def test_pages_are_of_the_claimed_size_and_counted() -> None:
     assert "has 3072 MB of 4096 MB" in refusal(an_order(layout, claim, flavor), layout, taken)
 
 
+def test_the_pages_of_a_guest_that_was_built_before_the_host_had_cells_are_counted() -> None:
+    flat, layout = a_layout(an_offer(flat=True)), a_layout()
+    large = specs(ram_mb=10_240, mem_page_size="1GB")
+    old = planned(an_order(flat, {"": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 10_240}}, large), flat)
+    order = an_order(
+        layout,
+        {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 1024}},
+        specs(ram_mb=1024, mem_page_size="1GB"),
+        2,
+    )
+
+    # A third of its ten pages may be in this cell, which has a third of the host's twelve.
+    assert "NUMA cell 1 has 682 MB of 4096 MB" in refusal(order, layout, old)
+
+
 def test_a_guest_without_memory_is_refused() -> None:
     layout = a_layout()
     order = an_order(layout, {"NUMA0": {"VCPU": 1}}, Flavor(vcpus=1))

@@ -482,3 +482,24 @@ def test_a_domain_that_is_not_ours_is_read_as_what_it_takes() -> None:
         functions=("0000:81:10.0", "0000:03:00.0"),
         mediated=(MADE[0],),
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("cpuset='9'", "cpuset='x'", "<vcpupin> cpuset has 'x'"),
+        ("nodeset='1'", "nodeset='1-0'", "<memnode> nodeset has '1-0'"),
+        ("c7a5fdbd-edaf-9455-926a-d65c16db1809", "7", "<domain> has the uuid '7', must be a uuid"),
+        ("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a01", "", "<hostdev> has the uuid '', must be a uuid"),
+        ("vcpu='1'", "", "<vcpupin> has no vcpu"),
+        ("bus='0x03'", "bus='zz'", "<address> has bus 'zz', must be a number"),
+        ("size='2048'", "size='2 MB'", "<page> has the amount '2 MB', must be a number"),
+        ("</domain>", "", "<domain> is no XML"),
+    ],
+)
+def test_a_broken_domain_is_named(old: str, new: str, words: str) -> None:
+    text = (DATA / "foreign_domain.xml").read_text()
+    assert old in text
+
+    with pytest.raises(BadXmlError, match=words):
+        held_by(text.replace(old, new))
