@@ -15,7 +15,7 @@ from bus.errors import Failure
 from bus.messages.build import Flavor, Image
 from bus.topology import CELL_NAME
 from compute_sim.check.rules import RULES
-from compute_sim.check.running import CheckRequest, Finding, Outcome, check
+from compute_sim.check.running import CheckRequest, Outcome, RuleFinding, check
 from compute_sim.check.session import CheckOptions
 
 CANNOT_RUN = 2
@@ -106,10 +106,10 @@ def _request(chosen: argparse.Namespace) -> CheckRequest:
     )
 
 
-def _nothing(_: Finding) -> None: ...
+def _nothing(_: RuleFinding) -> None: ...
 
 
-def _told(finding: Finding) -> None:
+def _told(finding: RuleFinding) -> None:
     sign = {True: "✓", False: "✗", None: "-"}[finding.holds]
     line = f"{sign} {finding.rule:16} {finding.says}"
     print(f"{line}: {finding.reason}" if finding.reason else line)

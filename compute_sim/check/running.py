@@ -37,7 +37,7 @@ class CheckRequest(Struct, frozen=True):
     options: CheckOptions = CheckOptions()
 
 
-class Finding(Struct, frozen=True, omit_defaults=True):
+class RuleFinding(Struct, frozen=True, omit_defaults=True):
     """What became of one rule. `holds` is null if it was not tried, and `reason` says why."""
 
     rule: str
@@ -52,7 +52,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 class Outcome(Struct, frozen=True):
     cell: str
     hosts: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
     # What could not be removed.
     left: tuple[str, ...]
 
@@ -61,7 +61,7 @@ class Outcome(Struct, frozen=True):
         return not self.left and all(each.holds is not False for each in self.findings)
 
 
-async def check(request: CheckRequest, tell: Callable[[Finding], None]) -> Outcome:
+async def check(request: CheckRequest, tell: Callable[[RuleFinding], None]) -> Outcome:
     """Raises `CannotCheck` if the check cannot run at all."""
     try:
         async with opened_wire(request.bus, request.watch_bus, request.cell) as wire:
@@ -75,7 +75,7 @@ async def check(request: CheckRequest, tell: Callable[[Finding], None]) -> Outco
         raise CannotCheck(str(problem)) from problem
 
 
-async def _checked(wire: Wire, request: CheckRequest, tell: Callable[[Finding], None]) -> Outcome:
+async def _checked(wire: Wire, request: CheckRequest, tell: Callable[[RuleFinding], None]) -> Outcome:
     if request.options.restart:
         await run_command(request.options.restart, request.options.limit_s)
     known = [await _known(wire, name, request) for name in request.hosts]
@@ -87,7 +87,7 @@ async def _checked(wire: Wire, request: CheckRequest, tell: Callable[[Finding], 
     await wire.until(session.report, REPORT_S)
     session.host = with_share(wire, hosts[0])
     session.other = with_share(wire, hosts[1]) if len(hosts) > 1 else None
-    findings: list[Finding] = []
+    findings: list[RuleFinding] = []
     left: list[str] = []
     lost = ""
     try:
@@ -124,8 +124,8 @@ async def _known(wire: Wire, name: str, request: CheckRequest) -> ProviderId:
     return found
 
 
-async def _tried(rule: Rule, session: CheckSession, request: CheckRequest, lost: str) -> Finding:
-    of = Finding(rule.name, rule.says)
+async def _tried(rule: Rule, session: CheckSession, request: CheckRequest, lost: str) -> RuleFinding:
+    of = RuleFinding(rule.name, rule.says)
     if rule.name in request.skipped:
         return structs.replace(of, reason="skipped, as --skip says")
     if lost:

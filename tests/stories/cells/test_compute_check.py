@@ -15,7 +15,7 @@ import pytest
 from bus.broker import Parcel
 from bus.topology import objects_of, user_of
 from compute_sim.check.rules import RULES
-from compute_sim.check.running import CheckRequest, Finding, Outcome, check
+from compute_sim.check.running import CheckRequest, Outcome, RuleFinding, check
 from compute_sim.check.session import CheckOptions
 from compute_sim.check.wire import CannotCheck
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
@@ -99,7 +99,7 @@ async def running(command: list[str]) -> AsyncIterator[None]:
         await process.wait()
 
 
-def broken(outcome: Outcome) -> dict[str, Finding]:
+def broken(outcome: Outcome) -> dict[str, RuleFinding]:
     return {each.rule: each for each in outcome.findings if each.holds is False}
 
 
