@@ -117,7 +117,7 @@ def plans(draw: st.DrawFn) -> GuestPlan:
         kernel=draw(TEXTS),
         ramdisk=draw(TEXTS),
         cmdline=draw(TEXTS),
-        firmware=draw(st.sampled_from(["", "bios", "efi"])),
+        firmware=draw(st.sampled_from(["", "efi"])),
         video=draw(st.sampled_from(["", "virtio", "none"])),
         console_log=draw(TEXTS),
     )

@@ -5,9 +5,9 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from compute_sim.libvirt.core.cpu_ranges import cpus_in_words
 from compute_sim.libvirt.core.domain_metadata import add_metadata
+from compute_sim.libvirt.core.image_asks import X86
 from compute_sim.libvirt.core.plans import GuestDisk, GuestPlan, PlannedFunction
 
-_X86 = ("x86_64", "i686")
 _TARGETS = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 
 
@@ -22,7 +22,7 @@ def domain_xml(plan: GuestPlan) -> str:
     _add_cpus(domain, plan)
     _add_numatune(domain, plan)
     _add_os(domain, plan)
-    if plan.arch in _X86:
+    if plan.arch in X86:
         features = SubElement(domain, "features")
         SubElement(features, "acpi")
         SubElement(features, "apic")

@@ -9,6 +9,7 @@ from compute_sim.libvirt.core.image_asks import (
     DISK_BUSES,
     NIC_MODELS,
     VIDEO_MODELS,
+    X86,
     CannotGiveError,
     asked_firmware,
     asked_word,
@@ -26,7 +27,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     topology: CpuTopology | None
     disks: tuple[GuestDisk, ...]
     nics: tuple[GuestNic, ...]
-    firmware: Literal["", "bios", "efi"]
+    firmware: Literal["", "efi"]
     video: str
 
 
@@ -45,7 +46,7 @@ def hardware_of(order: GuestOrder, layout: HostLayout, cpus: int) -> Hardware:
             for each in order.disks
         ),
         nics=tuple(structs.replace(each, model=each.model or nic) for each in order.nics),
-        firmware=asked_firmware(properties),
+        firmware=asked_firmware(properties, arch_of(order, layout)),
         video=asked_word(properties, "hw_video_model", VIDEO_MODELS),
     )
 
@@ -97,7 +98,7 @@ def _has(kind: GuestKind, machine_type: str) -> bool:
 
 
 def _cdrom_bus(order: GuestOrder, layout: HostLayout, machine_type: str) -> str:
-    if arch_of(order, layout) not in ("x86_64", "i686"):
+    if arch_of(order, layout) not in X86:
         return "scsi"
     return "sata" if "q35" in machine_type else "ide"
 

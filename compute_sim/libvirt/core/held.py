@@ -177,9 +177,8 @@ def _cpu_mode(domain: Element) -> Literal["", "host-model", "host-passthrough"]:
     return cast("Literal['host-model', 'host-passthrough']", mode) if mode.startswith("host-") else ""
 
 
-def _firmware(domain: Element) -> Literal["", "bios", "efi"]:
-    firmware = child(domain, "os").get("firmware", "")
-    return cast("Literal['bios', 'efi']", firmware) if firmware in ("bios", "efi") else ""
+def _firmware(domain: Element) -> Literal["", "efi"]:
+    return "efi" if child(domain, "os").get("firmware") == "efi" else ""
 
 
 def _functions(domain: Element) -> tuple[PlannedFunction, ...]:

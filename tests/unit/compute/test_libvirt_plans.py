@@ -463,6 +463,10 @@ def test_a_kernel_and_its_words_are_in_the_domain() -> None:
             "image_properties.hw_disk_bus is 'fdc', must be one of virtio, scsi, sata, ide, usb",
         ),
         ({"image_properties": {"hw_firmware_type": "coreboot"}}, "must be one of bios, uefi"),
+        (
+            {"image_properties": {"hw_firmware_type": "bios", "hw_architecture": "aarch64"}},
+            "this libvirt runs no aarch64 guests",
+        ),
         ({"flavor": specs(cpu_threads="0")}, "hw:cpu_threads is '0', must be a number from 1 to 2"),
         ({"flavor": specs(vcpus=3, cpu_sockets="2")}, "2 sockets of 1 cores of 1 threads are not the 3 CPUs"),
         (
@@ -505,3 +509,23 @@ def test_a_guest_of_another_compute_is_foreign() -> None:
     assert as_foreign(domain_xml(plan)) == ForeignGuest(
         name="guest-1", uuid=plan.instance, pins=((1,), (9,)), memory=(ForeignMemory(2048, 0, (0,)),)
     )
+
+
+def test_guests_see_the_hosts_cpu_where_kvm_runs_them() -> None:
+    modes = {
+        ("kvm", ""): "host-model",
+        ("qemu", ""): "",
+        ("qemu", "host-model"): "host-model",
+        ("kvm", "host-passthrough"): "host-passthrough",
+    }
+    for (domain_type, cpu_mode), expected in modes.items():
+        layout = a_layout(an_offer(domain_type=domain_type, cpu_mode=cpu_mode))
+        assert planned(an_order(layout, {"NUMA0": SMALL}), layout).cpu_mode == expected
+
+
+@pytest.mark.parametrize(("asked", "written"), [("bios", ""), ("uefi", "efi"), ("", "")])
+def test_a_bios_is_what_guests_have_anyway(asked: str, written: str) -> None:
+    layout = a_layout()
+    order = an_order(layout, {"NUMA0": SMALL}, image_properties={"hw_firmware_type": asked})
+
+    assert planned(order, layout).firmware == written
