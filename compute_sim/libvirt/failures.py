@@ -7,7 +7,7 @@ class WorkFailed(Exception):  # noqa: N818 - a reason, which the attempt's answe
     """The work for an attempt has failed; the text says why, in the words of the program that refused it."""
 
 
-class GivenUp(BaseException):  # noqa: N818 - not a failure: a later order has made the work useless
+class GivenUp(BaseException):
     """The work ends here, since a later order for the instance has come, or the process ends."""
 
 

@@ -39,7 +39,8 @@ class LibvirtSettings(Struct, frozen=True):
     uri: Annotated[
         str,
         Meta(
-            description="The URI of the machine's libvirt, as virsh takes it.", extra={"flag": "--uri", "metavar": "URI"}
+            description="The URI of the machine's libvirt, as virsh takes it.",
+            extra={"flag": "--uri", "metavar": "URI"},
         ),
     ] = "qemu:///system"
     name: Annotated[
@@ -127,14 +128,18 @@ class LibvirtSettings(Struct, frozen=True):
     ] = 0
     cpu_ratio: Annotated[
         Ratio,
-        Meta(description="How often the shared CPUs are given out. Higher has more guests, which wait longer for the CPU."),
+        Meta(
+            description="How often the shared CPUs are given out. Higher has more guests, which wait longer for the CPU."
+        ),
     ] = 4.0
     memory_ratio: Annotated[
         Ratio, Meta(description="How often the memory is given out. More than 1 needs swap.")
     ] = 1.0
     disk_ratio: Annotated[
         Ratio,
-        Meta(description="How often the disk is given out. More than 1: disks that fill up stop their guests."),
+        Meta(
+            description="How often the disk is given out. More than 1: disks that fill up stop their guests."
+        ),
     ] = 1.0
     pages_reserved: Annotated[
         tuple[str, ...],
@@ -152,7 +157,9 @@ class LibvirtSettings(Struct, frozen=True):
     ] = ()
     networks: Annotated[
         tuple[str, ...],
-        Meta(description="Physical networks that the host reaches, as NAME=KILOBITS, for ports with bandwidth."),
+        Meta(
+            description="Physical networks that the host reaches, as NAME=KILOBITS, for ports with bandwidth."
+        ),
     ] = ()
     traits: Annotated[
         tuple[str, ...],
@@ -236,7 +243,9 @@ class LibvirtSettings(Struct, frozen=True):
             name=host.name,
             flat=self.flat,
             cpus_shared=read_cpus(self.cpus_shared, "cpus_shared") if self.cpus_shared else None,
-            cpus_dedicated=read_cpus(self.cpus_dedicated, "cpus_dedicated") if self.cpus_dedicated else frozenset(),
+            cpus_dedicated=read_cpus(self.cpus_dedicated, "cpus_dedicated")
+            if self.cpus_dedicated
+            else frozenset(),
             cpus_reserved=self.cpus_reserved,
             memory_mb=self.memory_mb or None,
             memory_reserved_mb=self.memory_reserved_mb,

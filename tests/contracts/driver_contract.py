@@ -35,10 +35,16 @@ LOOKS_MAX = 100
 
 
 def breaches(
-    make: Callable[[], Driver], at_s: float = 0.0, proceed: Callable[[], None] = lambda: None
+    make: Callable[[], Driver],
+    at_s: float = 0.0,
+    proceed: Callable[[], None] = lambda: None,
+    *,
+    moves_live: bool = True,
 ) -> tuple[str, ...]:
-    """Every rule that this driver breaks, as a sentence; empty for a correct driver."""
-    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed))
+    """Every rule that this driver breaks, as a sentence; empty for a correct driver. One that cannot have an instance twice on its host
+    does not move it live to itself (`moves_live`): it must refuse to.
+    """
+    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed, moves_live=moves_live))
 
 
 def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
@@ -89,14 +95,24 @@ def _nonsense(tree: ProviderTree) -> Iterator[str]:
                 yield f"{each.name!r}: min_unit of {resource} is {inventory.min_unit}, max_unit {inventory.max_unit}"
 
 
+_FLAVOR = Flavor(vcpus=1, ram_mb=64)
+
+
+def _amounts(host: ProviderId) -> tuple[ResourceAmount, ...]:
+    return (
+        ResourceAmount(provider=host, resource="VCPU", amount=1),
+        ResourceAmount(provider=host, resource="MEMORY_MB", amount=64),
+    )
+
+
 class _Orders:
     """The orders about an instance: its first attempt, and a second one on the same host."""
 
     def __init__(self, host: ProviderId, name: str) -> None:
         instance = ConsumerId(uuid5(_OURS, name))
-        share = Share(host=host, amounts=(ResourceAmount(provider=host, resource="VCPU", amount=1),))
+        share = Share(host=host, amounts=_amounts(host))
         self.spawn = SpawnInstance(
-            cell="c1", instance=instance, attempt=1, host=host, flavor=Flavor(vcpus=1), share=share
+            cell="c1", instance=instance, attempt=1, host=host, flavor=_FLAVOR, share=share
         )
         self.stop = StopInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
         self.start = StartInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
@@ -106,7 +122,7 @@ class _Orders:
             attempt=1,
             host=host,
             number=2,
-            flavor=Flavor(vcpus=1),
+            flavor=_FLAVOR,
             share=share,
             image=Image(source="another"),
         )
@@ -115,7 +131,7 @@ class _Orders:
             instance=instance,
             attempt=2,
             host=host,
-            flavor=Flavor(vcpus=1),
+            flavor=_FLAVOR,
             share=share,
             source=host,
             source_attempt=1,
@@ -139,7 +155,9 @@ _RESULTS = {
 }
 
 
-def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable[[], None]) -> Iterator[str]:
+def _breaches_at_work(
+    make: Callable[[], Driver], at_s: float, proceed: Callable[[], None], *, moves_live: bool
+) -> Iterator[str]:
     driver = make()
 
     def end(attempt: AttemptRecord, words: str) -> Iterator[str]:
@@ -172,7 +190,9 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
     yield from obey("without running it", of.spawn_stopped, of.receive_stopped)
     yield from obey("after that", of.start_received, of.destroy, of.destroy_received)
     of = _Orders(driver.root, "live")
-    yield from obey("live", of.spawn, of.receive_live)
+    yield from obey("before a live move", of.spawn)
+    yield from _of_live_move([*obey("live", of.receive_live)], moves_live=moves_live)
+    yield from () if moves_live else obey("after a refused live move", of.stop, of.start)
     yield from obey("though it is unknown", _Orders(driver.root, "unknown").destroy)
 
     for before, work, last in _interrupted(driver.root):
@@ -184,6 +204,13 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
         attempt = begun(work, driver.begin(work, at_s), at_s)
         driver = make()
         yield from end(attempt, "in a new driver, as after a restart")
+
+
+def _of_live_move(found: list[str], *, moves_live: bool) -> Iterator[str]:
+    if moves_live:
+        yield from found
+    elif not found:
+        yield "it says that it has moved an instance live to its own host, which it cannot"
 
 
 def _interrupted(
