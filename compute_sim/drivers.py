@@ -94,6 +94,9 @@ class Driver(Reported, Protocol):
         StartInstance     Run the instance again, even while it is being stopped. If the work fails, it stays stopped.
         RespawnInstance   Destroy the instance's disk and build it anew, whatever is being done to it. If the work fails,
                           nothing runs, and the host keeps the attempt.
+        AdoptGuest        The host has the guest of the instance already, by another cloud: it is this attempt from now on. Do not
+                          touch it. Fail if there is no such guest.
+        LeaveGuest        Forget the attempt, and leave its guest as it is: another cloud has it. It may be repeated.
         DestroyInstance   Remove all of the attempt, whatever is being done to it, and even if it is unknown here. It may be
                           repeated.
         """

@@ -2,12 +2,14 @@
 read the same shape: what is claimed is what is built.
 """
 
+from bus.guests.pages import is_whole_pages
 from bus.guests.placing import ShareDiffersError, cell_amounts, cells_of, page_kib_of
-from bus.guests.reading import IMAGE_KEYS, is_guest_key, read_guest
+from bus.guests.reading import IMAGE_KEYS, SPEC_KEYS, is_guest_key, read_guest
 from bus.guests.shape import GuestCell, GuestProblem, GuestShape, memory_class
 
 __all__ = [
     "IMAGE_KEYS",
+    "SPEC_KEYS",
     "GuestCell",
     "GuestProblem",
     "GuestShape",
@@ -15,6 +17,7 @@ __all__ = [
     "cell_amounts",
     "cells_of",
     "is_guest_key",
+    "is_whole_pages",
     "memory_class",
     "page_kib_of",
     "read_guest",

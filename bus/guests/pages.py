@@ -32,13 +32,18 @@ def read_page_size(asked: GuestKeys) -> tuple[PageSize, int]:
     of_image = _read(image)
     if of_image is None:
         asked.wrong_in_image(PAGES, _ALLOWED)
-    elif of_image != size and size[0] not in ("large", "any"):
+    elif size[0] in ("large", "any"):
+        return of_image
+    elif of_image != size and not _includes(of_image[0], size[0]):
         asked.wrong_in_image(
             PAGES, f"the flavor says {flavor}: an image may choose only beside large and any"
         )
-    else:
-        return of_image
     return size
+
+
+def _includes(image: PageSize, flavor: PageSize) -> bool:
+    """Does the image leave open what the flavor has decided?"""
+    return image == "any" or (image == "large" and flavor == "sized")
 
 
 def check_pages(asked: GuestKeys, cells: tuple[GuestCell, ...], page_size: PageSize, page_kib: int) -> None:

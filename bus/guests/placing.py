@@ -61,10 +61,15 @@ def cells_of(
     """
     if not shape.cells:
         return ()
+    page_kib = page_kib_of(share)
+    if not _is_of_size(shape, page_kib):
+        raise ShareDiffersError(
+            f"the share has memory in {memory_class(page_kib)}, and the guest asks for {_size_in_words(shape)}"
+        )
     given = {provider: _of_cells(share[provider]) for provider in cells if provider in share}
     left = {provider: amounts for provider, amounts in given.items() if amounts}
     found: list[HostCell] = []
-    for number, asked in enumerate(cell_amounts(shape, page_kib_of(share))):
+    for number, asked in enumerate(cell_amounts(shape, page_kib)):
         provider = next((provider for provider, amounts in left.items() if amounts == asked), None)
         if provider is None:
             raise ShareDiffersError(
@@ -77,6 +82,20 @@ def cells_of(
             f"no guest cell takes what the share has beside: {_listed(list(left.values()))}"
         )
     return tuple(found)
+
+
+def _is_of_size(shape: GuestShape, page_kib: int) -> bool:
+    match shape.page_size:
+        case "any":
+            return True
+        case "large":
+            return page_kib > 0
+        case _:
+            return page_kib == shape.page_kib
+
+
+def _size_in_words(shape: GuestShape) -> str:
+    return shape.page_size if shape.page_size == "large" else memory_class(shape.page_kib)
 
 
 def _of_cells(amounts: Amounts) -> dict[str, int]:

@@ -16,6 +16,7 @@ from bus.guests.asked import (
     NODES,
     POLICY,
     SPEC,
+    SPEC_KEYS,
     THREADS,
     GuestKeys,
     is_guest_key,
@@ -40,7 +41,7 @@ from bus.guests.shape import (
 )
 from bus.messages.build import Flavor
 
-__all__ = ["IMAGE_KEYS", "is_guest_key", "read_guest"]
+__all__ = ["IMAGE_KEYS", "SPEC_KEYS", "is_guest_key", "read_guest"]
 
 NOTHING_ASKED = GuestShape()
 _SIZED = re.compile(rf"resources[a-zA-Z0-9_-]*:(VCPU|PCPU|{SMALL_PAGES}|{HUGE_PAGES}.*)", re.ASCII)

@@ -114,13 +114,15 @@ class PortRequest(Value, frozen=True):
     """The resources that one network port needs of a host. A single provider must have all of them.
 
     `physical_network` and `vnic_type` name traits of that provider: `CUSTOM_PHYSNET_...` and `CUSTOM_VNIC_TYPE_...`,
-    in capitals.
+    in capitals. A port of a device (a virtual function) has a `numa_affinity_policy`: how near the device is to the
+    guest's NUMA cells. Empty: as near as the flavor and the image say.
     """
 
     id: Label
     resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
     physical_network: Label = ""
     vnic_type: Label = ""
+    numa_affinity_policy: Literal["", "legacy", "required", "preferred", "socket"] = ""
     required: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
     forbidden: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
 

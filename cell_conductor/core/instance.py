@@ -41,9 +41,12 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import (
+    AdoptGuest,
+    AdoptInCell,
     Choice,
     DeployInstance,
     DestroyInstance,
+    LeaveGuest,
     PlaceInCell,
     ReceiveInstance,
     RedeployInstance,
@@ -75,16 +78,17 @@ State = Literal[
 ]
 # The orders to a host, which is a hypervisor or a bare-metal node.
 Spawn = SpawnInstance | DeployInstance
-Destroy = DestroyInstance | UndeployInstance
+Destroy = DestroyInstance | UndeployInstance | LeaveGuest
 Rebuilding = RespawnInstance | RedeployInstance
-HostOrder = Spawn | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
+HostOrder = Spawn | AdoptGuest | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
 InstanceEvents = InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted | AlternatesSpent
 OutboxMessage = HostOrder | ReleaseClaim | InstanceEvents
 SPAWNS = (SpawnInstance, DeployInstance)
-DESTROYS = (DestroyInstance, UndeployInstance)
+DESTROYS = (DestroyInstance, UndeployInstance, LeaveGuest)
+ADOPTS = (AdoptGuest,)
 REBUILDS = (RespawnInstance, RedeployInstance)
 MOVES = (StopInstance, StartInstance, ReceiveInstance)
-ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS, *MOVES)
+ORDERS = (*SPAWNS, *ADOPTS, *DESTROYS, *REBUILDS, *MOVES)
 # Draws an id that nobody can foresee.
 DrawId = Callable[[], ConsumerId]
 
@@ -169,7 +173,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     request_id: RequestId
     state: State
     changed_at: datetime
-    order: PlaceInCell | None = None
+    order: PlaceInCell | AdoptInCell | None = None
     attempt: int = 0
     host: Choice | None = None
     alternates: tuple[Choice, ...] = ()
@@ -192,6 +196,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     image: Image | None = None
     kept_attempt: int = 0
     saved: str = ""
+    # It goes back to the cloud that it came from: its host forgets it, and must not destroy it.
+    given_back: bool = False
     # While the instance waits for further alternates: the sequence of the event that asks for them.
     spent: int = 0
     # Of its last message. Each order of the API level names the sequence that the instance has there, and the cell continues

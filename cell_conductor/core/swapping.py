@@ -35,6 +35,7 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
     TooOld,
+    broken_rule_in_words,
     over_quota_in_words,
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
@@ -378,7 +379,5 @@ def _full(full: HostFull) -> str:
 
 
 def _short(shortfall: Shortfall) -> str:
-    bound = f" ({shortfall.rule} {shortfall.bound})" if shortfall.rule != "capacity" else ""
-    return (
-        f"{shortfall.resource} of {shortfall.provider} asked {shortfall.asked}, free {shortfall.free}{bound}"
-    )
+    said = f"{shortfall.resource} of {shortfall.provider} asked {shortfall.asked}, free {shortfall.free}"
+    return said + broken_rule_in_words(shortfall)

@@ -28,7 +28,7 @@ from bus.messages.books import (
 from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import NODE, HostState
-from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState
+from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState, broken_rule_in_words
 from moor.asking import answer_of, batches_of, providers_of
 from moor.books.books_reader import BooksReader
 
@@ -347,7 +347,7 @@ def _refusal(verdict: WriteVerdict, places: Places) -> str:
         case DoesNotFit():
             short = [
                 f"{each.resource} of {places.name(each.provider)}: asked {each.asked}, free {each.free}"
-                + (f" ({each.rule} {each.bound})" if each.rule != "capacity" else "")
+                + broken_rule_in_words(each)
                 for each in verdict.shortfalls
             ]
             return f"no room: {'; '.join(short)}"

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import (
+    ONE_CLASS_AT_A_TIME,
     ClaimResources,
     Heir,
     ReleaseClaim,
@@ -54,9 +55,12 @@ class Restock(NamedTuple):
 
 
 class World(NamedTuple):
-    """`batches` is one sequence of orders, cut anywhere; a restock is a batch of its own."""
+    """`batches` is one sequence of orders, cut anywhere; a restock is a batch of its own. The providers in `one_class` give
+    one class at a time.
+    """
 
     shelves: Shelves
+    one_class: frozenset[ProviderId]
     batches: list[list[SentOrder] | Restock]
 
 
@@ -88,6 +92,9 @@ USUAL_SHARES = (
 RARE_SHARES = (
     share(HOST, amounts(HOST, VCPU=4), amounts(POOL, VCPU=3)),
     share(HOST, amounts(HOST, VCPU=1, MEMORY_MB=1)),
+    share(HOST, amounts(HOST, MEMORY_MB=1)),
+    share(HOST, amounts(HOST, MEMORY_MB=1), amounts(OTHER, VCPU=1)),
+    share(OTHER, amounts(OTHER, MEMORY_MB=2)),
     share(HOST, amounts(HOST, VCPU=1), shapes=((HOST, 2), (OTHER, 2))),
     share(HOST, amounts(HOST, VCPU=1), shapes=((NUMA, 1), (NOWHERE, 1))),
     share(HOST, amounts(HOST, VCPU=1), amounts(NOWHERE, VCPU=1)),
@@ -99,6 +106,7 @@ RARE_SHARES = (
     share(NOWHERE, amounts(HOST, VCPU=1)),
     share(FAR, amounts(FAR, VCPU=1)),
 )
+ONE_CLASS = (frozenset[ProviderId](), frozenset({HOST}), frozenset({HOST, OTHER}))
 inventory = mostly(
     [ReportedInventory(total=total) for total in (2, 3, 4)],
     [
@@ -213,10 +221,15 @@ def worlds(draw: st.DrawFn) -> World:
             batches[-1].append(one)
         else:
             batches.append([one])
-    return World(draw(shelves), batches)
+    return World(draw(shelves), draw(st.sampled_from(ONE_CLASS)), batches)
 
 
-def report_of(which: ProviderId, holds: dict[str, ReportedInventory]) -> ReportInventory:
+def report_of(
+    which: ProviderId, holds: dict[str, ReportedInventory], one_class: frozenset[ProviderId]
+) -> ReportInventory:
+    traits = (ONE_CLASS_AT_A_TIME,) if which in one_class else ()
     return a_report(
-        a_provider(NAMES[which], PARENTS[which], holds), root=PARENTS[which] or which, cell=CELLS[which]
+        a_provider(NAMES[which], PARENTS[which], holds, traits),
+        root=PARENTS[which] or which,
+        cell=CELLS[which],
     )

@@ -1,6 +1,7 @@
 """A second copy of placement's books, built from the rows that each transaction wrote, by other code than placement's.
 
-After each commit it checks: no inventory that gained usage is over its capacity; `used` equals what consumers hold;
+After each commit it checks: no inventory that gained usage is over its capacity, and no provider that gives one class at a
+time gives two; `used` equals what consumers hold;
 each holder is a living consumer, on one host; no host exceeds the limit of instances that claims carry; and each
 granted claim named the shape that the tree has.
 """
@@ -12,6 +13,7 @@ from msgspec import Struct, structs
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import (
+    ONE_CLASS_AT_A_TIME,
     ClaimResources,
     InventoryState,
     ReleaseClaim,
@@ -85,11 +87,14 @@ class BooksChecker:
         # Per consumer: providers that it may hold although they are in another tree than its host. They share their
         # inventory, or an administrator moved them there together with what is held of them.
         self._outside_host: dict[ConsumerId, set[ProviderId]] = {}
+        # How many transactions have changed what consumers hold.
+        self.commits = 0
 
     # Called after each commit
 
     def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
         """Take in all rows that one transaction wrote, in order; check only when all of them are in."""
+        self.commits += any(isinstance(each, ClaimChanges) and bool(each.held) for each in written)
         claims = [changes for changes in written if isinstance(changes, ClaimChanges)]
         before = {
             consumer: (held, self._host_of(consumer))
@@ -119,6 +124,7 @@ class BooksChecker:
         self._check_used(existing)
         self._check_gone(touched - self._inventories.keys())
         self._check_capacity(gained)
+        self._check_one_class(gained)
         for each in claims:
             self._check_granted(orders, each)
             self._check_holders(each)
@@ -156,10 +162,16 @@ class BooksChecker:
                     resource: _capacity(inventory) - self._held_sums.get((provider, resource), 0)
                     for resource, inventory in self._inventories[provider].items()
                 },
+                self._in_use(provider),
             )
             for provider, of in self._roots.items()
             if of == root
         }
+
+    def _in_use(self, provider: ProviderId) -> frozenset[str]:
+        return frozenset(
+            resource for resource in self._inventories[provider] if self._held_sums.get((provider, resource))
+        )
 
     def free(self, provider: ProviderId, resource: str) -> int | None:
         inventory = self._inventories.get(provider, {}).get(resource)
@@ -405,6 +417,19 @@ class BooksChecker:
                 self._findings.breaks(
                     "capacity is law",
                     f"{resource} of {self._hosts.name(provider)}: {held} is held of {capacity}, and this commit added to it",
+                )
+
+    def _check_one_class(self, gained: Iterable[InventoryKey]) -> None:
+        """Check that no provider that gives one class at a time gained something while it gives two."""
+        for provider in dict.fromkeys(provider for provider, _ in gained):
+            if ONE_CLASS_AT_A_TIME not in self._traits.get(provider, ()):
+                continue
+            in_use = self._in_use(provider)
+            self._findings.count("one class", "given")
+            if len(in_use) > 1:
+                self._findings.breaks(
+                    "one class at a time",
+                    f"{self._hosts.name(provider)} gives {' and '.join(sorted(in_use))}, and this commit added to it",
                 )
 
     def _check_granted(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:

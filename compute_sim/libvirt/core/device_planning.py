@@ -48,7 +48,7 @@ def _functions(devices: OfferedDevices, gives: Gives, amount: int, taken: Taken)
     why_not = {address: _why_taken(address, taken) for address in gives.functions}
     free = [address for address, why in why_not.items() if not why]
     if len(free) < amount:
-        reasons = "; ".join(why for why in why_not.values() if why)
+        reasons = "; ".join(dict.fromkeys(why for why in why_not.values() if why))
         raise CannotGiveError(
             f"{devices.name} has {len(free)} free {gives.resource}, and {amount} are claimed{f': {reasons}' if reasons else ''}"
         )

@@ -31,6 +31,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
 def hardware_of(order: GuestOrder, layout: HostLayout, cpus: int) -> Hardware:
     properties = order.image_properties
+    _check_texts(order)
     machine_type = _machine_type(order, layout)
     disk_bus = asked_word(properties, "hw_disk_bus", DISK_BUSES, "virtio")
     cdrom_bus = asked_word(properties, "hw_cdrom_bus", DISK_BUSES, _cdrom_bus(order, layout, machine_type))
@@ -46,6 +47,20 @@ def hardware_of(order: GuestOrder, layout: HostLayout, cpus: int) -> Hardware:
         firmware=asked_firmware(properties),
         video=asked_word(properties, "hw_video_model", VIDEO_MODELS),
     )
+
+
+def _check_texts(order: GuestOrder) -> None:
+    """XML has no control characters, and would change some of them."""
+    texts = {
+        "cmdline": order.cmdline,
+        "kernel": order.kernel,
+        "ramdisk": order.ramdisk,
+        "domain": order.domain,
+    }
+    texts |= {f"disk {number}": disk.path for number, disk in enumerate(order.disks)}
+    for field, text in texts.items():
+        if wrong := next((char for char in text if not char.isprintable()), None):
+            raise CannotGiveError(f"{field} is {text!r}: {wrong!r} cannot be written into a domain")
 
 
 def arch_of(order: GuestOrder, layout: HostLayout) -> str:

@@ -34,7 +34,10 @@ from compute_sim.libvirt.core.xml_reading import (
 
 
 def held_by(text: str) -> GuestPlan | ForeignGuest:
-    """The plan that this domain was made from, or what it takes if it is none of ours."""
+    """The plan that this domain was made from, or what it takes if it is none of ours.
+
+    The plan of a running domain is in its inactive description: the live one has another CPU mode, for example.
+    """
     domain = read_xml(text, "domain")
     metadata = read_metadata(domain)
     return _foreign(domain) if metadata is None else _plan(domain, metadata)
@@ -55,7 +58,7 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
         share=ours.share,
         name=ours.name,
         project=ours.project,
-        domain=text_at(domain, "name"),
+        domain=domain.findtext("name") or "",
         domain_type=attribute(domain, "type"),
         arch=attribute(type_, "arch"),
         machine_type=type_.get("machine", ""),
@@ -72,8 +75,8 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
         mediated=tuple(ours.mediated.get(uuid) or _unknown(uuid) for uuid in _mediated(domain)),
         disks=tuple(map(_disk, domain.findall("devices/disk"))),
         nics=_nics(domain),
-        kernel=text_at(domain, "os/kernel"),
-        ramdisk=text_at(domain, "os/initrd"),
+        kernel=domain.findtext("os/kernel") or "",
+        ramdisk=domain.findtext("os/initrd") or "",
         cmdline=domain.findtext("os/cmdline") or "",
         firmware=_firmware(domain),
         video=_video(domain),

@@ -27,7 +27,13 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.candidates import TooCostly
-from bus.messages.placement import DoesNotFit, InventoryInUse, NotAllowed, Shortfall
+from bus.messages.placement import (
+    ONE_CLASS_AT_A_TIME,
+    DoesNotFit,
+    InventoryInUse,
+    NotAllowed,
+    Shortfall,
+)
 from placement_worker.api.values.problems import (
     CANNOT_DELETE_PARENT,
     CONCURRENT_UPDATE,
@@ -198,6 +204,11 @@ def _shortfall(short: Shortfall) -> str:
             return (
                 f"{where}: asked {short.asked}, free {short.free}. "
                 "The requested amount would exceed the capacity"
+            )
+        case "one_class":
+            return (
+                f"{where}: asked {short.asked}, and the provider gives one class at a time (trait {ONE_CLASS_AT_A_TIME}): "
+                f"{', '.join(short.beside)} would be in use beside it"
             )
         case rule:
             return f"{where}: asked {short.asked}, and its {rule} is {short.bound}"

@@ -11,6 +11,7 @@ from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.fitting import Slot
 from placement_worker.core.candidates.layouts import TreeLayout
 from placement_worker.core.candidates.matching import places_in
+from placement_worker.core.candidates.near_slots import CELL_TRAIT, NearSlots
 from placement_worker.core.candidates.packings import RowPacking
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
@@ -51,9 +52,21 @@ class ProblemBuilder:
         )
         self._suffixed = frozenset(index for index, slot in enumerate(slots) if slot.is_suffixed)
         self._unsuffixed = frozenset(range(len(slots))) - self._suffixed
-        self._isolates = query.group_policy == "isolate"
+        by_suffix = {slot.suffix: index for index, slot in enumerate(slots) if slot.is_suffixed}
+        cells = tuple([by_suffix[suffix] for suffix in query.cells])
+        self._differing = self._suffixed if query.group_policy == "isolate" else frozenset(cells)
+        self._near = tuple([NearSlots(by_suffix[suffix], cells, nearness) for suffix, nearness in query.near])
+        self._cells = (
+            provider_index.traits.having_any((CELL_TRAIT,), provider_index.rows) if query.near else None
+        )
         self._taking = frozenset(index for index, slot in enumerate(slots) if slot.resources)
         self._one_per_tree = query.one_provider_per_tree
+        numbers: dict[str, int] = {}
+        self._classes = tuple(
+            numbers.setdefault(slot.resources[0][0], len(numbers)) if slot.resources else -1 for slot in slots
+        )
+        # Only slots of different classes can be in each other's way at a provider that gives one class at a time.
+        self._one_class = provider_index.one_class.rows if len(numbers) > 1 else frozenset[int]()
         self._some_are_preferred = any(slot.worth is not None for slot in slots)
         self._choices_of_pools: set[tuple[frozenset[int], ...]] = set()
 
@@ -71,11 +84,14 @@ class ProblemBuilder:
         With `needs_own` at least one slot must get one of the tree's own providers.
         """
         rows, places = (*own, *pools), len(own)
+        one_class = 0
+        if self._one_class:
+            one_class = sum([1 << place for place, row in enumerate(rows) if row in self._one_class])
         # Lists are faster to make than to draw from generators, and single trees are searched for each boot.
         return SlotProblem(
             domains=tuple([slot.domain(rows, places) for slot in self._slots]),
             under=(*layout.under, *self._under_pools(pools, places)) if pools else layout.under,
-            differing=self._suffixed if self._isolates else frozenset(),
+            differing=self._differing,
             subtrees=self._subtrees,
             packings=tuple(
                 [
@@ -90,7 +106,21 @@ class ProblemBuilder:
             excludes=self._excludes(pools, places) if self._one_per_tree else (),
             needs_own=needs_own,
             worth=self._preferences(rows),
+            near=self._near,
+            in_cells=self._in_cells(layout, own),
+            one_class=one_class,
+            classes=self._classes if one_class else (),
         )
+
+    def _in_cells(self, layout: TreeLayout, own: Sequence[int]) -> int:
+        """The places of a tree that are at or below a NUMA cell, as bits."""
+        if self._cells is None:
+            return 0
+        inside = 0
+        for place, row in enumerate(own):
+            if self._cells[row]:
+                inside |= layout.under[place]
+        return inside
 
     def _traits_at(self, row: int) -> int:
         return sum([1 << number for number, bearing in enumerate(self._having_traits) if bearing[row]])

@@ -201,12 +201,17 @@ class LockedClaims:
             known = of(number)
             by_class = decode_used(text)
             used = {name: by_class.get(class_id, 0) for class_id, name in known.classes.items()}
-            self._provider_rows[known.id.int] = (
-                ProviderRow(known.id, known.id, known.cell, generation, shape, known.limits, used, consumers)
-                if root == number
-                else ProviderRow(
-                    known.id, of(root).id, known.cell, generation, None, known.limits, used, consumers
-                )
+            is_root = root == number
+            self._provider_rows[known.id.int] = ProviderRow(
+                known.id,
+                known.id if is_root else of(root).id,
+                known.cell,
+                generation,
+                shape if is_root else None,
+                known.limits,
+                used,
+                consumers,
+                known.one_class,
             )
 
     def add_groups(self, known: Iterable[GroupRow], members: Iterable[MemberRow]) -> None:

@@ -81,6 +81,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "resources": "amounts by class, such as `NET_BW_EGR_KILOBIT_PER_SEC`",
         "physical_network": "the physical network that the provider must be on: its trait is `CUSTOM_PHYSNET_` and the name",
         "vnic_type": "the kind of port that the provider must offer: its trait is `CUSTOM_VNIC_TYPE_` and the name",
+        "numa_affinity_policy": "how near the device is to the NUMA cells of the guest: `legacy`, `required`, `preferred`, `socket`; empty: as the flavor and the image say",
         "required": "traits that the provider must have",
         "forbidden": "traits that the provider must not have",
     },

@@ -8,7 +8,13 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import FunnelStep, NoValidHost
-from bus.messages.placement import InventoryState, ProviderState, ResourceAmount, Share
+from bus.messages.placement import (
+    ONE_CLASS_AT_A_TIME,
+    InventoryState,
+    ProviderState,
+    ResourceAmount,
+    Share,
+)
 from placement_worker.core.candidates import ways as ways_module
 from placement_worker.core.candidates.budget import Budget, SharedBudget
 from placement_worker.core.candidates.fitting import SearchScope
@@ -667,3 +673,109 @@ def a_nested_host_of_its_own(number: int) -> list[ProviderState]:
         structs.replace(state, internal=10_000 + 10 * number + place)
         for place, state in enumerate(a_nested_host(f"own{number}", vcpu=3 + number))
     ]
+
+
+WHOLE, PART = "CUSTOM_PCI_8086_1572", "SRIOV_NET_VF"
+
+
+def a_host_with_card(name: str, used: str = "", parts: int = 2) -> list[ProviderState]:
+    """Its network card is given whole, or in parts."""
+    root = a_state(name, some(VCPU=8), shape=3)
+    stocks = {WHOLE: InventoryState(total=1), PART: InventoryState(total=parts)}
+    if used:
+        stocks[used] = structs.replace(stocks[used], used=1)
+    card = a_state(
+        f"{name}-n0",
+        stocks,
+        internal=root.internal + 1,
+        parent=root.id,
+        root=root.id,
+        shape=3,
+        traits=(ONE_CLASS_AT_A_TIME,),
+    )
+    return [root, card]
+
+
+def test_a_card_that_is_given_in_parts_is_not_given_whole_and_the_reason_names_both() -> None:
+    picture = a_cloud(*a_host_with_card("h", used=PART))
+
+    found = choose(picture, [a_spec(1, **{WHOLE: 1}), a_spec(1, **{PART: 1})], PLUGINS, salt=0)
+
+    assert chosen(found) == [f"{PART}:1@h-n0 VCPU:1@h"]
+    (step,) = refusal(found[0]).steps
+    assert step.step == "capacity"
+    assert step.example == (f"h: {WHOLE} asked 1, gives one class at a time, and {PART} is in use at h-n0")
+
+
+def test_the_choices_of_a_batch_count_for_a_card() -> None:
+    picture = a_cloud(*a_host_with_card("h"), *a_host_with_card("g", used=WHOLE))
+
+    found = choose(
+        picture, [a_spec(1, **{WHOLE: 1}), a_spec(1, **{PART: 1}), a_spec(1, **{WHOLE: 1})], PLUGINS, salt=0
+    )
+
+    assert chosen(found) == [f"{WHOLE}:1@h-n0 VCPU:1@h"]
+    assert all(isinstance(one, NoValidHost) for one in found[1:])
+
+
+def test_choices_that_placement_has_not_answered_count_for_a_card() -> None:
+    picture = a_cloud(*a_host_with_card("h"))
+    (one,) = choose(picture, [a_spec(1, **{PART: 1})], PLUGINS, salt=0)
+    assert isinstance(one, Chosen)
+    picture.hold([(WEB, 1, one.choice.share)])
+
+    assert chosen(choose(picture, [a_spec(1, **{WHOLE: 1})], PLUGINS, salt=0)) == []
+    picture.drop([(WEB, 1)])
+    assert len(chosen(choose(picture, [a_spec(1, **{WHOLE: 1})], PLUGINS, salt=0))) == 1
+
+
+def test_groups_of_one_request_do_not_take_two_classes_of_a_card_and_the_reason_says_so() -> None:
+    picture = a_cloud(*a_host_with_card("h"))
+    both = InstanceSpec(
+        amounts=((WHOLE, 1), (PART, 1)),
+        groups=(GranularGroup("1", ((WHOLE, 1),)), GranularGroup("2", ((PART, 1),))),
+    )
+
+    (found,) = choose(picture, [both], PLUGINS, salt=0)
+
+    (step,) = refusal(found).steps
+    assert step.example == (
+        "h: each of group 1, group 2 has room alone, but not all together"
+        f" (h-n0 gives one of {WHOLE}, {PART} at a time)"
+    )
+
+
+def test_a_root_that_gives_one_class_at_a_time_is_searched() -> None:
+    root = structs.replace(
+        a_state("h", {WHOLE: InventoryState(total=1), PART: InventoryState(total=2, used=1)}),
+        traits=(ONE_CLASS_AT_A_TIME,),
+    )
+
+    found = choose(a_cloud(root), [spec_of(WHOLE), spec_of(PART), spec_of(PART)], PLUGINS, salt=0)
+
+    assert chosen(found) == [f"{PART}:1@h"]
+    assert f"{WHOLE} asked 1, gives one class at a time, and {PART} is in use at h" in str(
+        refusal(found[0]).steps[0].example
+    )
+
+
+def spec_of(resource: str) -> InstanceSpec:
+    return InstanceSpec(amounts=((resource, 1),))
+
+
+def test_what_an_instance_keeps_until_its_resize_is_confirmed_bars_the_other_class() -> None:
+    picture = a_cloud(*a_host_with_card("h", used=PART))
+    row = picture.row_of(provider("h"))
+    held = (ResourceAmount(provider=provider("h-n0"), resource=PART, amount=1),)
+
+    def resized_to(**amounts: int) -> list[str]:
+        draft = Draft(picture)
+        draft.give_back(Leaving(row, held))
+        draft.searched(needs_of(spec := a_spec(1, **amounts)))
+        return [
+            " ".join(f"{resource}:{amount}" for _, resource, amount in way)
+            for way in draft.compounds.search(needs_of(spec))(row)
+        ]
+
+    assert resized_to(**{WHOLE: 1}) == []
+    assert resized_to(**{PART: 2}) == [f"{PART}:2 VCPU:1"]

@@ -2,8 +2,9 @@
 condition between groups fails.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from bus.messages.placement import ONE_CLASS_AT_A_TIME
 from placement_worker.core.capacity import capacity_of
 from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.needs import Needs
@@ -21,14 +22,18 @@ def why_no_room(host: OneHost, needs: Needs) -> str:
             if not alone.groups:
                 return shortfalls_of_compound(host, alone.amounts)
             return f"{name_of(alone)}: {_shortfalls_of_group(host, alone.amounts)}"
-    unbound = needs._replace(isolates=False, same_subtree=())
+    unbound = needs._replace(isolates=False, same_subtree=(), near=(), cells=needs.cells[:1])
     if unbound == needs or not host.compounds.can_give(unbound, host.row):
-        return f"each of {_names(needs)} has room alone, but not all together"
+        return (
+            f"each of {_names(needs)} has room alone, but not all together{_one_class_in_words(host, needs)}"
+        )
     return f"{_names(needs)} have room together, but not {_conditions(needs)}"
 
 
 def why_no_traits(host: OneHost, needs: Needs) -> str:
     """Which groups of a request find room on this host, but not with their traits."""
+    if needs.cells and (said := _root_traits(host, needs)):
+        return said
     for alone in needs.one_by_one():
         if not host.compounds.can_give(alone, host.row):
             return f"{name_of(alone)}: {_missing_traits(host, alone)}"
@@ -38,6 +43,32 @@ def why_no_traits(host: OneHost, needs: Needs) -> str:
         if not group.amounts and not traits_at(host).issuperset(group.required)
     ]
     return "; ".join(missing) or f"each of {_names(needs)} finds its traits alone, but not all together"
+
+
+def _root_traits(host: OneHost, needs: Needs) -> str:
+    """The traits that a guest with NUMA cells asks of the host's root, and that the root does not have as asked."""
+    root = {trait for state in host.providers if state.id == state.root for trait in state.traits}
+    lacks = [trait for trait in needs.required if trait not in root]
+    has = [trait for trait in needs.forbidden if trait in root]
+    said = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has forbidden {', '.join(has)}"] * bool(has)
+    return "; ".join(said)
+
+
+def _one_class_in_words(host: OneHost, needs: Needs) -> str:
+    """The providers that give one class at a time, and of which this asks for several classes; empty if there are none."""
+    asked = {resource for alone in needs.one_by_one() for resource in _classes_of(alone)}
+    said = [
+        f"{state.name} gives one of {', '.join(classes)} at a time"
+        for state in host.providers
+        if ONE_CLASS_AT_A_TIME in state.traits
+        and len(classes := sorted(asked & state.inventories.keys())) > 1
+    ]
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def _classes_of(alone: Needs) -> list[str]:
+    amounts = alone.groups[0].amounts if alone.groups else alone.amounts
+    return [resource for resource, _ in amounts]
 
 
 def name_of(needs: Needs) -> str:
@@ -67,7 +98,10 @@ def _shortfall_of_compound(host: OneHost, resource: str, amount: int) -> str:
     for state, free in providers:
         inventory = state.inventories[resource]
         bounds = (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
-        shortfalls += list(shortfalls_of(resource, amount, bounds, free))
+        shortfalls += list(
+            shortfalls_of(resource, amount, bounds, free)
+            or beside_in_words(resource, amount, host.compounds.room.classes_beside(state.id, resource))
+        )
     if not providers:
         return f"{resource} asked {amount}, has none"
     if len(shortfalls) < len(providers):
@@ -94,7 +128,9 @@ def _shortfalls_of_group(host: OneHost, amounts: Amounts) -> str:
                 if inventory
                 else (0, 0, 0, 0)
             )
-            said += list(shortfalls_of(resource, amount, bounds, free))
+            said += shortfalls_of(resource, amount, bounds, free) or beside_in_words(
+                resource, amount, host.compounds.room.classes_beside(state.id, resource) if inventory else ()
+            )
             missing += max(0, amount - free)
         mine = (len(said), missing, state.name, "; ".join(said))
         best = mine if best is None else min(best, mine)
@@ -104,21 +140,31 @@ def _shortfalls_of_group(host: OneHost, amounts: Amounts) -> str:
     return f"{best[3]} at {best[2]}{beside}"
 
 
-def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int], free: int) -> Iterator[str]:
+def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int], free: int) -> list[str]:
     """Why an inventory with these bounds and this free amount cannot give the amount; nothing if it can. Limits that
     always hold are named before the amount that is free now.
     """
     capacity, min_unit, max_unit, step_size = bounds
     if not step_size:
-        yield f"{resource} asked {amount}, has none"
-    elif amount < min_unit:
-        yield f"{resource} asked {amount}, gives at least {min_unit}"
-    elif amount > max_unit:
-        yield f"{resource} asked {amount}, gives at most {max_unit}"
-    elif amount % step_size:
-        yield f"{resource} asked {amount}, gives multiples of {step_size}"
-    elif amount > free:
-        yield f"{resource} asked {amount}, free {free} of {capacity}"
+        return [f"{resource} asked {amount}, has none"]
+    if amount < min_unit:
+        return [f"{resource} asked {amount}, gives at least {min_unit}"]
+    if amount > max_unit:
+        return [f"{resource} asked {amount}, gives at most {max_unit}"]
+    if amount % step_size:
+        return [f"{resource} asked {amount}, gives multiples of {step_size}"]
+    if amount > free:
+        return [f"{resource} asked {amount}, free {free} of {capacity}"]
+    return []
+
+
+def beside_in_words(resource: str, amount: int, beside: Sequence[str]) -> list[str]:
+    """Why a provider that gives one class at a time cannot give the amount: the classes beside it are in use. Nothing if
+    there are none.
+    """
+    if not beside:
+        return []
+    return [f"{resource} asked {amount}, gives one class at a time, and {' and '.join(beside)} is in use"]
 
 
 def _missing_traits(host: OneHost, needs: Needs) -> str:
@@ -143,6 +189,12 @@ def _names(needs: Needs) -> str:
 
 
 def _conditions(needs: Needs) -> str:
-    said = ["each group at a provider of its own (group_policy isolate)"] if needs.isolates else []
+    said = ["each guest cell at a NUMA cell of its own"] if len(needs.cells) > 1 else []
+    said += ["each group at a provider of its own (group_policy isolate)"] if needs.isolates else []
     said += [f"{', '.join(suffixes)} in one subtree (same_subtree)" for suffixes in needs.same_subtree]
+    said += [
+        f"{_named(suffix)} at a NUMA cell of the guest"
+        for suffix, nearness in needs.near
+        if nearness != "preferred"
+    ]
     return " and ".join(said)

@@ -28,6 +28,7 @@ from bus.messages.placement import (
     Share,
     Superseded,
     TooOld,
+    broken_rule_in_words,
     over_quota_in_words,
 )
 from scheduler_worker.core.choosing.choosing import Chosen
@@ -131,7 +132,11 @@ def amounts_of(share: Share) -> dict[str, int]:
 
 
 def _shortage(verdict: DoesNotFit) -> str:
-    said = [f"{short.resource} asked {short.asked}, free {short.free}" for short in verdict.shortfalls]
+    said = [
+        f"{short.resource} asked {short.asked}, free {short.free}"
+        + (broken_rule_in_words(short) if short.rule == "one_class" else "")
+        for short in verdict.shortfalls
+    ]
     if full := verdict.full:
         said.append(f"has {full.instances} instances, at most {full.instances_max}")
     return ", ".join(said)
