@@ -98,9 +98,13 @@ def _has(kind: GuestKind, machine_type: str) -> bool:
 
 
 def _cdrom_bus(order: GuestOrder, layout: HostLayout, machine_type: str) -> str:
-    if arch_of(order, layout) not in X86:
+    """A bus that the machine type has. Without one libvirt takes `pc`, if it knows that."""
+    arch = arch_of(order, layout)
+    if arch not in X86:
         return "scsi"
-    return "sata" if "q35" in machine_type else "ide"
+    kind = layout.machine.guest_kind(arch, layout.offer.domain_type)
+    is_modern = not machine_type and kind is not None and "pc" not in kind.machines and "q35" in kind.machines
+    return "sata" if "q35" in machine_type or is_modern else "ide"
 
 
 def _topology(order: GuestOrder, cpus: int) -> CpuTopology | None:

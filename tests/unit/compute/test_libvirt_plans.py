@@ -529,3 +529,24 @@ def test_a_bios_is_what_guests_have_anyway(asked: str, written: str) -> None:
     order = an_order(layout, {"NUMA0": SMALL}, image_properties={"hw_firmware_type": asked})
 
     assert planned(order, layout).firmware == written
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "known", "bus"),
+    [
+        ("", ("pc", "q35"), "ide"),
+        ("", ("q35",), "sata"),
+        ("pc-q35-7.2", ("pc-q35-7.2",), "sata"),
+        ("", (), "ide"),
+    ],
+)
+def test_a_config_drive_is_on_a_bus_that_the_machine_has(
+    machine_type: str, known: tuple[str, ...], bus: str
+) -> None:
+    layout = a_layout()
+    kind = structs.replace(layout.machine.guests[0], machines=known)
+    layout = structs.replace(layout, machine=structs.replace(layout.machine, guests=(kind,)))
+    drive = GuestDisk("/disks/config", "raw", "cdrom")
+    plan = planned(an_order(layout, {"NUMA0": SMALL}, disks=(drive,), machine_type=machine_type), layout)
+
+    assert [disk.bus for disk in plan.disks] == [bus]
