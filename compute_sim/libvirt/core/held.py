@@ -48,6 +48,11 @@ def as_foreign(text: str) -> ForeignGuest:
     return _foreign(read_xml(text, "domain"))
 
 
+def emulator_of(text: str) -> tuple[int, ...]:
+    """The CPUs that the emulator's threads are pinned to; empty if they may run anywhere."""
+    return _cpus(read_xml(text, "domain").find("cputune/emulatorpin"))
+
+
 def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
     cells = _cells(domain)
     type_ = child(domain, "os/type")
