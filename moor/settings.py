@@ -61,6 +61,12 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
             description="How many simulated hosts each cell has; `moor up` has 20. More needs more memory in the compute's process."
         ),
     ] = 100
+    compute_host_size: Annotated[
+        str,
+        Meta(
+            description="What differs from the usual size of a simulated host: vcpus=64,numa_nodes=2,pcpus=16,pages=2048:8192,device=pci:10de:20b0."
+        ),
+    ] = ""
     compute_faults: Annotated[
         str,
         Meta(description="The faults of the simulated hosts: a TOML or JSON file."),

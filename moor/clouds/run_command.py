@@ -23,7 +23,7 @@ from compute_sim.settings import ComputeSettings
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
 from moor.client.bus_client import with_user
-from moor.clouds.up_command import faults_in
+from moor.clouds.up_command import faults_in, host_size_in
 from moor.dashboard.options import DashboardFlags, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
 from moor.option_structs import with_options
@@ -173,6 +173,7 @@ def compute(
         str | None, option_of(LIBVIRT, "folder", "--folder", metavar="DIR", show_default=False)
     ] = None,
     hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1)] = 100,
+    host_size: Annotated[str, option_of(TOP, "compute_host_size", metavar="NAME=VALUE,...")] = "",
     faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
     pool: PoolFlags = None,
     network: NetworkFlags = None,
@@ -180,7 +181,7 @@ def compute(
 ) -> None:
     """A compute process: it controls the hosts of one cell. They are simulated, or machines with libvirt."""
     operating.begin()
-    script = faults_in(faults)
+    script, size = faults_in(faults), host_size_in(host_size)
     _require_one(cell, "compute")
     url = _stated(bus, db).bus_of(cell)
     settings = tuned(COMPUTE, others=compute_flags(pool, network))
@@ -197,7 +198,12 @@ def compute(
             )
     _run(
         run_compute(
-            url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=operating.health_listen
+            url,
+            equal_hosts(cell, hosts, size),
+            settings,
+            script,
+            bus=tuned(BUS),
+            health_at=operating.health_listen,
         )
     )
 
