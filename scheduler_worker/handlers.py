@@ -31,6 +31,7 @@ from scheduler_worker.questions.instances import (
     on_unreadable_orders,
     on_unreadable_questions,
 )
+from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
 from scheduler_worker.requests.ending_moves import move_end_handlers
@@ -56,6 +57,7 @@ def request_handlers(
     picture: Picture,
     aggregates: AggregateOrders,
     mover: Mover,
+    adopter: InstanceAdopter,
     know_hosts: Callable[[], Awaitable[None]],
 ) -> Handlers:
     """Handlers of orders that clients and operators send."""
@@ -65,6 +67,7 @@ def request_handlers(
             picture, clock, know_hosts, rebuild_timeout_s=settings.node_request_timeout_s
         ),
         **mover.handlers(),
+        **adopter.handlers(),
         **move_end_handlers(store, picture, clock, know_hosts),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),

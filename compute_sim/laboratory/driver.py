@@ -1,13 +1,15 @@
 """The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid5
 
 from bus.guests import memory_class
 from bus.message import ProviderId
 from bus.messages.cell import (
+    AdoptGuest,
     AttemptMessage,
     DestroyInstance,
+    LeaveGuest,
     ReceiveInstance,
     RespawnInstance,
     SpawnInstance,
@@ -15,8 +17,9 @@ from bus.messages.cell import (
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.networks import Network
-from compute_sim.core.pools import Pool
+from compute_sim.core.pools import Pool, aggregate_of
 from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.laboratory.faults import (
     KINDS,
     Changes,
@@ -29,7 +32,6 @@ from compute_sim.laboratory.faults import (
 )
 from compute_sim.laboratory.given_shares import GivenShares
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost, metrics_at, size_at
-from compute_sim.laboratory.pools import aggregate_of
 
 # The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
@@ -105,14 +107,26 @@ class SimulatedDriver:
     def images(self) -> Sequence[str]:
         return tuple(self._images)
 
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        """Its work ends at the times that it names."""
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:  # noqa: ARG002 - none ever does
+        return ()
+
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:  # noqa: ARG002 - there is none
+        raise NoConsole(f"{self.host.name} is a simulated host: its instances have no console")
+
     def begin(self, order: HostOrder, at_s: float) -> Work:
-        if isinstance(order, DestroyInstance):
+        if isinstance(order, DestroyInstance | LeaveGuest):
             self._take_back(order)
             # There is nothing else to remove.
             return Work()
         if (wrong := self._give(order)) is not None:
             self.complain(order, wrong)
             return Work(failure=f"the share cannot be given: {wrong}")
+        if isinstance(order, AdoptGuest):
+            # Each guest that is to be adopted counts as being there.
+            return Work()
         # The disk of an instance that is received comes from its source.
         if isinstance(order, SpawnInstance | RespawnInstance) and order.image is not None:
             self._download(order.image.source)
@@ -126,7 +140,7 @@ class SimulatedDriver:
 
     def _give(self, order: HostOrder) -> str | None:
         """Give the instance its share; what is wrong with that, in words, or None."""
-        if self._given is None or not isinstance(order, SpawnInstance | ReceiveInstance):
+        if self._given is None or not isinstance(order, SpawnInstance | ReceiveInstance | AdoptGuest):
             return None
         return "; ".join(self._given.give(order)) or None
 

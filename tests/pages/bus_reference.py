@@ -13,6 +13,7 @@ from bus.message import Envelope, Message, type_of
 from bus.messages import (
     ALL,
     administration,
+    adoption,
     aggregates,
     applications,
     books,
@@ -86,6 +87,8 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     books.RecountBooks,
     books.MendConsumer,
     books.MendInstance,
+    adoption.AdoptInstance,
+    adoption.GiveBackInstance,
 )
 RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     build.BuildAccepted,

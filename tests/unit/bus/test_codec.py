@@ -184,6 +184,8 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
             "migration.query",
             "instance.delete",
             "instance.rebuild",
+            "instance.adopt",
+            "instance.give_back",
             "instance.query",
             "host.query",
             "host.set",

@@ -55,6 +55,7 @@ RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 FOR_OPERATORS = {
     *("host.set", "application.set", "application.query", "flavor.create", "flavor.delete", *BOOK_WRITES),
     *("image.create", "image.set", "image.delete"),
+    *("instance.adopt", "instance.give_back"),
     *("instance.mend", "cell.books.query", "host.books.query", *AUDIT_QUESTIONS, *AUDIT_WRITES),
 }
 ADMINS = rights_of(Application("admin", admin=True).role, [each.name for each in objects_of(CELLS).exchanges])

@@ -95,6 +95,8 @@ class BadDriver:
         self.root, self.host = self._honest.root, self._honest.host
         self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
         self.begin, self.look_at = self._honest.begin, self._honest.look_at
+        self.wake_with, self.stopped = self._honest.wake_with, self._honest.stopped
+        self.console = self._honest.console
         self.metrics, self.images = self._honest.metrics, self._honest.images
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:

@@ -3,6 +3,7 @@
 from msgspec import structs
 
 from bus.message import Message
+from bus.messages.adoption import AdoptInstance, GiveBackInstance
 from bus.messages.build import (
     AlternatesSpent,
     AskInstances,
@@ -50,6 +51,7 @@ from tests.unit.examples.values import (
     GROUP,
     IMAGE,
     REQUEST,
+    SHARE,
     STATE,
     WHEN,
 )
@@ -64,6 +66,26 @@ NAMED_IMAGE = NamedImage(
 )
 
 REQUESTS: tuple[Message, ...] = (
+    AdoptInstance(
+        instance=CONSUMER,
+        request_id=REQUEST,
+        number=1,
+        of_cell="c1",
+        host="h1",
+        share=SHARE,
+        state="broken",
+        flavor=FLAVOR,
+        name="web-1",
+        project="p",
+        user="u",
+        created_at=WHEN,
+        image=IMAGE,
+        image_properties={"hw_architecture": "x86_64"},
+        availability_zone="az1",
+        group=GROUP,
+        reason="its disk is full",
+    ),
+    GiveBackInstance(instance=CONSUMER),
     BuildInstance(
         request_id=REQUEST,
         flavor=FLAVOR,

@@ -55,6 +55,7 @@ from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.questions.planning import Planner
+from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.instance_ids import instance_id_of
@@ -182,6 +183,7 @@ class Worker:
                 picture=self.picture,
                 aggregates=aggregates,
                 mover=mover,
+                adopter=InstanceAdopter(self.store, reader, asks_nothing, lambda: NOON, timeout_s=300),
                 know_hosts=self.look_at_hosts,
             ),
         }
