@@ -48,6 +48,7 @@ COMMANDS = {
     "load": (CLOUD, "laboratory.load_command", "load"),
     "flavor": (INSTANCES, "instances.flavor_command", "app"),
     "image": (INSTANCES, "instances.image_command", "app"),
+    "device-profile": (INSTANCES, "instances.device_profile_command", "app"),
     "group": (INSTANCES, "instances.groups_command", "app"),
     "status": (OPERATING, "overview.status_command", "status"),
     "top": (OPERATING, "overview.top_command", "top"),

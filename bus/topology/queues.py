@@ -100,6 +100,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "group.query.*"),
             Binding(API, "flavor.query.*"),
             Binding(API, "image.query.*"),
+            Binding(API, "device.profile.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),
             Binding(API, "plan.query.*"),

@@ -114,6 +114,8 @@ class RequestReader:
             return alternatives
         spec = alternatives[0].spec
         if len(alternatives) == 1:
+            # The flavor as it was read: one that leaves a page size open has it decided.
+            build = structs.replace(build, flavor=alternatives[0].flavor)
             alternatives = ()
         if len(self._known) >= SPECS_MAX:
             self._known.clear()

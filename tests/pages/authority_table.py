@@ -72,6 +72,8 @@ BY_NAME = (
         "image.create",
         "image.set",
         "image.delete",
+        "device.profile.create",
+        "device.profile.delete",
         "application.*",
         "aggregate.*",
         "host.set",

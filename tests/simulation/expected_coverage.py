@@ -145,6 +145,15 @@ _AGAIN = ("CreateProvider / IdTaken", "SetAllocations / ConsumerMoved", "Reshape
 _WAYS = (
     *("from groups", "from a plain request", "isolated", "in one subtree", "on a flat host", "by a swap"),
     *("in a zone", "in an aggregate", "outside an aggregate", "with a capability", "by another package"),
+    *(
+        "with a cell",
+        "with two cells",
+        "with dedicated processors",
+        "in huge pages",
+        "with a virtual function",
+    ),
+    *("with a physical function", "with a type of a GPU"),
+    *("with a device: required", "with a device: legacy", "with a device: preferred"),
     *("with a port", "with a volume", "an alternate with two", "another way of one host"),
 )
 

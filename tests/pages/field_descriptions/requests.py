@@ -20,6 +20,28 @@ REQUESTS: dict[str, dict[str, str]] = {
         "flavors": "the flavors, in the order of their names",
         "next": "where the next page begins; empty on the last one",
     },
+    "CreateDeviceProfile": {"profile": "the device profile, with its name"},
+    "DeleteDeviceProfile": {"name": "the device profile's name"},
+    "AskDeviceProfiles": {
+        "project": "the asker's project; empty for operators and admins",
+        "name": "only the device profile of this name; empty: a page of all",
+        "after": "the page behind this name",
+        "limit": "how many at most",
+    },
+    "DeviceProfilesFound": {
+        "profiles": "the device profiles, in the order of their names",
+        "next": "where the next page begins; empty on the last one",
+    },
+    "DeviceProfile": {
+        "name": "the name by which flavors ask for it (`accel:device_profile`)",
+        "groups": "the devices: each group is a granular group of the request, with a suffix such as `_DEVICE_PROFILE_0`",
+        "description": "for people",
+    },
+    "DeviceGroup": {
+        "resources": "the amount of each resource class; one provider gives all of them",
+        "required": "traits that the provider must have",
+        "forbidden": "traits that the provider must not have",
+    },
     "CreateImage": {"image": "the image, with its name"},
     "SetImage": {
         "name": "the image's name",
