@@ -79,6 +79,7 @@ class BadDriver:
         self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
         self.begin, self.look_at = self._honest.begin, self._honest.look_at
         self.metrics, self.images = self._honest.metrics, self._honest.images
+        self.reshape, self.reshaped = self._honest.reshape, self._honest.reshaped
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
         return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))
