@@ -13,20 +13,14 @@ its future is slowed down by that; for others, sending fails at the limit (`Over
 import asyncio
 import itertools
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from msgspec import structs
-
 from bus.broker import (
     ConnectionLost,
-    Interrupted,
-    OneWasRefused,
     Parcel,
-    Publishing,
     Receipt,
     Refusal,
 )
@@ -35,10 +29,11 @@ from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.measuring import Histogram, Readings
 from bus.message import Envelope, Message
-from bus.pauses import Pauses
-from bus.topology import FEED, REPLY, Destination, Kind, destination_of, reader_of_end
+from bus.topology import Kind
 from bus.workers import metrics
-from bus.workers.link import Link, PublishingChannel
+from bus.workers.addressing import ProjectOf, destination, key_of, with_copies
+from bus.workers.link import Link
+from bus.workers.parcel_sender import ParcelSender
 from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
 
 __all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
@@ -47,28 +42,10 @@ log = logging.getLogger(__name__)
 
 
 _FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
-# After so many tries of a parcel in a row, another channel is tried.
-_TRIES_ON_A_CHANNEL = 5
-# The publishing channel is replaced at most once in so long: all that is unconfirmed on it is published again.
-_REPLACED_EVERY_S = 10.0
 
 
 class Overfull(Unavailable):
     """Too many messages of this process wait for the broker. Those of this call were not accepted."""
-
-
-# Returns the project on whose feed an event is repeated; empty for none.
-ProjectOf = Callable[[Message], str]
-
-
-def _with_copies(outgoing: Sequence[Outgoing], project_of: ProjectOf) -> Sequence[Outgoing]:
-    """Add copies of events to these messages: one for the feed of the project that an event is about."""
-    copies = [
-        structs.replace(each, feed=project, id="")
-        for each in outgoing
-        if not each.to and not each.feed and (project := project_of(each.message))
-    ]
-    return [*outgoing, *copies] if copies else outgoing
 
 
 class Publisher:
@@ -83,9 +60,6 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._name = name
-        self._pauses = Pauses(settings.retry_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
-        # A simulation can replay its pauses.
-        self._chance = random.Random(name)
         self._ids = itertools.count(1)
         self._buckets: dict[Key, Bucket] = {}
         self._full: deque[Bucket] = deque()
@@ -99,7 +73,9 @@ class Publisher:
         # Messages have waited for their linger time, but no parcel may start.
         self._is_late = False
         # Messages that waited for the channel leave in the loop turn after it opened.
-        self._way = PublishingChannel(link, lambda: asyncio.get_running_loop().call_soon(self._flush))
+        self._sender = ParcelSender(
+            link, settings, name, lambda: asyncio.get_running_loop().call_soon(self._flush)
+        )
         self._alarm: asyncio.Task[None] | None = None
         self._is_closed = False
         # Keys of messages that callers keep on rows until the broker has them, by the future of their call.
@@ -108,13 +84,7 @@ class Publisher:
         self.free_since_s = 0.0
         # If it is set, events are repeated on the feed of the project that it returns.
         self.project_of: ProjectOf | None = None
-        # A second channel for parcels of which one was refused: each is sent there alone.
-        self._aside = PublishingChannel(link)
-        self._alone = asyncio.Lock()
-        self._may_be_replaced_at_s = 0.0
         self.answers_dropped = 0
-        self.held_back = 0
-        self.parcels_sent = 0
         self._confirmed = Histogram(metrics.CONFIRMED)
         self.readings: Readings = (self._confirmed,)
 
@@ -128,7 +98,7 @@ class Publisher:
         `kept` are the outbox keys of the messages. Until the future is done, `on_the_way` returns them.
         """
         if self.project_of is not None:
-            outgoing = _with_copies(outgoing, self.project_of)
+            outgoing = with_copies(outgoing, self.project_of)
         waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
         if not outgoing:
             waiter.done.set_result(None)
@@ -144,10 +114,10 @@ class Publisher:
         buckets, most = self._buckets, self._settings.parcel_items_max
         for each in outgoing:
             message = each.message
-            key = _key_of(each)
+            key = key_of(each)
             bucket = buckets.get(key)
             if bucket is None:
-                bucket = buckets[key] = Bucket(key, _destination(each))
+                bucket = buckets[key] = Bucket(key, destination(each))
             bucket.envelopes.append(
                 Envelope(
                     message=message,
@@ -170,9 +140,9 @@ class Publisher:
 
         Raises `NotTaken` if a queue is full. To wait here until the queue has room would hold up all other parcels.
         """
-        receipt = await self._publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
+        receipt = await self._sender.publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
         if receipt is Receipt.REFUSED:
-            receipt = await self._publish_on_another_channel(parcel)
+            receipt = await self._sender.publish_on_another_channel(parcel)
         if receipt is Receipt.UNROUTABLE:
             raise _undeliverable(parcel, 1)
         if receipt not in _FINAL:
@@ -206,7 +176,7 @@ class Publisher:
         for task, waiting in [*self.under_way.items()]:
             for waiter in waiting:
                 waiter.is_withdrawn |= waiter.done is sent
-            if self._way.connection is None and _is_withdrawn(waiting):
+            if self._sender.connection is None and _is_withdrawn(waiting):
                 # No channel is open: the task waits for one, or for its next try.
                 task.cancel()
         sent.cancel()
@@ -214,8 +184,17 @@ class Publisher:
     @property
     def is_held(self) -> bool:
         """True while the broker has an alarm and accepts nothing from publishers."""
-        connection = self._way.connection
+        connection = self._sender.connection
         return connection is not None and bool(connection.blocked)
+
+    @property
+    def held_back(self) -> int:
+        """How often a parcel could not leave: it was tried in vain, or an alarm began."""
+        return self._sender.held_back
+
+    @property
+    def parcels_sent(self) -> int:
+        return self._sender.parcels_sent
 
     def on_the_way(self) -> set[Hashable]:
         """The outbox keys of all messages that were passed to this publisher and are not confirmed yet."""
@@ -241,8 +220,7 @@ class Publisher:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         self._tell_those_left()
-        await self._aside.close()
-        await self._way.close()
+        await self._sender.close()
 
     # Building parcels
 
@@ -280,7 +258,7 @@ class Publisher:
         self._is_late = bool(self._full or self._buckets)
 
     def _may_start(self) -> bool:
-        if self._way.connection is None:
+        if self._sender.connection is None:
             # One parcel is enough to open the channel; the other messages can still be withdrawn.
             return not (self.under_way or self._is_closed)
         if len(self.under_way) >= self._settings.parcels_unconfirmed_max:
@@ -291,9 +269,9 @@ class Publisher:
         return not self._is_closed
 
     def _wait_for_end_of_alarm(self) -> None:
-        connection = self._way.connection
+        connection = self._sender.connection
         if self._alarm is None and connection is not None:
-            self.held_back += 1
+            self._sender.held_back += 1
             log.warning("the broker accepts nothing: %s; messages wait here", connection.blocked)
             self._alarm = asyncio.get_running_loop().create_task(connection.until_unblocked())
             self._alarm.add_done_callback(self._alarm_ended)
@@ -350,7 +328,7 @@ class Publisher:
         clock_s = asyncio.get_running_loop().time
         began_s = clock_s()
         try:
-            receipt = await self._publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
+            receipt = await self._sender.publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
             problem = None
             self._confirmed.observe(clock_s() - began_s)
             if receipt is Receipt.UNROUTABLE:
@@ -365,85 +343,9 @@ class Publisher:
             for waiter, count in waiting.items():
                 waiter.settle(count, problem)
 
-    async def _publish_until_told(
-        self, parcel: Parcel, is_withdrawn: Callable[[], bool], final: Sequence[Receipt]
-    ) -> Receipt:
-        """Publish a parcel, again after growing pauses, until the broker's receipt is one of `final`.
 
-        Returns `REFUSED` if all messages of the parcel were withdrawn meanwhile.
-        """
-        tries = 0
-        while not is_withdrawn():
-            if (receipt := await self._publish_once(parcel)) in final:
-                return receipt
-            tries += 1
-            self.held_back += 1
-            log.info("a queue is full or the broker is unreachable: trying again", extra={"tries": tries})
-            if receipt is Receipt.REFUSED and tries % _TRIES_ON_A_CHANNEL == 0:
-                receipt = await self._publish_on_another_channel(parcel)
-                if receipt in final:
-                    return receipt
-            await asyncio.sleep(self._pauses.after(tries, self._chance))
-        return Receipt.REFUSED
-
-    async def _publish_once(self, parcel: Parcel) -> Receipt:
-        """Publish a parcel once. If the channel breaks meanwhile, the outcome is unknown, and the receipt is `LOST`."""
-        try:
-            return await self._publish_on(self._way, parcel)
-        except OneWasRefused:
-            return await self._publish_alone(parcel)
-        except Interrupted:
-            return Receipt.LOST
-
-    async def _publish_alone(self, parcel: Parcel) -> Receipt:
-        """Publish with no other parcel under way, so that a refusal is certainly about this one."""
-        async with self._alone:
-            try:
-                return await self._publish_on(self._aside, parcel)
-            except Refusal:
-                await self._aside.close()
-                raise
-            except Interrupted:
-                return Receipt.LOST
-
-    async def _publish_on_another_channel(self, parcel: Parcel) -> Receipt:
-        """Publish a refused parcel on a new channel. If it is taken there, the old channel is replaced.
-
-        A cluster of RabbitMQ refuses everything for a quorum queue on a channel that first published to it while the node of its
-        leader was down; and does so for as long as that channel is open, though the queue has had another leader since. A queue
-        that is full now and then looks the same from here, so the channel is not replaced each time.
-        """
-        if self._alone.locked():
-            return Receipt.REFUSED
-        async with self._alone:
-            await self._aside.close()
-            try:
-                receipt = await self._publish_on(self._aside, parcel)
-            except Refusal:
-                await self._aside.close()
-                raise
-            except Interrupted:
-                return Receipt.LOST
-            now_s = asyncio.get_running_loop().time()
-            if receipt is not Receipt.REFUSED and now_s >= self._may_be_replaced_at_s:
-                self._may_be_replaced_at_s = now_s + _REPLACED_EVERY_S
-                log.warning(
-                    "the broker refused a parcel on one channel and took it on another: the first is replaced"
-                )
-                # What is unconfirmed there is published again.
-                await self._way.close()
-            return receipt
-
-    async def _publish_on(self, way: PublishingChannel, parcel: Parcel) -> Receipt:
-        publishing: Publishing | None = None
-        try:
-            publishing = await way.channel()
-            receipt = await publishing.publish(parcel)
-        except Interrupted:
-            await way.forget(publishing)
-            raise
-        self.parcels_sent += 1
-        return receipt
+def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:
+    return all(waiter.is_withdrawn for waiter in waiting)
 
 
 def _undeliverable(parcel: Parcel, count: int) -> Undeliverable:
@@ -451,26 +353,3 @@ def _undeliverable(parcel: Parcel, count: int) -> Undeliverable:
         f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
         "there, and does the cell exist?"
     )
-
-
-def _key_of(outgoing: Outgoing) -> Key:
-    if outgoing.feed:
-        # Events of all types share parcels on a feed.
-        return FEED, outgoing.feed, ""
-    if outgoing.to:
-        return REPLY, outgoing.to, outgoing.reply_to
-    message = outgoing.message
-    kind = type(message)
-    return kind, reader_of_end(kind)(message), outgoing.reply_to
-
-
-def _destination(outgoing: Outgoing) -> Destination:
-    if outgoing.feed:
-        return Destination(FEED, outgoing.feed, Kind.EVENT)
-    if outgoing.to:
-        return Destination(REPLY, outgoing.to, Kind.ANSWER)
-    return destination_of(outgoing.message)
-
-
-def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:
-    return all(waiter.is_withdrawn for waiter in waiting)

@@ -11,7 +11,7 @@ from bus.broker import Receipt
 from bus.workers import intake
 from bus.workers.asking import Asker
 from bus.workers.intake import Intake
-from bus.workers.publisher import Publisher
+from bus.workers.parcel_sender import ParcelSender
 from bus.workers.worker import Worker
 from tests.simulation.replacing import replaced
 
@@ -70,7 +70,7 @@ def refused_counts_as_confirmed() -> AbstractContextManager[None]:
 
         return publish_once
 
-    return replaced(Publisher, "_publish_once", planted)
+    return replaced(ParcelSender, "_publish_once", planted)
 
 
 def unroutable_counts_as_delivered() -> AbstractContextManager[None]:
@@ -83,7 +83,7 @@ def unroutable_counts_as_delivered() -> AbstractContextManager[None]:
 
         return publish_until_told
 
-    return replaced(Publisher, "_publish_until_told", planted)
+    return replaced(ParcelSender, "publish_until_told", planted)
 
 
 def attempts_not_counted() -> AbstractContextManager[None]:
