@@ -38,6 +38,7 @@ from compute_sim.laboratory.ironic import (
 from compute_sim.laboratory.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.rows import NodeRow
 from scheduler_worker.requests.instance_ids import instance_id_of
+from tests.adversity.deploy_counter import DeployCounter
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
@@ -74,18 +75,19 @@ class Watched:
         )
         self._sender = sender
         self.twice: list[str] = []
-        # How often a node became active.
-        self.deployed = 0
-        self._active: frozenset[str] = frozenset()
+        self._counter = DeployCounter(self.ironic)
 
     def _publish(self, key: str, properties: Mapping[str, object], body: bytes) -> None:
         self._sender.publish(key, properties, body)
+        self._counter.look()
         nodes = [node for node in self.ironic.nodes.values() if node.instance_uuid]
-        active = frozenset(node.uuid for node in nodes if node.provision_state == "active")
-        self.deployed += len(active - self._active)
-        self._active = active
         if len({node.instance_uuid for node in nodes}) < len(nodes):
             self.twice.append(body.decode())
+
+    @property
+    def deployed(self) -> int:
+        """How often a node became active."""
+        return self._counter.deployed
 
     def states(self) -> Counter[str]:
         return Counter(node.provision_state for node in self.ironic.nodes.values())
