@@ -4,8 +4,8 @@ from compute_sim.laboratory.ironic import SimulatedIronic
 
 
 class DeployCounter:
-    """`look` is called at each notification. The nodes are looked at once more whenever the number is read: the notification by
-    which a deploy ends may be lost, and then it would be counted at the next one only, which may be that of a later order.
+    """`look` is called at each notification, and whenever the number is read. For the notification by which a deploy ends may be
+    lost: the deploy would be counted at the next one, which may be that of a later order.
 
     The start of each rebuild and of each delete is told, so no node becomes active twice between two looks.
     """
