@@ -18,6 +18,7 @@ from bus.messages.hosts import HostState
 from bus.messages.placement import Share
 from moor.importing_nova.cloud import GIVEN, GIVING, TAKEN, TAKING, Cloud
 from moor.importing_nova.core.differences import differences_of
+from moor.importing_nova.core.inventories import inventories_here, inventories_in_nova, inventory_differences
 from moor.importing_nova.core.judging import contradictions_of, what_is_under_way, why_not_fenced
 from moor.importing_nova.core.orders import HostPlan, planned
 from moor.importing_nova.core.records import NovaHost
@@ -128,6 +129,8 @@ class HandingOver:
             reasons.append("it is enabled in Nova, too: one host has two masters")
         if not is_here and host.setting.mode == "up":
             reasons.append("it is up here, too: one host has two masters")
+        there, ours = inventories_in_nova(nova), inventories_here(self._cloud.tree_of(host).providers)
+        reasons += inventory_differences(there, ours)
         of_nova = {order.instance for order in plan.orders}
         reasons += [
             f"instance {each.id}: it is {each.state} here, and Nova does not have it on this host"

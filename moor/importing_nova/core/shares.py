@@ -17,7 +17,7 @@ from moor.importing_nova.core.records import ContradictionError, NovaAllocation,
 _NUMA = re.compile(r"_NUMA(\d+)\Z")
 # The trait of providers that share with the hosts of their aggregates.
 SHARING = "MISC_SHARES_VIA_AGGREGATE"
-_PAGES = "CUSTOM_MEMORY_MB_PAGES_{}"
+PAGES = "CUSTOM_MEMORY_MB_PAGES_"
 SMALL_PAGE_KIB = 4
 # The class of virtual functions of network cards.
 VIRTUAL = "SRIOV_NET_VF"
@@ -61,6 +61,11 @@ class HostTree:
             for each in [*self._pools, *self.own.values()]
             for resource, stock in each.inventories.items()
         }
+
+    @property
+    def providers(self) -> list[ProviderState]:
+        """The host's own, and the pools that share with it."""
+        return [*self.own.values(), *self._pools]
 
     @property
     def is_known(self) -> bool:
@@ -209,7 +214,7 @@ def _by_cells(
     found: dict[tuple[ProviderId, str], int] = {}
     given = dict.fromkeys(spread, 0)
     for cell in cells:
-        pages = _PAGES.format(cell.page_kib)
+        pages = f"{PAGES}{cell.page_kib}"
         has_pages = bool(cell.page_kib and cell.page_kib > SMALL_PAGE_KIB)
         for resource, amount in (
             ("VCPU", cell.shared_cpus),
