@@ -90,7 +90,7 @@ class HandingOver:
         if (host.setting.mode, host.setting.reason) != ("draining", TAKING):
             host = await self._cloud.set_mode(host, "draining", TAKING)
         of_nova = {order.instance for order in plan.orders}
-        if strangers := [each.id for each in await self._cloud.living_on(host) if each.id not in of_nova]:
+        if strangers := [each for each in await self._cloud.living_on(host) if each not in of_nova]:
             reasons = tuple(
                 f"instance {each} was built on it here, while Nova has the host" for each in strangers
             )
@@ -132,10 +132,11 @@ class HandingOver:
         there, ours = inventories_in_nova(nova), inventories_here(self._cloud.tree_of(host).providers)
         reasons += inventory_differences(there, ours)
         of_nova = {order.instance for order in plan.orders}
+        strangers = [each for each in await self._cloud.living_on(host) if each not in of_nova]
+        states = await self._cloud.known(strangers)
         reasons += [
-            f"instance {each.id}: it is {each.state} here, and Nova does not have it on this host"
-            for each in await self._cloud.living_on(host)
-            if each.id not in of_nova
+            f"instance {each}: it is {states[each].state if each in states else 'unknown'} here, and Nova does not have it on this host"
+            for each in strangers
         ]
         reasons += await self._differences(host, plan)
         copied = len(await self._cloud.known([*of_nova]))
@@ -155,7 +156,7 @@ class HandingOver:
         if not goes_on and (reasons := await self._why_not_back(host, nova)):
             return structs.replace(report, copied=row.instances, reasons=tuple(reasons))
         host = await self._cloud.set_mode(host, "draining", GIVING)
-        living = [each.id for each in await self._cloud.living_on(host)]
+        living = await self._cloud.living_on(host)
         if not goes_on and (reasons := await self._why_not_back(host, nova)):
             await self._cloud.set_mode(host, "up", TAKEN)
             return structs.replace(report, copied=len(living), reasons=tuple(reasons))
@@ -170,7 +171,7 @@ class HandingOver:
     async def _why_not_back(self, host: HostState, nova: NovaHost) -> list[str]:
         """What the host has here, and Nova does not know; and what it has no more."""
         of_nova = {InstanceId(UUID(each.id)) for each in nova.instances}
-        living = {each.id for each in await self._cloud.living_on(host)}
+        living = {*await self._cloud.living_on(host)}
         return [
             *[
                 f"instance {each} was built or moved here: delete it, or move it to another host"
