@@ -108,7 +108,7 @@ class HostTree:
             )
 
     def shortfalls(self) -> list[str]:
-        """What is held of more than there is, by name."""
+        """The classes of which the instances need more than the host has, by provider."""
         names = {each.id: each for each in [*self._pools, *self.own.values()]}
         return [
             f"{resource} of {names[provider].name}: its instances need {-left} more than the host has here"
