@@ -8,9 +8,10 @@ from uuid import UUID
 
 from bus.auditing.views import InstanceView
 from bus.message import AggregateId, Message, ProviderId
+from bus.messages.administration import AskHolders, HoldersFound
 from bus.messages.adoption import AdoptInstance, GiveBackInstance
 from bus.messages.aggregates import AggregateSet, SetAggregate
-from bus.messages.build import AskInstances, BuildRejected, InstanceId, InstancesFound, InstanceState
+from bus.messages.build import BuildRejected, InstanceId, InstanceState
 from bus.messages.hosts import HostMode, HostSet, HostState, SetHost, host_in_cell
 from moor.asking import ASKED_AT_ONCE_MAX, Client, answer_of, batches_of, hosts_of, items_of, providers_of
 from moor.books.books_reader import BooksReader
@@ -24,6 +25,7 @@ FROM_NOVA_NAME = "from-nova"
 # Reasons of modes that an import sets.
 TAKING, TAKEN = "being taken over from Nova", "taken over from Nova"
 GIVING, GIVEN = "being given back to Nova", "given back to Nova"
+HOLDERS_PAGE = 1000
 # A conductor that has just got rows may still be writing them.
 _LIVING = ("placed", "active", "rebuilding", "moving", "moved", "stopped", "shelved", "error", "deleting")
 
@@ -72,9 +74,16 @@ class Cloud:
         await answer_of(self.api, order, AggregateSet)
         self._handed_over.discard(host.id)
 
-    async def living_on(self, host: HostState) -> list[InstanceState]:
-        question = AskInstances(host=host_in_cell(host.cell, host.name), limit=ASKED_AT_ONCE_MAX, living=True)
-        return await items_of(self.api, question, InstancesFound, lambda page: page.instances)
+    async def living_on(self, host: HostState) -> list[InstanceId]:
+        """The consumers that hold something of the host, by its own providers: to find the instances of a host by their rows, a
+        scheduler reads all rows.
+        """
+        found: dict[InstanceId, None] = {}
+        for provider in self.tree_of(host).own:
+            question = AskHolders(provider=provider, limit=HOLDERS_PAGE)
+            holders = await items_of(self.api, question, HoldersFound, lambda page: page.holders)
+            found |= dict.fromkeys(each.id for each in holders)
+        return sorted(found)
 
     async def known(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
         """Those of these instances that are here, and not deleted."""

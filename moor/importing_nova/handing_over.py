@@ -18,6 +18,7 @@ from bus.messages.hosts import HostState
 from bus.messages.placement import Share
 from moor.importing_nova.cloud import GIVEN, GIVING, TAKEN, TAKING, Cloud
 from moor.importing_nova.core.differences import differences_of
+from moor.importing_nova.core.inventories import inventories_here, inventories_in_nova, inventory_differences
 from moor.importing_nova.core.judging import contradictions_of, what_is_under_way, why_not_fenced
 from moor.importing_nova.core.orders import HostPlan, planned
 from moor.importing_nova.core.records import NovaHost
@@ -89,7 +90,7 @@ class HandingOver:
         if (host.setting.mode, host.setting.reason) != ("draining", TAKING):
             host = await self._cloud.set_mode(host, "draining", TAKING)
         of_nova = {order.instance for order in plan.orders}
-        if strangers := [each.id for each in await self._cloud.living_on(host) if each.id not in of_nova]:
+        if strangers := [each for each in await self._cloud.living_on(host) if each not in of_nova]:
             reasons = tuple(
                 f"instance {each} was built on it here, while Nova has the host" for each in strangers
             )
@@ -128,11 +129,14 @@ class HandingOver:
             reasons.append("it is enabled in Nova, too: one host has two masters")
         if not is_here and host.setting.mode == "up":
             reasons.append("it is up here, too: one host has two masters")
+        there, ours = inventories_in_nova(nova), inventories_here(self._cloud.tree_of(host).providers)
+        reasons += inventory_differences(there, ours)
         of_nova = {order.instance for order in plan.orders}
+        strangers = [each for each in await self._cloud.living_on(host) if each not in of_nova]
+        states = await self._cloud.known(strangers)
         reasons += [
-            f"instance {each.id}: it is {each.state} here, and Nova does not have it on this host"
-            for each in await self._cloud.living_on(host)
-            if each.id not in of_nova
+            f"instance {each}: it is {states[each].state if each in states else 'unknown'} here, and Nova does not have it on this host"
+            for each in strangers
         ]
         reasons += await self._differences(host, plan)
         copied = len(await self._cloud.known([*of_nova]))
@@ -152,7 +156,7 @@ class HandingOver:
         if not goes_on and (reasons := await self._why_not_back(host, nova)):
             return structs.replace(report, copied=row.instances, reasons=tuple(reasons))
         host = await self._cloud.set_mode(host, "draining", GIVING)
-        living = [each.id for each in await self._cloud.living_on(host)]
+        living = await self._cloud.living_on(host)
         if not goes_on and (reasons := await self._why_not_back(host, nova)):
             await self._cloud.set_mode(host, "up", TAKEN)
             return structs.replace(report, copied=len(living), reasons=tuple(reasons))
@@ -167,7 +171,7 @@ class HandingOver:
     async def _why_not_back(self, host: HostState, nova: NovaHost) -> list[str]:
         """What the host has here, and Nova does not know; and what it has no more."""
         of_nova = {InstanceId(UUID(each.id)) for each in nova.instances}
-        living = {each.id for each in await self._cloud.living_on(host)}
+        living = {*await self._cloud.living_on(host)}
         return [
             *[
                 f"instance {each} was built or moved here: delete it, or move it to another host"

@@ -23,11 +23,11 @@ from moor.importing_nova.databases import NovaDatabase, NovaDatabaseError, NovaR
 # The columns of `compute_nodes` that other tables name, too, come with the table's name.
 _NODES = (
     "SELECT id, uuid, host, hypervisor_hostname, hypervisor_type, vcpus, memory_mb, local_gb, cpu_allocation_ratio,"
-    " ram_allocation_ratio, disk_allocation_ratio, numa_topology, pci_stats FROM compute_nodes WHERE deleted = 0"
+    " ram_allocation_ratio, disk_allocation_ratio FROM compute_nodes WHERE deleted = 0"
 )
 _INSTANCES = (
-    "SELECT uuid, host, node, vm_state, task_state, display_name, project_id, user_id, created_at, launch_index, image_ref,"
-    " availability_zone, instance_type_id FROM instances WHERE deleted = 0"
+    "SELECT uuid, host, vm_state, task_state, display_name, project_id, user_id, created_at, launch_index, image_ref,"
+    " instance_type_id FROM instances WHERE deleted = 0"
 )
 _ALLOCATIONS = (
     "SELECT c.uuid AS consumer, p.uuid AS provider, p.name AS provider_name, root.uuid AS root, k.name AS resource,"
@@ -240,7 +240,7 @@ class NovaDatabases:
 async def _extras(reading: NovaReading, ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {each: {} for each in ids}
     for row in await reading.rows_of(
-        "SELECT instance_uuid, flavor, numa_topology, pci_requests FROM instance_extra"
+        "SELECT instance_uuid, flavor, numa_topology FROM instance_extra"
         " WHERE deleted = 0 AND instance_uuid IN :wanted",
         ids,
     ):
@@ -290,8 +290,6 @@ def _node(row: Mapping[str, Any]) -> NovaNode:
         cpu_ratio=_float(row["cpu_allocation_ratio"]),
         ram_ratio=_float(row["ram_allocation_ratio"]),
         disk_ratio=_float(row["disk_allocation_ratio"]),
-        numa_topology=row["numa_topology"],
-        pci_stats=row["pci_stats"],
     )
 
 
@@ -319,11 +317,9 @@ def _instance(
         created_at=_moment(row["created_at"]),
         number=row["launch_index"] or 0,
         image=row["image_ref"] or "",
-        node=row["node"] or "",
         flavor_id=row["instance_type_id"] or 0,
         flavor=extra.get("flavor"),
         numa_topology=extra.get("numa_topology"),
-        pci_requests=extra.get("pci_requests"),
         spec=known.get("spec"),
         fault=extra.get("fault") or "",
         request=extra.get("request") or "",

@@ -7,8 +7,8 @@ from bus.messages.adoption import AdoptInstance
 from bus.messages.books import BookEntry
 from bus.messages.build import InstanceDetails, InstanceState
 from bus.messages.placement import NO_OWNER, ResourceAmount
+from moor.importing_nova.core.shares import PAGES
 
-PAGES = "CUSTOM_MEMORY_MB_PAGES_"
 TOLD = {"active": "active", "stopped": "stopped", "shelved": "shelved", "broken": "error"}
 
 

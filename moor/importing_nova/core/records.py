@@ -22,8 +22,6 @@ class NovaNode(Struct, frozen=True):
     cpu_ratio: float | None = None
     ram_ratio: float | None = None
     disk_ratio: float | None = None
-    numa_topology: str | None = None
-    pci_stats: str | None = None
 
 
 class NovaService(Struct, frozen=True):
@@ -48,18 +46,14 @@ class NovaInstance(Struct, frozen=True):
     created_at: datetime | None = None
     number: int = 0
     image: str = ""
-    zone: str = ""
-    node: str = ""
     flavor_id: int = 0
     flavor: str | None = None
     numa_topology: str | None = None
-    pci_requests: str | None = None
     spec: str | None = None
     fault: str = ""
     request: str = ""
     group: str = ""
     on_volume: bool = False
-    image_properties: dict[str, str] = {}
 
 
 class NovaMigration(Struct, frozen=True):

@@ -17,7 +17,7 @@ from moor.importing_nova.core.records import ContradictionError, NovaAllocation,
 _NUMA = re.compile(r"_NUMA(\d+)\Z")
 # The trait of providers that share with the hosts of their aggregates.
 SHARING = "MISC_SHARES_VIA_AGGREGATE"
-_PAGES = "CUSTOM_MEMORY_MB_PAGES_{}"
+PAGES = "CUSTOM_MEMORY_MB_PAGES_"
 SMALL_PAGE_KIB = 4
 # The class of virtual functions of network cards.
 VIRTUAL = "SRIOV_NET_VF"
@@ -63,6 +63,11 @@ class HostTree:
         }
 
     @property
+    def providers(self) -> list[ProviderState]:
+        """The host's own, and the pools that share with it."""
+        return [*self.own.values(), *self._pools]
+
+    @property
     def is_known(self) -> bool:
         return self.root in self.own
 
@@ -103,7 +108,7 @@ class HostTree:
             )
 
     def shortfalls(self) -> list[str]:
-        """What is held of more than there is, by name."""
+        """The classes of which the instances need more than the host has, by provider."""
         names = {each.id: each for each in [*self._pools, *self.own.values()]}
         return [
             f"{resource} of {names[provider].name}: its instances need {-left} more than the host has here"
@@ -209,7 +214,7 @@ def _by_cells(
     found: dict[tuple[ProviderId, str], int] = {}
     given = dict.fromkeys(spread, 0)
     for cell in cells:
-        pages = _PAGES.format(cell.page_kib)
+        pages = f"{PAGES}{cell.page_kib}"
         has_pages = bool(cell.page_kib and cell.page_kib > SMALL_PAGE_KIB)
         for resource, amount in (
             ("VCPU", cell.shared_cpus),

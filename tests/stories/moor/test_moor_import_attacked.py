@@ -190,6 +190,11 @@ async def test_verify_names_what_differs(home: Path) -> None:
             nova.change("harbour", "UPDATE instances SET display_name = 'other' WHERE uuid = ?", first)
             nova.change("harbour", "UPDATE instances SET vm_state = 'stopped' WHERE uuid = ?", second)
             nova.change("harbour", "UPDATE services SET disabled = 0 WHERE host = ?", BAD)
+            nova.change(
+                "placement",
+                "UPDATE inventories SET allocation_ratio = 8.0 WHERE resource_provider_id = ? AND total = 32",
+                nova.provider_of(id_of("node", "harbour", BAD)),
+            )
         (built,) = (await moor_json("boot", "--vcpus", "1", "--host", GOOD, **environment))["instances"]
 
         code, told = await reports(addresses, "--verify", **environment)
@@ -201,6 +206,7 @@ async def test_verify_names_what_differs(home: Path) -> None:
         ]
         assert told[f"harbour/{BAD}"]["reasons"] == [
             "it is enabled in Nova, too: one host has two masters",
+            "inventory of VCPU: allocation_ratio is 8.0 in Nova, and 4.0 here",
             f"instance {second}: the state is stopped in Nova, and active here",
         ]
 
