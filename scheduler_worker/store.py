@@ -19,6 +19,7 @@ from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import Flavor, InstanceId, RequestId
+from bus.messages.device_profiles import DeviceProfile
 from bus.messages.hosts import HostState
 from bus.messages.images import NamedImage
 from bus.messages.moves import Change, MovePlace
@@ -125,7 +126,7 @@ class GroupQuery(Struct, frozen=True):
 
 
 # What is stored under names, for requests to name.
-Named = TypeVar("Named", Flavor, NamedImage)
+Named = TypeVar("Named", Flavor, NamedImage, DeviceProfile)
 
 
 class NameQuery(Struct, frozen=True):

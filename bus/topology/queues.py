@@ -100,6 +100,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "group.query.*"),
             Binding(API, "flavor.query.*"),
             Binding(API, "image.query.*"),
+            Binding(API, "device.profile.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),
             Binding(API, "plan.query.*"),
@@ -130,6 +131,7 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         (
             Binding(PLACEMENT, "inventory.report.*"),
+            Binding(PLACEMENT, "host.reshape.*"),
             Binding(PLACEMENT, "release.*"),
             *(Binding(PLACEMENT, key) for key in (*BOOK_WRITES, *AUDIT_WRITES)),
         ),
@@ -139,7 +141,11 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "placement.claims",
         QueueKind.QUESTIONS,
-        (Binding(PLACEMENT, "claim.*"), Binding(PLACEMENT, "swap.*"), Binding(PLACEMENT, "claims")),
+        (
+            *(Binding(PLACEMENT, key) for key in ("claim.*", "swap.*", "claims")),
+            # Of computes, which cannot reach the other questions' queue from the broker of their cell.
+            Binding(PLACEMENT, "host.shape.query.*"),
+        ),
         Site.BOTH,
     ),
     Queue(

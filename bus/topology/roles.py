@@ -58,7 +58,7 @@ _OF_A_PROJECT = (
         for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
     ),
     Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
-    Grant(API, ("flavor.query.{project}", "image.query.{project}")),
+    Grant(API, ("flavor.query.{project}", "image.query.{project}", "device.profile.query.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
 )
@@ -162,7 +162,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "compute",
         writes=(
-            Grant(PLACEMENT, ("inventory.report.{cell}",)),
+            Grant(PLACEMENT, ("inventory.report.{cell}", "host.shape.query.{cell}", "host.reshape.{cell}")),
             Grant(
                 CELL,
                 tuple(

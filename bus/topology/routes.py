@@ -20,7 +20,10 @@ BOOK_WRITES = (
 GROUP_ORDERS = ("group.create.*", "group.delete.*")
 AGGREGATE_ORDERS = ("aggregate.set", "aggregate.delete")
 # Orders about what is stored under names, for the requests of all projects.
-STORED_NAME_ORDERS = ("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete")
+STORED_NAME_ORDERS = (
+    *("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete"),
+    *("device.profile.create", "device.profile.delete"),
+)
 BOOK_SEARCHES = ("candidates", "candidates.more")
 # An audit's: questions to placement, and writes that mend what it found.
 AUDIT_QUESTIONS = ("books.query", "contradictions.query")
@@ -129,6 +132,10 @@ ROUTES: dict[str, Route] = {
     "image.delete": Route(API, Kind.ORDER, answer="image.found"),
     "image.query": Route(API, Kind.QUESTION, Scope.PROJECT, "image.found"),
     "image.found": _ANSWER,
+    "device.profile.create": Route(API, Kind.ORDER, answer="device.profile.found"),
+    "device.profile.delete": Route(API, Kind.ORDER, answer="device.profile.found"),
+    "device.profile.query": Route(API, Kind.QUESTION, Scope.PROJECT, "device.profile.found"),
+    "device.profile.found": _ANSWER,
     "application.set": Route(API, Kind.ORDER, answer="application.was_set"),
     "application.was_set": _ANSWER,
     "application.query": Route(API, Kind.QUESTION, answer="application.found"),
@@ -149,6 +156,10 @@ ROUTES: dict[str, Route] = {
     "inventory.report": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "report.answered"),
     "report.answered": _ANSWER,
     "inventory.refused": _CELL_EVENT,
+    "host.shape.query": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "host.shape.found"),
+    "host.shape.found": _ANSWER,
+    "host.reshape": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "host.reshaped"),
+    "host.reshaped": _ANSWER,
     "snapshot": Route(PLACEMENT, Kind.QUESTION, answer="snapshot.page"),
     "snapshot.page": _ANSWER,
     "revisions": Route(PLACEMENT, Kind.QUESTION, answer="revisions.page"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bus.guests import GuestShape, ShareDiffersError, cells_of, read_guest
 from bus.message import ConsumerId, ProviderId
-from bus.messages.cell import BuildOrder
+from bus.messages.cell import BuildOrder, SpawnInstance
 from bus.messages.placement import ONE_CLASS_AT_A_TIME
 from compute_sim.core.tree import ProviderTree
 
@@ -62,7 +62,10 @@ class GivenShares:
                 yield f"{self._names[provider]} has no {resource}"
 
     def _other_shape(self, order: BuildOrder) -> Iterable[str]:
-        shape = read_guest(order.flavor, {})
+        if not isinstance(order, SpawnInstance):
+            # Only an order to build has the properties of the image, by which the shape is read.
+            return
+        shape = read_guest(order.flavor, order.image_properties)
         if not isinstance(shape, GuestShape) or not shape.cells:
             return
         share: dict[ProviderId, dict[str, int]] = {}

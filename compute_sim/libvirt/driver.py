@@ -25,9 +25,11 @@ from bus.messages.cell import (
 )
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Silent, Work
 from compute_sim.core.hosts import Host
+from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.libvirt.adopting import Adopting
+from compute_sim.libvirt.core.bound_guests import bound_guests
 from compute_sim.libvirt.core.xml_reading import BadXmlError
 from compute_sim.libvirt.failures import GivenUp, LibvirtAway, WorkFailed
 from compute_sim.libvirt.guest_folders import GuestFolders
@@ -130,6 +132,17 @@ class LibvirtDriver:
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - the last look counts
         return self.view.tree(tree)
+
+    def reshape(
+        self, known: ProviderTree, new: ProviderTree, allocations: Allocations
+    ) -> Allocations | CannotReshape:
+        """Guests that float over the host get a cell in the books. Those that are bound to CPUs or pages stay where they are, so
+        the host keeps its shape until they have left.
+        """
+        return bound_guests(new, allocations) or first_fit(known, new, allocations)
+
+    def reshaped(self, allocations: Allocations) -> None:
+        """The domains of guests that float stay as they are."""
 
     def condition(self, at_s: float) -> Condition:
         if not self._hypervisor.why_away:

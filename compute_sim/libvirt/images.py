@@ -167,9 +167,14 @@ class CachedImages:
                         raise WorkFailed(
                             f"image {source!r} has more than {self._settings.image_bytes_max} bytes (image_bytes_max)"
                         )
-                    file.write(chunk)
+                    # Holes stay holes.
+                    if chunk.count(0) == len(chunk):
+                        file.seek(len(chunk), os.SEEK_CUR)
+                    else:
+                        file.write(chunk)
                     if digest is not None:
                         digest.update(chunk)
+                file.truncate(size)
                 file.flush()
                 os.fsync(file.fileno())
             if digest is not None and digest.hexdigest() != wanted.lower():

@@ -96,7 +96,7 @@ def domains(uri: str) -> list[str]:
 
 def files(folder: Path) -> list[str]:
     """What is left of guests in the folder of a host."""
-    return sorted(str(each.relative_to(folder)) for each in folder.glob("instances/*/*"))
+    return sorted(str(each.relative_to(folder)) for each in folder.glob("instances/*/**/*"))
 
 
 async def until(holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:

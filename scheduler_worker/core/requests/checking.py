@@ -24,6 +24,7 @@ from scheduler_worker.core.requests.assembling import (
     traits_that_are,
 )
 from scheduler_worker.core.requests.attached import attached_groups
+from scheduler_worker.core.requests.device_profiles import PROFILE, problems_of_profile
 from scheduler_worker.core.requests.group_problems import problems_of_groups
 from scheduler_worker.core.requests.groups_grammar import read_grouped
 from scheduler_worker.core.requests.guest_groups import guest_groups
@@ -109,8 +110,9 @@ def _parts_of(
     if (flavor := build.flavor) is not None:
         swap_gb = -(-flavor.swap_mb // MB_PER_GB)
         yield DefaultAmount("DISK_GB", flavor.root_gb + flavor.ephemeral_gb + swap_gb)
+        yield from problems_of_profile(flavor)
         for key, value in flavor.extra_specs.items():
-            if not is_guest_key(key):
+            if key != PROFILE and not is_guest_key(key):
                 yield _extra_spec(key, value, vocabulary, scopes)
     for key, value in build.image_properties.items():
         if key in image_keys:
@@ -127,7 +129,7 @@ def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[
         return part
     if key.partition(":")[0] in scopes:
         return ForPlugins(key, value)
-    keys = SPEC_KEYS | {f"{scope}:NAME" for scope in scopes}
+    keys = SPEC_KEYS | {PROFILE} | {f"{scope}:NAME" for scope in scopes}
     return RequestProblem(field, value, f"unknown key {key!r}: {_known(keys)}")
 
 

@@ -10,6 +10,7 @@ from bus.guests import GuestShape, cell_amounts, read_guest
 from bus.messages.build import BuildInstance
 from placement_worker.core.candidates.near_slots import CELL_TRAIT, Nearness
 from placement_worker.core.vocabulary import CUSTOM
+from scheduler_worker.core.requests.page_sizes import PAGE_SIZE
 from scheduler_worker.core.requests.parts import (
     AskedTrait,
     CellOfGuest,
@@ -47,10 +48,21 @@ def guest_groups(build: BuildInstance, parts: Sequence[RequestPart]) -> Iterator
         yield AskedTrait(
             "", HYPERTHREADS, TRAIT_WORDS[shape.thread_policy], "flavor.extra_specs.hw:cpu_thread_policy"
         )
+    if shape.page_size in ("large", "any"):
+        yield RequestProblem(
+            f"flavor.extra_specs.{PAGE_SIZE}", shape.page_size, "each size is an alternative of its own"
+        )
     if not shape.cells:
         yield DefaultAmount("PCPU" if shape.cpu_policy == "dedicated" else "VCPU", flavor.vcpus)
         yield DefaultAmount("MEMORY_MB", flavor.ram_mb)
         return
+    yield from _cells_of_guest(shape)
+    policies = {f"port {port.id}": port.numa_affinity_policy for port in build.port_requests}
+    for suffix in devices_of(parts):
+        yield NearCells(suffix, NEARNESS[policies.get(suffix, "") or shape.pci_affinity])
+
+
+def _cells_of_guest(shape: GuestShape) -> Iterator[RequestPart]:
     for number, amounts in enumerate(cell_amounts(shape, shape.page_kib)):
         suffix = f"guest cell {number}"
         yield CellOfGuest(suffix)
@@ -58,9 +70,6 @@ def guest_groups(build: BuildInstance, parts: Sequence[RequestPart]) -> Iterator
             yield Resource(suffix, resource, amount)
         if len(shape.cells) > 1:
             yield AskedTrait(suffix, CELL_TRAIT, "required", "flavor.extra_specs.hw:numa_nodes")
-    policies = {f"port {port.id}": port.numa_affinity_policy for port in build.port_requests}
-    for suffix in devices_of(parts):
-        yield NearCells(suffix, NEARNESS[policies.get(suffix, "") or shape.pci_affinity])
 
 
 def devices_of(parts: Sequence[RequestPart]) -> list[str]:

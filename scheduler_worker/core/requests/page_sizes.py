@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from bus.guests import GuestShape, is_whole_pages, read_guest
+from bus.guests import HUGE_PAGES, SMALL_PAGES, GuestShape, is_whole_pages, read_guest
 from bus.messages.build import Flavor
 
 PAGE_SIZE = "hw:mem_page_size"
@@ -26,6 +26,19 @@ def with_page_sizes(flavor: Flavor, image_properties: Mapping[str, str]) -> Sequ
         sizes.append("small")
     # No large page divides the memory: the smallest one says so as the problem of the request.
     return [_of_size(flavor, size) for size in sizes or (str(LARGE_PAGES[-1]),)]
+
+
+def with_size_kept(flavor: Flavor, before: Flavor, image_properties: Mapping[str, str]) -> Flavor:
+    """The flavor of a resize. If it leaves the size open, it has the one of the flavor before it; or the smallest, if that
+    has another one.
+    """
+    open_sizes = [each for _, each in with_page_sizes(flavor, image_properties)]
+    had = before.extra_specs.get(PAGE_SIZE)
+    return next((each for each in open_sizes if each.extra_specs.get(PAGE_SIZE) == had), open_sizes[-1])
+
+
+def is_memory(resource: str) -> bool:
+    return resource == SMALL_PAGES or resource.startswith(HUGE_PAGES)
 
 
 def _of_size(flavor: Flavor, size: str) -> tuple[str, Flavor]:

@@ -196,6 +196,7 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
         *("group.create", "group.delete", "group.query"),
         *("flavor.create", "flavor.delete", "flavor.query"),
         *("image.create", "image.set", "image.delete", "image.query"),
+        *("device.profile.create", "device.profile.delete", "device.profile.query"),
         *("instance.mend", "cell.books.query", "host.books.query", *AUDIT_QUESTIONS, *AUDIT_WRITES),
         *BOOK_WRITES,
         *BOOK_SEARCHES,

@@ -54,7 +54,7 @@ RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # Messages that only an operator may publish.
 FOR_OPERATORS = {
     *("host.set", "application.set", "application.query", "flavor.create", "flavor.delete", *BOOK_WRITES),
-    *("image.create", "image.set", "image.delete"),
+    *("image.create", "image.set", "image.delete", "device.profile.create", "device.profile.delete"),
     *("instance.adopt", "instance.give_back"),
     *("instance.mend", "cell.books.query", "host.books.query", *AUDIT_QUESTIONS, *AUDIT_WRITES),
 }

@@ -30,6 +30,14 @@ from bus.messages.build import (
     Wait,
     Waiting,
 )
+from bus.messages.device_profiles import (
+    AskDeviceProfiles,
+    CreateDeviceProfile,
+    DeleteDeviceProfile,
+    DeviceGroup,
+    DeviceProfile,
+    DeviceProfilesFound,
+)
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
 from bus.messages.moves import (
@@ -56,6 +64,14 @@ from tests.unit.examples.values import (
     WHEN,
 )
 
+PROFILE = DeviceProfile(
+    name="fpga",
+    groups=(
+        DeviceGroup(resources={"FPGA": 1}, required=("CUSTOM_FAST",), forbidden=("CUSTOM_OLD",)),
+        DeviceGroup(resources={"CUSTOM_CARD": 2}),
+    ),
+    description="a fast one, with two cards",
+)
 NAMED_IMAGE = NamedImage(
     name="debian",
     source="http://images/debian-13",
@@ -128,6 +144,10 @@ REQUESTS: tuple[Message, ...] = (
         wait=Wait(for_s=3600, priority=7),
         alternatives=(structs.replace(FLAVOR, name="smaller", vcpus=1),),
     ),
+    CreateDeviceProfile(profile=PROFILE),
+    DeleteDeviceProfile(name="fpga"),
+    AskDeviceProfiles(project="p", name="fpga", after="a", limit=100),
+    DeviceProfilesFound(profiles=(PROFILE,), next="fpga"),
     CreateFlavor(flavor=FLAVOR),
     DeleteFlavor(name="small"),
     AskFlavors(project="p", name="small", after="large", limit=100),
@@ -149,7 +169,9 @@ REQUESTS: tuple[Message, ...] = (
     ),
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
     DeleteInstance(instance=CONSUMER, for_user="ann"),
-    RebuildInstance(request_id=REQUEST, instance=CONSUMER, image=IMAGE, project="p", deadline_s=300),
+    RebuildInstance(
+        request_id=REQUEST, instance=CONSUMER, image=IMAGE, image_name="debian", project="p", deadline_s=300
+    ),
     MoveInstance(
         request_id=REQUEST,
         instance=CONSUMER,

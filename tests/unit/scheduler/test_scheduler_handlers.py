@@ -27,6 +27,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cells import AskCells
+from bus.messages.device_profiles import AskDeviceProfiles
 from bus.messages.flavors import AskFlavors
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostChanged, HostFacts, HostsFound, HostsReported, HostState, SetHost
@@ -454,7 +455,7 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     handlers = worker.questions
     assert handlers.keys() == {
         *(AskInstances, AskHistory, AskMoves, AskHosts, AskGroups, AskApplications, AskAggregates),
-        *(AskFlavors, AskImages),
+        *(AskFlavors, AskImages, AskDeviceProfiles),
         *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, AskCells, Unreadable),
     }
     handler = handlers[Unreadable]
