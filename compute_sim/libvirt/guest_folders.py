@@ -141,7 +141,7 @@ class GuestFolder:
         self._remove_adopted_disks()
         disks.remove_folder(self.path)
 
-    # Of a guest that was adopted
+    # A guest that was adopted
 
     def adopted(self) -> AdoptedDomain | None:
         """The domain that was adopted as this attempt; None if it was built here."""
