@@ -14,7 +14,9 @@ from pathlib import Path
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import (
+    AdoptGuest,
     DestroyInstance,
+    LeaveGuest,
     ReceiveInstance,
     RespawnInstance,
     SpawnInstance,
@@ -26,6 +28,7 @@ from compute_sim.core.hosts import Host
 from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
+from compute_sim.libvirt.adopting import Adopting
 from compute_sim.libvirt.core.bound_guests import bound_guests
 from compute_sim.libvirt.core.xml_reading import BadXmlError
 from compute_sim.libvirt.failures import GivenUp, LibvirtAway, WorkFailed
@@ -80,6 +83,7 @@ class LibvirtDriver:
             self._hypervisor, self.view, self._folders, images, settings=settings, peers=peers
         )
         peers[host.root] = self._work
+        self._adopting = Adopting(self._hypervisor, self.view, self._folders)
         self._queues = WorkQueues(settings.work_at_once_max, f"work {host.name}")
         self._jobs: dict[AttemptName, _Job] = {}
         self._lock = threading.Lock()
@@ -184,12 +188,19 @@ class LibvirtDriver:
     # Orders
 
     def begin(self, order: HostOrder, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
-        work: Callable[[AtStep], None]
-        if isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance):
+        if isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance | AdoptGuest):
             try:
                 self._folders.of(order.instance, order.attempt).note(order)
             except OSError as error:
                 return Work(failure=f"{self._settings.folder} cannot be written: {error.strerror}")
+        builds = isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance)
+        # What is being built is built first, and started or stopped after that.
+        ends_builds = isinstance(order, RespawnInstance | DestroyInstance)
+        work = self._work_of(order)
+        return self._submit(order.instance, order.attempt, work, builds=builds, ends_builds=ends_builds)
+
+    def _work_of(self, order: HostOrder) -> Callable[[AtStep], None]:
+        work: Callable[[AtStep], None]
         match order:
             case SpawnInstance():
                 work = partial(self._work.spawn, order)
@@ -197,16 +208,17 @@ class LibvirtDriver:
                 work = partial(self._work.receive, order)
             case RespawnInstance():
                 work = partial(self._work.respawn, order)
+            case AdoptGuest():
+                work = partial(self._adopt, order)
             case StopInstance():
                 work = partial(self._work.stop, order.instance, order.attempt, order.save_as)
             case StartInstance():
                 work = partial(self._work.start, order.instance, order.attempt)
+            case LeaveGuest():
+                work = self._until_done("left", partial(self._leave, order.instance, order.attempt))
             case DestroyInstance():
                 work = self._destroying(order.instance, order.attempt)
-        builds = isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance)
-        # What is being built is built first, and started or stopped after that.
-        ends_builds = isinstance(order, RespawnInstance | DestroyInstance)
-        return self._submit(order.instance, order.attempt, work, builds=builds, ends_builds=ends_builds)
+        return work
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
         name = _name(attempt.instance, attempt.attempt)
@@ -232,10 +244,20 @@ class LibvirtDriver:
                 return partial(self._work.stop, attempt.instance, attempt.attempt, attempt.image)
             case AttemptState.STARTING:
                 return partial(self._work.start, attempt.instance, attempt.attempt)
+            case AttemptState.DESTROYED if attempt.is_left:
+                return self._until_done("left", partial(self._leave, attempt.instance, attempt.attempt))
             case AttemptState.DESTROYED:
                 return self._destroying(attempt.instance, attempt.attempt)
             case _:
                 return None
+
+    def _adopt(self, order: AdoptGuest, at_step: AtStep) -> None:
+        at_step("adopt")
+        self._adopting.adopt(order)
+
+    def _leave(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
+        at_step("leave")
+        self._adopting.leave(instance, attempt)
 
     def _build_again(self, attempt: AttemptRecord, at_step: AtStep) -> None:
         match attempt.state, self._folders.of(attempt.instance, attempt.attempt).noted():
@@ -243,6 +265,8 @@ class LibvirtDriver:
                 self._work.spawn(order, at_step)
             case AttemptState.RECEIVING, ReceiveInstance() as order:
                 self._work.receive(order, at_step)
+            case AttemptState.BUILDING, AdoptGuest() as order:
+                self._adopt(order, at_step)
             case AttemptState.REBUILDING, RespawnInstance() as order:
                 self._work.respawn(order, at_step)
             case _:
@@ -250,17 +274,20 @@ class LibvirtDriver:
                 raise WorkFailed("the compute has ended before it had begun the work")
 
     def _destroying(self, instance: InstanceId, attempt: int) -> Callable[[AtStep], None]:
-        """A destroy does not fail: while libvirt is away or something is in the way, it is tried again."""
+        return self._until_done("destroyed", partial(self._work.destroy, instance, attempt))
+
+    def _until_done(self, done: str, try_: Callable[[AtStep], None]) -> Callable[[AtStep], None]:
+        """Work that does not fail: while libvirt is away or something is in the way, it is tried again."""
 
         def work(at_step: AtStep) -> None:
             told = ""
             while True:
                 try:
-                    self._work.destroy(instance, attempt, at_step)
+                    try_(at_step)
                 except (WorkFailed, LibvirtAway) as problem:
                     if str(problem) != told:
                         told = str(problem)
-                        log.warning("attempt %s of %s is not destroyed yet: %s", attempt, instance, problem)
+                        log.warning("host %s: an attempt is not %s yet: %s", self._named.name, done, problem)
                 else:
                     return
                 if self._closing.wait(AGAIN_S):

@@ -14,12 +14,14 @@ from msgspec import Struct
 
 from bus.message import ConsumerId
 from bus.messages.build import Image, InstanceId
-from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance
+from bus.messages.cell import AdoptGuest, ReceiveInstance, RespawnInstance, SpawnInstance
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.failures import WorkFailed
 
 Order = SpawnInstance | ReceiveInstance | RespawnInstance
+NotedOrder = Order | AdoptGuest
 _NOTED = "ordered.json"
+_ADOPTED = "adopted.json"
 _NAME = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,19})")
 
 
@@ -36,6 +38,13 @@ class KeptOrder(Struct, frozen=True):
     uses: tuple[str, ...] = ()
     # It was built to its end.
     is_done: bool = False
+
+
+class AdoptedDomain(Struct, frozen=True):
+    """The domain of a guest that was adopted: its name, and its disks, which are somewhere else."""
+
+    name: str
+    disks: tuple[str, ...] = ()
 
 
 class GuestFolder:
@@ -72,7 +81,8 @@ class GuestFolder:
 
     @property
     def domain_name(self) -> str:
-        return f"moor-{self.instance}-{self.attempt}"
+        known = self.adopted()
+        return f"moor-{self.instance}-{self.attempt}" if known is None else known.name
 
     @property
     def is_there(self) -> bool:
@@ -87,17 +97,17 @@ class GuestFolder:
         except msgspec.MsgspecError as wrong:
             raise WorkFailed(f"{self.path / 'order.json'} cannot be read: {wrong}") from wrong
 
-    def note(self, order: Order) -> None:
+    def note(self, order: NotedOrder) -> None:
         """Note an order that is to be obeyed. It is called on the event loop: a small file, and no wait for the disk."""
         self.path.mkdir(parents=True, exist_ok=True)
         part = self.path / f"{_NOTED}.part"
         part.write_bytes(msgspec.json.encode(order))
         part.replace(self.path / _NOTED)
 
-    def noted(self) -> Order | None:
+    def noted(self) -> NotedOrder | None:
         """The order that was last noted; None if none was."""
         try:
-            order: Order = msgspec.json.decode((self.path / _NOTED).read_bytes(), type=Order)
+            order: NotedOrder = msgspec.json.decode((self.path / _NOTED).read_bytes(), type=NotedOrder)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
         return order
@@ -122,12 +132,38 @@ class GuestFolder:
         """Remove all but the noted order."""
         if not self.is_there:
             return
+        self._remove_adopted_disks()
         for each in self.path.iterdir():
             if each.name != _NOTED:
                 each.unlink()
 
     def remove(self) -> None:
+        self._remove_adopted_disks()
         disks.remove_folder(self.path)
+
+    # A guest that was adopted
+
+    def adopted(self) -> AdoptedDomain | None:
+        """The domain that was adopted as this attempt; None if it was built here."""
+        try:
+            return msgspec.json.decode((self.path / _ADOPTED).read_bytes(), type=AdoptedDomain)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def keep_adopted(self, domain: AdoptedDomain) -> None:
+        self.write(_ADOPTED, msgspec.json.encode(domain))
+
+    def forget_adopted(self) -> None:
+        """Remove the folder of an adopted guest, and nothing of the guest itself."""
+        if self.adopted() is None:
+            return
+        (self.path / _ADOPTED).unlink()
+        disks.remove_folder(self.path)
+
+    def _remove_adopted_disks(self) -> None:
+        known = self.adopted()
+        for each in () if known is None else known.disks:
+            Path(each).unlink(missing_ok=True)
 
 
 class GuestFolders:

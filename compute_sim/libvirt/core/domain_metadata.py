@@ -40,8 +40,11 @@ def add_metadata(domain: Element, ours: GuestMetadata) -> None:
 
 
 def metadata_xml(ours: GuestMetadata) -> str:
-    """The element alone, for a domain that exists: libvirt sets it by the namespace, while the guest runs."""
-    return tostring(_element(ours), encoding="unicode")
+    """The element alone, for a domain that exists: libvirt sets it while the guest runs, and puts the namespace into it itself."""
+    element = _element(ours)
+    for each in element.iter():
+        each.tag = each.tag.removeprefix(_tag(""))
+    return tostring(element, encoding="unicode")
 
 
 def _element(ours: GuestMetadata) -> Element:

@@ -1,5 +1,6 @@
 """A guest of another cloud becomes one of ours as it is, if its claim says what its domain has."""
 
+import re
 from uuid import UUID
 
 import pytest
@@ -7,6 +8,7 @@ from msgspec import structs
 
 from bus.message import ConsumerId
 from compute_sim.libvirt.core.adoption import adopted
+from compute_sim.libvirt.core.domain_metadata import NAMESPACE
 from compute_sim.libvirt.core.held import held_by
 from compute_sim.libvirt.core.orders import GuestOrder
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
@@ -31,8 +33,10 @@ def an_adoption(claim: dict[str, dict[str, int]] = CLAIM) -> GuestOrder:
 
 
 def with_metadata(metadata: str) -> str:
-    """The domain as libvirt has it after the metadata is set."""
-    return DOMAIN.replace("</metadata>", f"{metadata}</metadata>")
+    """The domain as libvirt has it after the metadata is set: it gives all elements the prefix."""
+    prefixed = re.sub(r"<(/?)([a-z])", r"<\1moorage:\2", metadata)
+    named = prefixed.replace("<moorage:guest", f'<moorage:guest xmlns:moorage="{NAMESPACE}"', 1)
+    return DOMAIN.replace("</metadata>", f"{named}</metadata>")
 
 
 def test_an_adopted_guest_is_ours_and_holds_what_its_domain_has() -> None:

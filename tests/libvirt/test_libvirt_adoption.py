@@ -1,0 +1,241 @@
+"""A guest that another cloud has built under libvirt is adopted while it runs, and left while it runs."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from bus.message import ConsumerId
+from bus.messages.build import Flavor, Image
+from bus.messages.cell import (
+    AdoptGuest,
+    DestroyInstance,
+    LeaveGuest,
+    RespawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from bus.messages.placement import ResourceAmount, Share
+from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder
+from compute_sim.core.tree import ProviderTree
+from compute_sim.libvirt.driver import LibvirtDriver
+from compute_sim.libvirt.images import CachedImages
+from tests.libvirt.guest_images import write_image
+from tests.libvirt.libvirt_cloud import libvirt_settings, virsh
+from tests.servers.libvirtd import PrivateLibvirtd
+
+PATIENCE_S = 60.0
+THEIRS = ConsumerId(UUID("c7a5fdbd-edaf-9455-926a-d65c16db1809"))
+NAME = "instance-00000007"
+DOMAIN = """
+<domain type='qemu'>
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <memory unit='MiB'>32</memory>
+  <vcpu>1</vcpu>
+  <os><type arch='x86_64'>hvm</type></os>
+  <devices>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/><source file='{disk}'/><target dev='vda' bus='virtio'/>
+    </disk>
+  </devices>
+</domain>
+"""
+
+
+@pytest.fixture(scope="module")
+def libvirtd() -> Iterator[PrivateLibvirtd]:
+    with PrivateLibvirtd() as server:
+        yield server
+
+
+class Adopter:
+    """A host with a guest of another cloud, and its driver, which may be started anew."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.uri = uri
+        self.disk = folder / "theirs" / "disk"
+        write_image(self.disk)
+        domain = folder / "theirs" / "libvirt.xml"
+        domain.write_text(DOMAIN.format(name=NAME, uuid=THEIRS, disk=self.disk))
+        virsh(uri, "define", str(domain))
+        virsh(uri, "start", NAME)
+        self._settings = libvirt_settings(folder, uri)
+        self.folder = folder / "instances" / "h1" / f"{THEIRS}.1"
+        self.driver = self.started()
+
+    def started(self) -> LibvirtDriver:
+        driver = LibvirtDriver(self._settings.all_hosts()[0], self._settings, CachedImages(self._settings))
+        driver.open()
+        assert driver.wait_until_known(PATIENCE_S), driver.why_away
+        return driver
+
+    def obey(self, order: HostOrder, state: AttemptState) -> str:
+        """Obey an order to its end; why it failed."""
+        self.driver.begin(order, 0)
+        return self.end_of(
+            AttemptRecord(cell="c1", host=self.driver.root, instance=THEIRS, attempt=1, state=state)
+        )
+
+    def end_of(self, attempt: AttemptRecord) -> str:
+        work = self.driver.look_at(attempt, 0)
+        until(lambda: not self.driver.look_at(attempt, 0).left_ms, work)
+        return self.driver.look_at(attempt, 0).failure
+
+    def adoption(self, vcpus: int = 1, resource: str = "VCPU") -> AdoptGuest:
+        host = self.driver.root
+        amounts = (
+            ResourceAmount(provider=host, resource=resource, amount=vcpus),
+            ResourceAmount(provider=host, resource="MEMORY_MB", amount=32),
+        )
+        share = Share(host=host, amounts=amounts)
+        return AdoptGuest(
+            cell="c1", instance=THEIRS, attempt=1, host=host, flavor=Flavor(vcpus=1, ram_mb=32), share=share
+        )
+
+    def reserved_mb(self) -> int:
+        tree = self.driver.update_provider_tree(ProviderTree(self.driver.root), 0)
+        return tree.providers[tree.root].inventories["MEMORY_MB"].reserved
+
+    def is_running(self) -> bool:
+        return NAME in virsh(self.uri, "list", "--name").split()
+
+    def metadata(self) -> bool:
+        return "urn:moorage:guest:1" in virsh(self.uri, "dumpxml", NAME)
+
+
+def until(is_so: Callable[[], bool], *why: object) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end_s, why
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def host(tmp_path: Path, libvirtd: PrivateLibvirtd) -> Iterator[Adopter]:
+    adopter = Adopter(tmp_path, libvirtd.uri)
+    try:
+        yield adopter
+    finally:
+        adopter.driver.close()
+        if NAME in virsh(libvirtd.uri, "list", "--name").split():
+            virsh(libvirtd.uri, "destroy", NAME)
+        if NAME in virsh(libvirtd.uri, "list", "--all", "--name").split():
+            virsh(libvirtd.uri, "undefine", NAME)
+
+
+def order(
+    kind: type[StopInstance | StartInstance], host: Adopter, number: int
+) -> StopInstance | StartInstance:
+    return kind(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root, number=number)
+
+
+def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter) -> None:
+    until(lambda: host.reserved_mb() == 32)
+
+    assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
+    assert host.is_running()
+    until(lambda: host.reserved_mb() == 0)
+    assert host.driver.has() == [(THEIRS, 1, True)]
+
+    assert host.obey(order(StopInstance, host, 1), AttemptState.STOPPING) == ""
+    assert not host.is_running()
+    assert host.obey(order(StartInstance, host, 1), AttemptState.STARTING) == ""
+    assert host.is_running()
+
+    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
+    assert host.obey(destroy, AttemptState.DESTROYED) == ""
+    assert NAME not in virsh(host.uri, "list", "--all", "--name").split()
+    assert not host.disk.exists()
+    assert not host.folder.exists()
+
+
+def test_an_adopted_guest_is_rebuilt_as_a_guest_that_was_built_here(host: Adopter, tmp_path: Path) -> None:
+    write_image(tmp_path / "images" / "tiny")
+    assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
+    adoption = host.adoption()
+    rebuild = RespawnInstance(
+        cell="c1",
+        instance=THEIRS,
+        attempt=1,
+        host=adoption.host,
+        flavor=adoption.flavor,
+        share=adoption.share,
+        number=2,
+        image=Image(source="tiny"),
+    )
+
+    assert host.obey(rebuild, AttemptState.REBUILDING) == ""
+    assert virsh(host.uri, "list", "--all", "--name").split() == [f"moor-{THEIRS}-1"]
+    assert not host.disk.exists()
+    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
+    assert host.obey(destroy, AttemptState.DESTROYED) == ""
+    assert virsh(host.uri, "list", "--all", "--name").split() == []
+
+
+def test_a_guest_that_is_left_runs_on_and_is_foreign_again(host: Adopter) -> None:
+    assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
+    assert host.metadata()
+
+    leave = LeaveGuest(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
+    assert host.obey(leave, AttemptState.DESTROYED) == ""
+
+    assert host.is_running()
+    assert not host.metadata()
+    assert host.disk.exists()
+    assert not host.folder.exists()
+    until(lambda: host.reserved_mb() == 32)
+    until(lambda: host.driver.has() == [])
+
+
+def test_a_refused_adoption_and_its_destroy_touch_nothing(host: Adopter) -> None:
+    reason = host.obey(host.adoption(resource="PCPU"), AttemptState.BUILDING)
+    assert reason == f"domain {NAME} has 0 dedicated CPUs (none), and 1 are claimed for it"
+
+    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
+    assert host.obey(destroy, AttemptState.DESTROYED) == ""
+    assert host.is_running()
+    assert host.disk.exists()
+    assert not host.metadata()
+    assert not host.folder.exists()
+
+
+@pytest.mark.parametrize("noted", ["noted", "not noted"])
+def test_a_compute_that_ends_in_the_middle_of_an_adoption_adopts_or_touches_nothing(
+    host: Adopter, noted: str
+) -> None:
+    is_noted = noted == "noted"
+    if is_noted:
+        host.driver._folders.of(THEIRS, 1).note(host.adoption())  # noqa: SLF001 - as the event loop does it
+    host.driver.close()
+    host.driver = host.started()
+    attempt = AttemptRecord(
+        cell="c1", host=host.driver.root, instance=THEIRS, attempt=1, state=AttemptState.BUILDING
+    )
+
+    failure = host.end_of(attempt)
+
+    assert host.is_running()
+    assert host.disk.exists()
+    assert (failure == "", host.metadata()) == (is_noted, is_noted)
+
+
+def test_a_guest_that_is_left_stays_if_the_compute_ends_meanwhile(host: Adopter) -> None:
+    assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
+    host.driver.close()
+    host.driver = host.started()
+    left = AttemptRecord(
+        cell="c1",
+        host=host.driver.root,
+        instance=THEIRS,
+        attempt=1,
+        state=AttemptState.DESTROYED,
+        is_left=True,
+    )
+
+    assert host.end_of(left) == ""
+    assert host.is_running()
+    assert not host.metadata()
+    assert host.disk.exists()
