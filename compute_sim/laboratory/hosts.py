@@ -29,8 +29,8 @@ class HostSize(Struct, frozen=True):
     numa_nodes: int = 0
     # The traits of each PCI device. Devices are in the NUMA nodes by turns; without NUMA nodes they are below the root.
     pci_devices: tuple[frozenset[str], ...] = ()
-    # CPUs beside these, each for one instance alone; memory in huge pages beside `ram_mb`, as MB by the KiB of a page; and devices, which are
-    # in the NUMA nodes by turns, as PCI devices are. The NUMA nodes have their parts of all these.
+    # CPUs beside `vcpus`, each for one instance alone, and memory in huge pages beside `ram_mb`: the KiB of a page, and MB. Each NUMA node
+    # has its part of them. Devices are in the NUMA nodes by turns.
     pcpus: int = 0
     pages: tuple[tuple[int, int], ...] = ()
     devices: tuple[Device, ...] = ()
