@@ -14,6 +14,7 @@ from msgspec import Struct
 from bus.message import ProviderId
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.hosts import Host
+from compute_sim.core.reshaping import Allocations, CannotReshape
 from compute_sim.core.tree import ProviderTree
 
 
@@ -58,6 +59,21 @@ class Driver(Reported, Protocol):
     @property
     def host(self) -> Host:
         """The host's description."""
+
+    def reshape(
+        self, known: ProviderTree, new: ProviderTree, allocations: Allocations
+    ) -> Allocations | CannotReshape:
+        """Which provider of the new tree gives what to each consumer, now that the host has another shape. It is called if an
+        inventory of the known tree, which placement has, is in use and the new tree lacks it. `allocations` is all that is held
+        of the known tree, by consumer: instances, and what moves and cleanups hold beside them.
+
+        The answer has the same consumers, and the same sum of each class for each of them. Placement writes it together with
+        the new tree, or nothing. If it is written, `reshaped` follows. If a consumer claimed or released something meanwhile,
+        `reshape` is called again. core/reshaping.py has the usual answer, `first_fit`.
+        """
+
+    def reshaped(self, allocations: Allocations) -> None:
+        """Placement has written the driver's answer to `reshape`: from now on these consumers hold this."""
 
     def next_change_s(self, at_s: float) -> float | None:
         """The time after `at_s` at which the tree changes by itself, so that it is asked for again; None if never."""

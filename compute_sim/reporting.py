@@ -17,12 +17,15 @@ from compute_sim.core.tree import ProviderTree, flaw_of
 from compute_sim.core.tree_diff import (
     Accepted,
     MustReportAll,
+    MustReshape,
     ReportRefused,
     ReportState,
     after_answer,
     report_of_changes,
 )
+from compute_sim.drivers import Driver
 from compute_sim.fleet import Fleet
+from compute_sim.host_reshaping import HostReshaper
 from compute_sim.settings import ComputeSettings
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,11 @@ class TreeReporter(PartGroup):
         self._touched: dict[ProviderId, None] = {}
         # Hosts with a single report that is not answered yet. They may change meanwhile.
         self._alone = Background(lambda host: self.touch((host,)))
+        # Hosts that get a new shape. Their next report has to wait.
+        self._reshaping = Background(lambda host: self.touch((host,)))
+        self._reshaper = HostReshaper(station, settings)
+        # Hosts whose reshape was refused. They are reported again with their next change, and not at once.
+        self._unshaped: dict[ProviderId, ProviderTree] = {}
         self._woken = asyncio.Event()
         self.touch(fleet.reported())
 
@@ -59,11 +67,12 @@ class TreeReporter(PartGroup):
         self._woken.set()
 
     async def run(self) -> None:
-        async with self._alone:
+        async with self._alone, self._reshaping:
             try:
                 await super().run()
             finally:
                 self._alone.cancel_all()
+                self._reshaping.cancel_all()
 
     async def _report_what_changes(self) -> None:
         while True:
@@ -105,13 +114,17 @@ class TreeReporter(PartGroup):
         """
         at_s, sequence = self._fleet.clock_s(), self._next_sequence()
         asked = []
-        for host in self._fleet.well((host for host in hosts if host not in self._alone), at_s):
+        free = [host for host in hosts if host not in self._alone and host not in self._reshaping]
+        for host in self._fleet.well(free, at_s):
             reporting = self._reporting.setdefault(host, ReportState(ProviderTree(host), 0))
             tree = self._fleet.tree_of(host, reporting.accepted, at_s)
             if flaw := flaw_of(reporting.accepted, tree):
                 log.error(
                     "the driver of host %s breaks its contract, the host is not reported: %s", host, flaw
                 )
+            elif self._unshaped.get(host) == tree:
+                # Nothing has changed since the reshape was refused.
+                continue
             elif report := report_of_changes(reporting, tree, self._settings.cell, sequence):
                 asked.append((report, tree))
         return asked
@@ -132,7 +145,42 @@ class TreeReporter(PartGroup):
                 log.warning("another reporter has reported host %s: reporting it completely", report.root)
                 self._reporting[report.root] = reporting
                 loop.call_later(self._settings.again_s, self.touch, (report.root,))
+            case MustReshape(reason):
+                self._must_reshape(report, tree, reason)
             case ReportRefused(reason):
                 log.error(
                     "report of host %s refused, sent again with its next change: %s", report.root, reason
+                )
+
+    def _must_reshape(self, report: ReportInventory, tree: ProviderTree, reason: str) -> None:
+        """Have what is held of the host move with its inventories, if its driver can say where it goes."""
+        driver = self._fleet.get(report.root)
+        if driver is None:
+            log.error("report of pool %s refused, sent again with its next change: %s", report.root, reason)
+            return
+        log.warning("host %s has another shape: %s; it is to be reshaped", driver.host.name, reason)
+        # The task of an unanswered report ends with this answer. The reshape is a task of its own.
+        self._reshaping.start(self._reshape(driver, tree, report.sequence + 1), report.root)
+
+    async def _reshape(self, driver: Driver, tree: ProviderTree, sequence: int) -> None:
+        answer: Accepted | ReportRefused | None = None
+        while answer is None:
+            try:
+                answer = await self._reshaper.reshape(driver, tree, sequence)
+            except Operational as problem:
+                self._asking.failed(problem)
+                await asyncio.sleep(self._settings.again_s)
+        self._asking.well()
+        self._unshaped.pop(driver.root, None)
+        match answer:
+            case Accepted(reporting, kept):
+                self._reporting[driver.root] = reporting
+                for each in kept:
+                    log.warning("report of host %s: %s", driver.root, kept_in_words(each))
+            case ReportRefused(reason):
+                self._unshaped[driver.root] = tree
+                log.error(
+                    "reshape of host %s refused, tried again with its next change: %s",
+                    driver.host.name,
+                    reason,
                 )

@@ -42,6 +42,7 @@ from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.crowded_owners import CrowdedOwners
+from placement_worker.host_shape_handlers import host_shape_handlers
 from placement_worker.paging import bytes_of, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
@@ -109,6 +110,7 @@ def handlers(
         **write_handlers(vocabulary, clock),
         **question_handlers(store),
         **books_handlers(store, vocabulary, clock),
+        **host_shape_handlers(store, vocabulary, clock),
         **candidate_handlers(view, KnownNames(vocabulary, store), store, Searcher(settings.search_limits)),
     }
 

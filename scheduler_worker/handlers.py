@@ -39,6 +39,7 @@ from scheduler_worker.requests.groups import group_order_handlers, group_questio
 from scheduler_worker.requests.instance_orders import instance_order_handlers
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
+from scheduler_worker.requests.rebuilding import RebuildImages
 from scheduler_worker.requests.stored_name_orders import stored_name_orders, stored_name_questions
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -64,7 +65,11 @@ def request_handlers(
     return {
         **builder.handlers(),
         **instance_order_handlers(
-            picture, clock, know_hosts, rebuild_timeout_s=settings.node_request_timeout_s
+            picture,
+            clock,
+            know_hosts,
+            RebuildImages(store, picture, builder.reader),
+            rebuild_timeout_s=settings.node_request_timeout_s,
         ),
         **mover.handlers(),
         **adopter.handlers(),

@@ -26,7 +26,7 @@ from bus.messages.books import (
 )
 from bus.messages.build import InstanceState, Size
 from bus.messages.hosts import NODE
-from bus.messages.placement import NO_OWNER, ResourceAmount
+from bus.messages.placement import NO_OWNER, ResourceAmount, Share
 from bus.topology import CELL0
 
 # How the API level calls a cell's states.
@@ -272,7 +272,7 @@ def _differences(
             f"its cell has it on {places.name(host)}, and placement on {places.name(consumer.host)}, with "
             + amounts_in_words(consumer.held, places),
         )
-    elif not _are_same(view, consumer, wanted.amounts, places):
+    elif not _are_same(view, consumer, wanted, places):
         yield (
             AMOUNTS,
             f"on {places.name(wanted.host)} it holds {amounts_in_words(consumer.held, places)}, and should hold "
@@ -295,35 +295,34 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _are_same(
-    view: InstanceView, consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places
-) -> bool:
+def _are_same(view: InstanceView, consumer: BookEntry, wanted: Share, places: Places) -> bool:
     """Does the consumer hold the amounts that its cell expects (`wanted`)?
 
     If the consumer is the instance and still holds what was claimed, its amounts must be equal to `wanted` for each
     provider. A reshape may since have moved amounts to other providers of the tree: then only the sums of each tree
-    must be equal.
+    must be equal. Providers that are gone, since the host has another shape, count as parts of its tree.
 
     A claim or a swap raises the consumer's generation together with its attempt; a reshape raises the generation alone.
     So if generation and attempt are equal, nothing was reshaped. A migration holds a part of the share that its
     instance had before the move: it is not compared if the instance's share may have been reshaped.
     """
-    held, should = amounts_by_class(consumer.held), amounts_by_class(wanted)
+    held, should = amounts_by_class(consumer.held), amounts_by_class(wanted.amounts)
     own = view.consumer
     is_as_claimed = own is not None and own.generation == own.attempt
     if consumer.id == view.id and is_as_claimed:
         return held == should
     if consumer.id != view.id and not is_as_claimed:
         return True
-    return _by_tree(held, places) == _by_tree(should, places)
+    return _by_tree(held, places, wanted.host) == _by_tree(should, places, wanted.host)
 
 
 def _by_tree(
-    amounts: Mapping[tuple[ProviderId, str], int], places: Places
+    amounts: Mapping[tuple[ProviderId, str], int], places: Places, host: ProviderId
 ) -> Mapping[tuple[ProviderId, str], int]:
     sums: Counter[tuple[ProviderId, str]] = Counter()
     for (provider, resource), amount in amounts.items():
-        sums[places.root(provider), resource] += amount
+        root = places.root(provider) if provider in places.providers else host
+        sums[root, resource] += amount
     return sums
 
 

@@ -477,7 +477,9 @@ class ReportedProvider(Value, frozen=True):
 
 
 class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):
-    """Reports the state of a tree. Providers that are not named stay as they are, unless they are in `removed`.
+    """Reports the state of a tree. Providers that are not named stay as they are, unless they are in `removed`, or the report
+    is `whole`: its reporter does not know what placement has of the tree, and names all that it has. Then the other providers
+    that were reported go. Those that were made by name stay, with all above them.
 
     `epoch` is the reporter's term where several share the work (0 where there is no ring). `sequence` orders the
     reports of one term (0: in the order of arrival). A report older than an accepted one is refused. The whole report
@@ -495,6 +497,7 @@ class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):
     epoch: Counter = 0
     sequence: Counter = 0
     foreign: Literal["", "leave", "take"] = ""
+    whole: bool = False
 
 
 class KeptInventory(Value, frozen=True):

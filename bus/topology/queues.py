@@ -131,6 +131,7 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         (
             Binding(PLACEMENT, "inventory.report.*"),
+            Binding(PLACEMENT, "host.reshape.*"),
             Binding(PLACEMENT, "release.*"),
             *(Binding(PLACEMENT, key) for key in (*BOOK_WRITES, *AUDIT_WRITES)),
         ),
@@ -140,7 +141,11 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "placement.claims",
         QueueKind.QUESTIONS,
-        (Binding(PLACEMENT, "claim.*"), Binding(PLACEMENT, "swap.*"), Binding(PLACEMENT, "claims")),
+        (
+            *(Binding(PLACEMENT, key) for key in ("claim.*", "swap.*", "claims")),
+            # Of computes, which cannot reach the other questions' queue from the broker of their cell.
+            Binding(PLACEMENT, "host.shape.query.*"),
+        ),
         Site.BOTH,
     ),
     Queue(

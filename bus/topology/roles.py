@@ -162,7 +162,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "compute",
         writes=(
-            Grant(PLACEMENT, ("inventory.report.{cell}",)),
+            Grant(PLACEMENT, ("inventory.report.{cell}", "host.shape.query.{cell}", "host.reshape.{cell}")),
             Grant(
                 CELL,
                 tuple(

@@ -365,7 +365,9 @@ def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Re
         flavor=flavor_of(row, order),
         image=rebuild.image,
         name=order.name,
-        image_properties=order.image_properties,
+        image_properties=order.image_properties
+        if rebuild.image_properties is None
+        else rebuild.image_properties,
         config_drive=order.config_drive,
     )
 

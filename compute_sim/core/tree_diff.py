@@ -7,6 +7,7 @@ part of the next diff too, when something else changes.
 from msgspec import Struct
 
 from bus.messages.placement import (
+    InventoryInUse,
     KeptInventory,
     ReportAccepted,
     ReportedProvider,
@@ -43,6 +44,12 @@ class MustReportAll(Struct, frozen=True):
     reporting: ReportState
 
 
+class MustReshape(Struct, frozen=True):
+    """Placement refused the report, since consumers hold something of an inventory that the tree has no more."""
+
+    reason: str
+
+
 class ReportRefused(Struct, frozen=True):
     """Placement refused the report. A repeated report would be refused too, until something changes."""
 
@@ -66,12 +73,25 @@ def report_of_changes(
         providers=changed,
         removed=tuple(removed),
         sequence=max(sequence, reporting.sequence + 1),
+        # What placement has is unknown: an earlier process may have reported other providers.
+        whole=not before,
+    )
+
+
+def whole_report(tree: ProviderTree, cell: str, sequence: int) -> ReportInventory:
+    """The report of all providers of a tree, whatever placement has."""
+    return ReportInventory(
+        cell=cell,
+        root=tree.root,
+        providers=tuple([_reported(each) for each in _from_the_root(tree)]),
+        sequence=sequence,
+        whole=True,
     )
 
 
 def after_answer(
     report: ReportInventory, tree: ProviderTree, verdict: ReportVerdict
-) -> Accepted | MustReportAll | ReportRefused:
+) -> Accepted | MustReportAll | MustReshape | ReportRefused:
     """What placement's verdict on a report of this tree means: the new reporting state of the host, or the refusal."""
     match verdict:
         case ReportAccepted(kept=kept):
@@ -81,6 +101,10 @@ def after_answer(
             return Accepted(ReportState(tree, report.sequence))
         case ReportOutdated(epoch=0, sequence=sequence):
             return MustReportAll(ReportState(ProviderTree(tree.root), sequence))
+        case InventoryInUse(provider=provider, resource=resource, used=used):
+            return MustReshape(
+                f"{used} {resource} of provider {provider} are in use, and the new tree has none there"
+            )
         case _:
             return ReportRefused(str(verdict))
 

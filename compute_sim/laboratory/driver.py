@@ -18,6 +18,7 @@ from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.networks import Network
 from compute_sim.core.pools import Pool, aggregate_of
+from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.laboratory.faults import (
@@ -93,6 +94,14 @@ class SimulatedDriver:
             *map(self._port_provider, self._networks),
         )
         return ProviderTree(self.root, {each.id: each for each in providers})
+
+    def reshape(
+        self, known: ProviderTree, new: ProviderTree, allocations: Allocations
+    ) -> Allocations | CannotReshape:
+        return first_fit(known, new, allocations)
+
+    def reshaped(self, allocations: Allocations) -> None:
+        """Simulated instances have no places."""
 
     def next_change_s(self, at_s: float) -> float | None:
         turns = [turn for fault in self._other_faults if (turn := next_turn_s(fault, at_s)) is not None]

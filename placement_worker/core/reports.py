@@ -73,7 +73,7 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
     )
     if refused:
         return refused
-    report = _with_free_names(draft, report)
+    report = _with_free_names(draft, _with_leftovers(tree, report))
     providers = reported_tree(tree.providers, report)
     flawed = (
         flaw_of(providers, report)
@@ -187,6 +187,22 @@ def _strayed(draft: ForestDraft, report: ReportInventory) -> NotAllowed | None:
         if root != report.root:
             return NotAllowed(field=field, reason=f"provider {provider} is in the tree of {root}")
     return None
+
+
+def _with_leftovers(tree: TreeBook, report: ReportInventory) -> ReportInventory:
+    """A whole report with everything in `removed` that an earlier report named, and this one does not."""
+    if not report.whole:
+        return report
+    own = tree.providers
+    named = {*[one.id for one in report.providers], *report.removed}
+    gone = dict.fromkeys(one for one, book in own.items() if book.reported is not None and one not in named)
+    for book in own.values():
+        # What was made by name stays, and so does everything above it, up to a provider that the report names.
+        above = book.parent if book.reported is None and book.id not in named else None
+        while above is not None and above in gone:
+            del gone[above]
+            above = own[above].parent
+    return structs.replace(report, removed=(*report.removed, *gone)) if gone else report
 
 
 def _with_free_names(draft: ForestDraft, report: ReportInventory) -> ReportInventory:

@@ -264,15 +264,19 @@ class InstanceAdopter:
             if known is None:
                 digest = hashlib.sha256(_encoded(each.order)).digest()
                 new.append(AdoptedRow(row, each.order.number, digest))
-        refused = {*await store.adopt(new)}
+        refused = await store.adopt(new)
+        # Another worker may have written the same row just now: then it is here, and its claim stays.
+        there = await store.lock(sorted(refused)) if refused else {}
         for each in granted:
-            if each.order.instance in refused:
-                del rows[each.order.instance]
-                each.refuse(
-                    "request_id",
-                    each.order.request_id,
-                    f"its instance number {each.order.number} is another one here",
-                )
+            id_ = each.order.instance
+            if id_ not in refused:
+                continue
+            del rows[id_]
+            if id_ in there:
+                each.known, each.is_new_claim = there[id_], False
+            else:
+                why = f"its instance number {each.order.number} is another one here"
+                each.refuse("request_id", each.order.request_id, why)
         added = {each.row.id for each in new}
         await store.save([row for id_, row in rows.items() if id_ not in added])
         return rows

@@ -15,6 +15,8 @@ from uuid import UUID, uuid5
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
+from bus.messages.build import Flavor
+from bus.messages.placement import ResourceAmount, Share
 from compute_sim.check.orders import SEQUENCES, HostUnderCheck, InstanceOrders, interruptions
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, begun, due
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
@@ -27,10 +29,16 @@ LOOKS_MAX = 100
 
 
 def breaches(
-    make: Callable[[], Driver], at_s: float = 0.0, proceed: Callable[[], None] = lambda: None
+    make: Callable[[], Driver],
+    at_s: float = 0.0,
+    proceed: Callable[[], None] = lambda: None,
+    *,
+    moves_live: bool = True,
 ) -> tuple[str, ...]:
-    """Every rule that this driver breaks, as a sentence; empty for a correct driver."""
-    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed))
+    """Every rule that this driver breaks, as a sentence; empty for a correct driver. One that cannot have an instance twice on its host
+    does not move it live to itself (`moves_live`): it must refuse to.
+    """
+    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed, moves_live=moves_live))
 
 
 def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
@@ -91,7 +99,9 @@ _RESULTS = {
 }
 
 
-def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable[[], None]) -> Iterator[str]:
+def _breaches_at_work(
+    make: Callable[[], Driver], at_s: float, proceed: Callable[[], None], *, moves_live: bool
+) -> Iterator[str]:
     driver = make()
 
     def end(attempt: AttemptRecord, words: str) -> Iterator[str]:
@@ -115,7 +125,7 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
         for order in orders:
             yield from end(begun(order, driver.begin(order, at_s), at_s), words)
 
-    yield from _sequences(driver.root, obey)
+    yield from _sequences(driver.root, obey, moves_live=moves_live)
     for each in interruptions(partial(_orders_of, driver.root)):
         yield from obey("before another order", *each.before)
         driver.begin(each.work, at_s)
@@ -129,19 +139,34 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
         yield from obey("at last", *_destroys(each.work))
 
 
-def _sequences(host: ProviderId, obey: Callable[..., Iterator[str]]) -> Iterator[str]:
+def _sequences(host: ProviderId, obey: Callable[..., Iterator[str]], *, moves_live: bool) -> Iterator[str]:
     for sequence in SEQUENCES:
         orders = sequence(_orders_of(host, sequence.__name__))
         yield from obey(orders.words, *orders.orders)
         yield from obey("at last", *_destroys(orders.orders[0]))
     live = _orders_of(host, "live")
-    yield from obey("live", live.spawn(), live.receive(live=True))
+    yield from obey("before a live move", live.spawn())
+    refused = [*obey("live", live.receive(live=True))]
+    if moves_live:
+        yield from refused
+    else:
+        if not refused:
+            yield "it says that it has moved an instance live to its own host, which it cannot"
+        yield from obey("after a refused live move", live.stop(1), live.start(1))
     yield from obey("at last", live.destroy(1), live.destroy(2))
     yield from obey("though it is unknown", _orders_of(host, "unknown").destroy())
 
 
 def _orders_of(host: ProviderId, name: str, words: str = "") -> InstanceOrders:
-    return InstanceOrders(HostUnderCheck(cell="c1", host=host), ConsumerId(uuid5(_OURS, name + words)))
+    amounts = {"VCPU": 1, "MEMORY_MB": 64}
+    share = Share(
+        host=host,
+        amounts=tuple(
+            [ResourceAmount(provider=host, resource=each, amount=amount) for each, amount in amounts.items()]
+        ),
+    )
+    on = HostUnderCheck(cell="c1", host=host, flavor=Flavor(vcpus=1, ram_mb=64), share=share)
+    return InstanceOrders(on, ConsumerId(uuid5(_OURS, name + words)))
 
 
 def _destroys(order: HostOrder) -> tuple[HostOrder, HostOrder]:

@@ -158,6 +158,9 @@ class MemorySchedulerTransaction:
                 refused.append(each.row.id)
                 continue
             self._rows.adopted_places[place] = each.row.id
+            known = self._rows.requests.get(place[0])
+            ids = () if known is None else known.instances
+            self._rows.requests[place[0]] = _Request(each.digest, (*ids, each.row.id))
             self._put(each.row)
         return refused
 

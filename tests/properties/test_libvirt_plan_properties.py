@@ -89,8 +89,8 @@ def plans(draw: st.DrawFn) -> GuestPlan:
         memory_cells=() if host_cells else draw(st.just(()) | CPUS),
         cells=tuple(DomainCell(draw(CPUS), draw(st.integers(1, 10**6)), cell) for cell in host_cells),
         topology=draw(st.none() | st.builds(CpuTopology, *[st.integers(1, 9)] * 3)),
-        functions=draw(some(st.builds(PlannedFunction, ADDRESSES)))
-        + draw(some(st.builds(PlannedFunction, ADDRESSES, MACS, st.integers(0, 4094)))),
+        functions=draw(some(st.builds(PlannedFunction, ADDRESSES, MACS, st.integers(0, 4094))))
+        + draw(some(st.builds(PlannedFunction, ADDRESSES))),
         mediated=tuple({each.uuid: each for each in mediated}.values()),
         disks=draw(
             some(
@@ -117,7 +117,7 @@ def plans(draw: st.DrawFn) -> GuestPlan:
         kernel=draw(TEXTS),
         ramdisk=draw(TEXTS),
         cmdline=draw(TEXTS),
-        firmware=draw(st.sampled_from(["", "bios", "efi"])),
+        firmware=draw(st.sampled_from(["", "efi"])),
         video=draw(st.sampled_from(["", "virtio", "none"])),
         console_log=draw(TEXTS),
     )

@@ -36,12 +36,14 @@ def planned_devices(order: GuestOrder, share: Mapping[ProviderId, Amounts], take
             if gives.mediated_type:
                 mediated += _mediated(devices, gives, amount, taken, new_ids)
                 continue
-            functions = _functions(devices, gives, amount, taken)
+            free = _functions(devices, gives, amount, taken)
             if resource == VIRTUAL_PORT:
-                ports += [(each, devices.traits) for each in functions]
+                ports += [(each, devices.traits) for each in free]
             else:
-                plain += functions
-    return PlannedDevices((*plain, *_as_ports(ports, order.direct_ports)), tuple(mediated))
+                plain += free
+    functions = (*_as_ports(ports, order.direct_ports), *plain)
+    # As libvirt orders them: interfaces, then other devices.
+    return PlannedDevices(tuple(sorted(functions, key=lambda each: not each.mac)), tuple(mediated))
 
 
 def _functions(devices: OfferedDevices, gives: Gives, amount: int, taken: Taken) -> list[PlannedFunction]:

@@ -5,16 +5,16 @@ By this element a compute that has restarted knows its own guests. libvirt keeps
 
 import re
 from uuid import UUID
-from xml.etree.ElementTree import Element, SubElement, register_namespace
+from xml.etree.ElementTree import Element, SubElement, register_namespace, tostring
 
 from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
-from compute_sim.libvirt.core.cpu_ranges import cpus_in_words, read_cpus
-from compute_sim.libvirt.core.plans import GuestPlan, PlannedMediated
-from compute_sim.libvirt.core.xml_reading import BadXmlError, attribute, child, number_in
+from compute_sim.libvirt.core.cpu_ranges import cpus_in_words
+from compute_sim.libvirt.core.plans import PlannedMediated
+from compute_sim.libvirt.core.xml_reading import attribute, child, cpus_in, number_in, uuid_in
 
 NAMESPACE = "urn:moorage:guest:1"
 register_namespace("moorage", NAMESPACE)
@@ -35,32 +35,41 @@ class GuestMetadata(Struct, frozen=True, kw_only=True):
     mediated: dict[UUID, PlannedMediated]
 
 
-def add_metadata(domain: Element, plan: GuestPlan) -> None:
-    guest = SubElement(
-        SubElement(domain, "metadata"),
+def add_metadata(domain: Element, ours: GuestMetadata) -> None:
+    SubElement(domain, "metadata").append(_element(ours))
+
+
+def metadata_xml(ours: GuestMetadata) -> str:
+    """The element alone, for a domain that exists: libvirt sets it by the namespace, while the guest runs."""
+    return tostring(_element(ours), encoding="unicode")
+
+
+def _element(ours: GuestMetadata) -> Element:
+    guest = Element(
         _tag("guest"),
-        instance=str(plan.instance),
-        attempt=str(plan.attempt),
-        cell=_escape(plan.cell),
-        name=_escape(plan.name),
-        project=_escape(plan.project),
+        instance=str(ours.instance),
+        attempt=str(ours.attempt),
+        cell=_escape(ours.cell),
+        name=_escape(ours.name),
+        project=_escape(ours.project),
     )
     share = SubElement(
-        guest, _tag("share"), host=str(plan.share.host), instances_max=str(plan.share.instances_max)
+        guest, _tag("share"), host=str(ours.share.host), instances_max=str(ours.share.instances_max)
     )
-    for each in plan.share.amounts:
+    for each in ours.share.amounts:
         SubElement(
             share,
             _tag("amount"),
             {"provider": str(each.provider), "class": _escape(each.resource), "amount": str(each.amount)},
         )
-    for shape in plan.share.shapes:
+    for shape in ours.share.shapes:
         SubElement(share, _tag("shape"), root=str(shape.root), shape=str(shape.shape))
-    if plan.dedicated:
-        SubElement(guest, _tag("dedicated"), cpus=cpus_in_words(plan.dedicated))
-    for device in plan.mediated:
+    if ours.dedicated:
+        SubElement(guest, _tag("dedicated"), cpus=cpus_in_words(ours.dedicated))
+    for device in ours.mediated.values():
         attributes = {"uuid": str(device.uuid), "type": _escape(device.type), "parent": device.parent}
         SubElement(guest, _tag("mediated"), attributes)
+    return guest
 
 
 def read_metadata(domain: Element) -> GuestMetadata | None:
@@ -89,7 +98,7 @@ def read_metadata(domain: Element) -> GuestMetadata | None:
             ),
             instances_max=_number(share, "instances_max"),
         ),
-        dedicated=() if dedicated is None else tuple(sorted(read_cpus(attribute(dedicated, "cpus")))),
+        dedicated=() if dedicated is None else cpus_in(dedicated, "cpus"),
         mediated={device.uuid: device for device in devices},
     )
 
@@ -111,11 +120,7 @@ def _number(element: Element, name: str) -> int:
 
 
 def _uuid(element: Element, name: str) -> UUID:
-    text = attribute(element, name)
-    try:
-        return UUID(text)
-    except ValueError:
-        raise BadXmlError(f"<{element.tag}> has the {name} {text!r}, must be a uuid") from None
+    return uuid_in(attribute(element, name), element, name)
 
 
 def _escape(text: str) -> str:

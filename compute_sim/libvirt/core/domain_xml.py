@@ -4,10 +4,10 @@ from collections import Counter
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from compute_sim.libvirt.core.cpu_ranges import cpus_in_words
-from compute_sim.libvirt.core.domain_metadata import add_metadata
+from compute_sim.libvirt.core.domain_metadata import GuestMetadata, add_metadata
+from compute_sim.libvirt.core.image_asks import X86
 from compute_sim.libvirt.core.plans import GuestDisk, GuestPlan, PlannedFunction
 
-_X86 = ("x86_64", "i686")
 _TARGETS = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 
 
@@ -16,13 +16,13 @@ def domain_xml(plan: GuestPlan) -> str:
     domain = Element("domain", type=plan.domain_type)
     _text(domain, "name", plan.domain)
     _text(domain, "uuid", str(plan.instance))
-    add_metadata(domain, plan)
+    add_metadata(domain, _metadata(plan))
     _text(domain, "memory", str(plan.memory_mb), unit="MiB")
     _add_memory_backing(domain, plan)
     _add_cpus(domain, plan)
     _add_numatune(domain, plan)
     _add_os(domain, plan)
-    if plan.arch in _X86:
+    if plan.arch in X86:
         features = SubElement(domain, "features")
         SubElement(features, "acpi")
         SubElement(features, "apic")
@@ -33,6 +33,19 @@ def domain_xml(plan: GuestPlan) -> str:
     _add_devices(domain, plan)
     indent(domain)
     return tostring(domain, encoding="unicode")
+
+
+def _metadata(plan: GuestPlan) -> GuestMetadata:
+    return GuestMetadata(
+        instance=plan.instance,
+        attempt=plan.attempt,
+        cell=plan.cell,
+        name=plan.name,
+        project=plan.project,
+        share=plan.share,
+        dedicated=plan.dedicated,
+        mediated={each.uuid: each for each in plan.mediated},
+    )
 
 
 def _text(parent: Element, tag: str, text: str, **attributes: str) -> Element:

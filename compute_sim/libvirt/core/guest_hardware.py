@@ -1,5 +1,6 @@
 """The hardware of a guest that is not claimed: its machine type, the buses of its disks, and what else its image asks for."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -8,6 +9,7 @@ from compute_sim.libvirt.core.image_asks import (
     DISK_BUSES,
     NIC_MODELS,
     VIDEO_MODELS,
+    X86,
     CannotGiveError,
     asked_firmware,
     asked_word,
@@ -25,7 +27,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     topology: CpuTopology | None
     disks: tuple[GuestDisk, ...]
     nics: tuple[GuestNic, ...]
-    firmware: Literal["", "bios", "efi"]
+    firmware: Literal["", "efi"]
     video: str
 
 
@@ -39,14 +41,22 @@ def hardware_of(order: GuestOrder, layout: HostLayout, cpus: int) -> Hardware:
     return Hardware(
         machine_type=machine_type,
         topology=_topology(order, cpus),
-        disks=tuple(
+        disks=_by_bus(
             structs.replace(each, bus=each.bus or (disk_bus if each.device == "disk" else cdrom_bus))
             for each in order.disks
         ),
         nics=tuple(structs.replace(each, model=each.model or nic) for each in order.nics),
-        firmware=asked_firmware(properties),
+        firmware=asked_firmware(properties, arch_of(order, layout)),
         video=asked_word(properties, "hw_video_model", VIDEO_MODELS),
     )
+
+
+def _by_bus(disks: Iterable[GuestDisk]) -> tuple[GuestDisk, ...]:
+    """As libvirt orders them: disks of one bus stand together."""
+    buses: dict[str, list[GuestDisk]] = {}
+    for disk in disks:
+        buses.setdefault(disk.bus, []).append(disk)
+    return tuple(disk for each in buses.values() for disk in each)
 
 
 def _check_texts(order: GuestOrder) -> None:
@@ -88,9 +98,13 @@ def _has(kind: GuestKind, machine_type: str) -> bool:
 
 
 def _cdrom_bus(order: GuestOrder, layout: HostLayout, machine_type: str) -> str:
-    if arch_of(order, layout) not in ("x86_64", "i686"):
+    """A bus that the machine type has. Without one libvirt takes `pc`, if it knows that."""
+    arch = arch_of(order, layout)
+    if arch not in X86:
         return "scsi"
-    return "sata" if "q35" in machine_type else "ide"
+    kind = layout.machine.guest_kind(arch, layout.offer.domain_type)
+    is_modern = not machine_type and kind is not None and "pc" not in kind.machines and "q35" in kind.machines
+    return "sata" if "q35" in machine_type or is_modern else "ide"
 
 
 def _topology(order: GuestOrder, cpus: int) -> CpuTopology | None:

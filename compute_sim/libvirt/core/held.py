@@ -8,7 +8,6 @@ from typing import Literal, cast
 from uuid import UUID
 from xml.etree.ElementTree import Element
 
-from compute_sim.libvirt.core.cpu_ranges import read_cpus
 from compute_sim.libvirt.core.domain_metadata import GuestMetadata, read_metadata
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
@@ -22,14 +21,15 @@ from compute_sim.libvirt.core.plans import (
     PlannedMediated,
 )
 from compute_sim.libvirt.core.xml_reading import (
-    BadXmlError,
     attribute,
     child,
+    cpus_in,
     kib_in,
     number_in,
     pci_address,
     read_xml,
     text_at,
+    uuid_in,
 )
 
 
@@ -46,6 +46,11 @@ def held_by(text: str) -> GuestPlan | ForeignGuest:
 def as_foreign(text: str) -> ForeignGuest:
     """What a domain takes of the machine, if it is a guest of another compute there."""
     return _foreign(read_xml(text, "domain"))
+
+
+def emulator_of(text: str) -> tuple[int, ...]:
+    """The CPUs that the emulator's threads are pinned to; empty if they may run anywhere."""
+    return _cpus(read_xml(text, "domain").find("cputune/emulatorpin"))
 
 
 def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
@@ -85,14 +90,9 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
 
 
 def _foreign(domain: Element) -> ForeignGuest:
-    written = text_at(domain, "uuid")
-    try:
-        uuid = UUID(written)
-    except ValueError:
-        raise BadXmlError(f"<domain> has the uuid {written!r}, must be one") from None
     return ForeignGuest(
         name=text_at(domain, "name"),
-        uuid=uuid,
+        uuid=uuid_in(text_at(domain, "uuid"), domain),
         pins=_pins(domain),
         memory=_memory(domain),
         functions=tuple(each.address for each in _functions(domain)),
@@ -117,7 +117,7 @@ def _pins(domain: Element) -> tuple[tuple[int, ...], ...]:
 
 
 def _cpus(element: Element | None, name: str = "cpuset") -> tuple[int, ...]:
-    return () if element is None else tuple(sorted(read_cpus(element.get(name, ""), name)))
+    return () if element is None else cpus_in(element, name)
 
 
 def _cells(domain: Element) -> tuple[DomainCell, ...]:
@@ -182,9 +182,8 @@ def _cpu_mode(domain: Element) -> Literal["", "host-model", "host-passthrough"]:
     return cast("Literal['host-model', 'host-passthrough']", mode) if mode.startswith("host-") else ""
 
 
-def _firmware(domain: Element) -> Literal["", "bios", "efi"]:
-    firmware = child(domain, "os").get("firmware", "")
-    return cast("Literal['bios', 'efi']", firmware) if firmware in ("bios", "efi") else ""
+def _firmware(domain: Element) -> Literal["", "efi"]:
+    return "efi" if child(domain, "os").get("firmware") == "efi" else ""
 
 
 def _functions(domain: Element) -> tuple[PlannedFunction, ...]:
@@ -206,7 +205,7 @@ def _functions(domain: Element) -> tuple[PlannedFunction, ...]:
 
 def _mediated(domain: Element) -> list[UUID]:
     return [
-        UUID(attribute(child(device, "source/address"), "uuid"))
+        uuid_in(attribute(child(device, "source/address"), "uuid"), device)
         for device in domain.findall("devices/hostdev")
         if device.get("type") == "mdev"
     ]

@@ -28,6 +28,9 @@ VIDEO_MODELS = {
 FIRMWARES = {"bios": "COMPUTE_FIRMWARE_BIOS", "efi": "COMPUTE_FIRMWARE_UEFI"}
 
 
+X86 = ("x86_64", "i686")
+
+
 class CannotGiveError(ValueError):
     """The host cannot give what the order asks for; the text says what and why."""
 
@@ -41,12 +44,12 @@ def asked_word(properties: Mapping[str, str], name: str, words: Mapping[str, str
     return value
 
 
-def asked_firmware(properties: Mapping[str, str]) -> Literal["", "bios", "efi"]:
-    """The firmware by libvirt's name. In images that of EFI is called `uefi`."""
+def asked_firmware(properties: Mapping[str, str], arch: str) -> Literal["", "efi"]:
+    """The firmware by libvirt's name. A BIOS is what guests of x86 have if no other firmware is named."""
     match asked_word(properties, "hw_firmware_type", {"bios": "", "uefi": ""}):
-        case "bios":
-            return "bios"
         case "uefi":
             return "efi"
+        case "bios" if arch not in X86:
+            raise CannotGiveError(f"image_properties.hw_firmware_type is 'bios', which {arch} does not have")
         case _:
             return ""

@@ -5,11 +5,11 @@ from xml.etree.ElementTree import Element
 
 from msgspec import Struct
 
-from compute_sim.libvirt.core.cpu_ranges import read_cpus
 from compute_sim.libvirt.core.xml_reading import (
     BadXmlError,
     attribute,
     child,
+    cpus_in,
     kib_in,
     number_in,
     read_xml,
@@ -163,7 +163,7 @@ def _page_kib(pages: Element) -> int:
 
 def _threads_of(cpu: Element) -> tuple[int, ...]:
     own = number_in(cpu.get("id"), cpu, "the id")
-    return tuple(sorted(read_cpus(cpu.get("siblings", ""), "siblings") | {own}))
+    return tuple(sorted({*cpus_in(cpu, "siblings"), own}))
 
 
 def _read_guest_kind(guest: Element) -> GuestKind:

@@ -8,13 +8,13 @@ from xml.etree.ElementTree import Element
 from msgspec import Struct, structs
 
 from compute_sim.libvirt.core.xml_reading import (
-    BadXmlError,
     attribute,
     child,
     number_in,
     pci_address,
     read_xml,
     text_at,
+    uuid_in,
 )
 
 # The base class of network controllers in PCI.
@@ -158,8 +158,5 @@ def _read_mediated(device: Element, capability: Element) -> tuple[UUID, str, str
     written = text_at(capability, "uuid")
     if not written and (found := _UUID_IN_NAME.fullmatch(name)):
         written = found[1].replace("_", "-")
-    try:
-        uuid = UUID(written)
-    except ValueError:
-        raise BadXmlError(f"the mediated device {name!r} has the uuid {written!r}, must be one") from None
+    uuid = uuid_in(written, device)
     return uuid, attribute(child(capability, "type"), "id"), text_at(device, "parent")

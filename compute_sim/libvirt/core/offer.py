@@ -91,8 +91,13 @@ class HostOffer(Struct, frozen=True, kw_only=True):
     traits: frozenset[str] = frozenset()
     # The type of the domains: kvm, qemu, or test.
     domain_type: str = "kvm"
+    # Empty: host-model where guests run by KVM, else the hypervisor's plain one.
     cpu_mode: Literal["", "host-model", "host-passthrough"] = ""
     availability_zone: str = ""
+
+    @property
+    def guest_cpu_mode(self) -> Literal["", "host-model", "host-passthrough"]:
+        return self.cpu_mode or ("host-model" if self.domain_type == "kvm" else "")
 
 
 def read_devices(texts: Iterable[str]) -> tuple[DeviceOffer, ...]:

@@ -77,7 +77,7 @@ def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTr
         domain_type=layout.offer.domain_type,
         arch=arch_of(order, layout),
         machine_type=hardware.machine_type,
-        cpu_mode=layout.offer.cpu_mode,
+        cpu_mode=layout.offer.guest_cpu_mode,
         memory_mb=memory.mb,
         page_kib=page_kib,
         pins=cpus.pins,

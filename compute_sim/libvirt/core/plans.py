@@ -94,7 +94,7 @@ class GuestPlan(Struct, frozen=True, kw_only=True):
     kernel: str = ""
     ramdisk: str = ""
     cmdline: str = ""
-    firmware: Literal["", "bios", "efi"] = ""
+    firmware: Literal["", "efi"] = ""
     video: str = ""
     console_log: str = ""
 

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from bus.guests import memory_class
+from bus.message import ProviderId
 from compute_sim.libvirt.core.foreign import foreign_dedicated, foreign_memory
-from compute_sim.libvirt.core.layout import HostLayout, OfferedCell
+from compute_sim.libvirt.core.layout import HostLayout, OfferedCell, in_proportion
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan, PlannedMediated
 
 
@@ -32,7 +34,7 @@ class Taken:
 
     def pages_mb(self, cell: OfferedCell, kib: int) -> int:
         """How much of a cell's memory in pages of this size other guests have, or may have."""
-        own = sum(_pages_mb(plan, cell, kib) for plan in self._plans)
+        own = sum(self._own_pages(plan, cell, kib) for plan in self._plans)
         kept = sum(
             each.count * each.kib // 1024
             for each in self.layout.offer.pages_kept
@@ -40,16 +42,17 @@ class Taken:
         )
         return own + max(kept, foreign_memory(self.layout, self._foreign, kib)[cell.provider])
 
-
-def _pages_mb(plan: GuestPlan, cell: OfferedCell, kib: int) -> int:
-    if plan.page_kib != kib:
-        return 0
-    if cell.number is None:
-        return plan.memory_mb
-    # The share, since a guest without cells of its own may have pages in several cells of the host.
-    resource = f"CUSTOM_MEMORY_MB_PAGES_{kib}"
-    amounts: Counter[str] = Counter()
-    for each in plan.share.amounts:
-        if each.provider == cell.provider:
-            amounts[each.resource] += each.amount
-    return amounts[resource]
+    def _own_pages(self, plan: GuestPlan, cell: OfferedCell, kib: int) -> int:
+        if plan.page_kib != kib:
+            return 0
+        # The share, since a guest without cells of its own may have pages in several cells of the host.
+        claimed = Counter[ProviderId]()
+        for each in plan.share.amounts:
+            if each.resource == memory_class(kib):
+                claimed[each.provider] += each.amount
+        cells = self.layout.cells
+        if claimed.keys() & {each.provider for each in cells}:
+            return claimed[cell.provider]
+        # It was built before the host had these cells, or when it had some: its pages may be anywhere.
+        sizes = [sum(pages.mb for pages in each.huge_pages if pages.kib == kib) for each in cells]
+        return in_proportion(plan.memory_mb, sizes)[cells.index(cell)]

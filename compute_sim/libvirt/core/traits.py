@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import os_traits
 
-from compute_sim.libvirt.core.image_asks import DISK_BUSES, FIRMWARES, NIC_MODELS, VIDEO_MODELS
+from compute_sim.libvirt.core.image_asks import DISK_BUSES, FIRMWARES, NIC_MODELS, VIDEO_MODELS, X86
 from compute_sim.libvirt.core.machine import Machine
 from compute_sim.libvirt.core.offer import HostOffer
 
@@ -35,7 +35,6 @@ _FEATURES = {
     "vmx": ("HW_CPU_X86_VMX", "HW_CPU_X86_INTEL_VMX"),
 }
 _AVX512 = {"gfni", "vaes", "vpclmulqdq"}
-_X86 = ("x86_64", "i686")
 
 
 def traits_of(machine: Machine, offer: HostOffer) -> frozenset[str]:
@@ -52,9 +51,12 @@ def traits_of(machine: Machine, offer: HostOffer) -> frozenset[str]:
 
 
 def features_of(machine: Machine, offer: HostOffer) -> tuple[str, ...]:
-    """What the CPU of a guest can do. Without KVM a guest's CPU is emulated, and the host's own says nothing of it."""
-    own = () if offer.domain_type == "qemu" else machine.cpu_features
-    return tuple(sorted({*own, *machine.guest_cpu_features}))
+    """What the CPU of a guest can do. Without KVM it is emulated, and the host's own CPU says nothing of it: it is as libvirt
+    describes the mode host-model, or a plain one, whose features libvirt does not tell.
+    """
+    if offer.domain_type == "qemu":
+        return machine.guest_cpu_features if offer.guest_cpu_mode else ()
+    return tuple(sorted({*machine.cpu_features, *machine.guest_cpu_features}))
 
 
 def as_name(text: str) -> str:
@@ -72,7 +74,7 @@ def _of_cpu(machine: Machine, offer: HostOffer) -> Iterable[str]:
 
 def _of_feature(feature: str, arch: str) -> tuple[str, ...]:
     """The traits of a feature: os-traits' where it has one, else one of our own."""
-    prefix = "X86" if arch in _X86 else as_name(arch)
+    prefix = "X86" if arch in X86 else as_name(arch)
     if prefix == "X86":
         if named := _FEATURES.get(feature):
             return named
@@ -98,6 +100,9 @@ def _of_guests(machine: Machine, offer: HostOffer) -> Iterable[str]:
     ):
         yield from (words[each] for each in machine.devices.get(name, ()) if each in words)
     if machine.devices:
+        if machine.arch in X86:
+            # A guest without other firmware has it; libvirt lists only what it can choose.
+            yield FIRMWARES["bios"]
         # Older libvirts do not list the models of network cards; QEMU has these for long.
         yield from NIC_MODELS.values()
     if offer.devices:

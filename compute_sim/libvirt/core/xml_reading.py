@@ -1,6 +1,9 @@
 """Reads what libvirt writes: each function says what is missing, and in what."""
 
+from uuid import UUID
 from xml.etree.ElementTree import Element, ParseError, fromstring
+
+from compute_sim.libvirt.core.cpu_ranges import read_cpus
 
 # libvirt's units of memory, in KiB. Without a unit it means KiB in most places.
 _KIB = {
@@ -43,6 +46,21 @@ def number_in(text: str | None, of: Element, what: str) -> int:
         return int(written, 16 if written.startswith("0x") else 10)
     except ValueError:
         raise BadXmlError(f"<{of.tag}> has {what} {text!r}, must be a number") from None
+
+
+def uuid_in(text: str, of: Element, what: str = "the uuid") -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise BadXmlError(f"<{of.tag}> has {what} {text!r}, must be a uuid") from None
+
+
+def cpus_in(element: Element, name: str) -> tuple[int, ...]:
+    """The CPUs, or the cells, that an attribute names; none without the attribute."""
+    try:
+        return tuple(sorted(read_cpus(element.get(name, ""), name)))
+    except ValueError as problem:
+        raise BadXmlError(f"<{element.tag}> {problem}") from None
 
 
 def attribute(element: Element, name: str) -> str:

@@ -9,6 +9,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "epoch": "the reporter's epoch, where several reporters share the work; placement refuses an older one",
         "sequence": "orders your reports: placement refuses one that is older than the last accepted one. 0: accepted in the "
         "order of arrival",
+        "whole": "these are all providers that you have: others that were reported are removed",
         "foreign": "for a tree that another service writes: `leave` it, or `take` it over. Empty: not checked",
     },
     "ReportedProvider": {

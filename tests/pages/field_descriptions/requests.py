@@ -186,7 +186,8 @@ REQUESTS: dict[str, dict[str, str]] = {
     "RebuildInstance": {
         "request_id": "an id of your choice: repeated with the same content, it is the same rebuild",
         "instance": "the instance's id",
-        "image": "the image that is written onto its node",
+        "image": "the image that it is built from; or name a stored one",
+        "image_name": "in place of `image`: the name of a stored image, whose properties the host must have",
         "project": "rebuild it only if it belongs to this project. The routing key names the same project, or `-`",
         "deadline_s": "seconds until an unfinished rebuild fails. Left out: 7200",
     },
@@ -344,6 +345,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "image": "the image that is written onto the node",
         "ends_by": "when its cell stops waiting for it",
         "failure": "why it failed; empty while it is under way, and when it is done",
+        "image_name": "the name of the stored image, if the order gave one",
+        "image_properties": "the properties that count with this image; null if they are those of the boot",
     },
     "Move": {
         "request_id": "the id that the client gave the move",

@@ -6,6 +6,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.cell import DestroyInstance
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Silent, Work
 from compute_sim.core.hosts import Host
+from compute_sim.core.reshaping import Allocations, CannotReshape
 from compute_sim.core.tree import ProviderTree
 from compute_sim.laboratory.driver import SimulatedDriver
 
@@ -42,6 +43,14 @@ class HeldDriver:
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - not its clock
         return self._driver.update_provider_tree(tree, self.clock.at_s)
+
+    def reshape(
+        self, known: ProviderTree, new: ProviderTree, allocations: Allocations
+    ) -> Allocations | CannotReshape:
+        return self._driver.reshape(known, new, allocations)
+
+    def reshaped(self, allocations: Allocations) -> None:
+        self._driver.reshaped(allocations)
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + LOOK_MS / 1000

@@ -13,7 +13,7 @@ from bus.messages.hosts import HostSet, SetHost
 from bus.messages.placement import ResourceAmount, Share
 from compute_sim.laboratory.driver import root_of
 from moor.asking import answer_of, providers_of
-from tests.stories.moves.books_stage import BooksStage, books_stage
+from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -140,9 +140,13 @@ async def test_wrong_orders_change_nothing_and_say_why() -> None:
         await adopted(stage, [order])
         other = structs.replace(order, instance=InstanceId(UUID(int=4)))
         assert (await refused(other))[0] == "request_id"
+
+        async def is_released() -> bool:
+            held = {each.id for each in await stage.placement.books_page(None, 100) if each.held}
+            return held == {order.instance, built}
+
+        await wait_until(is_released, "the claim of the refused one is released")
         await stage.until_silent()
-        held = {each.id for each in await stage.placement.books_page(None, 100) if each.held}
-        assert held == {order.instance, built}
         await stage.move(order.instance, "migrate", "moved", hosts=("c1-h2",))
         assert await refused(GiveBackInstance(instance=order.instance)) == ("instance", "it is moved")
 

@@ -27,6 +27,7 @@ from bus.process import run_until
 from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Work
 from compute_sim.core.hosts import Host
+from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.wiring import compute_parts
@@ -79,6 +80,14 @@ class DomainDriver:
         inventories = {"VCPU": ReportedInventory(total=self._hypervisor.cpus)}
         root = TreeProvider(id=self.root, name=NAME, inventories=inventories)
         return ProviderTree(self.root, {self.root: root})
+
+    def reshape(
+        self, known: ProviderTree, new: ProviderTree, allocations: Allocations
+    ) -> Allocations | CannotReshape:
+        return first_fit(known, new, allocations)
+
+    def reshaped(self, allocations: Allocations) -> None:
+        """A domain of this hypervisor has no places."""
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + LOOK_MS / 1000

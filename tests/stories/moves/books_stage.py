@@ -1,12 +1,14 @@
 """A whole cloud to audit: two cells, hosts with NUMA nodes, a pool of disks; and its instances, in a server group each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from uuid import UUID
 
+from bus.broker import Broker
 from bus.memory import MemoryBroker
 from bus.message import GroupId
 from bus.messages.build import (
@@ -210,27 +212,66 @@ class BooksStage:
         await wait_until(is_silent, "the books agree", left)
 
 
+class Site(NamedTuple):
+    """The servers of a cloud, which outlive its workers."""
+
+    broker: Broker
+    operator: Broker
+    as_user: Callable[[str], Broker] | None
+    database_url: str
+    # Empty if the bus is in memory.
+    bus_url: str
+
+
 @asynccontextmanager
-async def books_stage(kind: str, faults: FaultScript | None = None) -> AsyncIterator[BooksStage]:
+async def a_site(kind: str) -> AsyncIterator[Site]:
     """`embedded` or `real`."""
-    hosts = {cell: [SimulatedHost(name=f"{cell}-h{n}", size=SIZE) for n in (1, 2)] for cell in CELLS}
+    if kind == "real":
+        async with real_servers() as (bus_url, database_url):
+            broker = broker_at(bus_url)
+            yield Site(broker, broker, None, database_url, bus_url)
+        return
+    memory = MemoryBroker()
+    with TemporaryDirectory() as directory:
+        url = f"sqlite+aiosqlite:///{directory}/moor.db"
+        yield Site(memory.as_user(), memory.as_user(user_of("operator")), memory.as_user, url, "")
+
+
+def equal_hosts(size: HostSize) -> dict[str, list[SimulatedHost]]:
+    return {cell: [SimulatedHost(name=f"{cell}-h{n}", size=size) for n in (1, 2)] for cell in CELLS}
+
+
+@asynccontextmanager
+async def stage_on(
+    site: Site,
+    hosts: Mapping[str, Sequence[SimulatedHost]],
+    faults: FaultScript | None = None,
+    *,
+    keeps_hosts: bool = False,
+) -> AsyncIterator[BooksStage]:
+    """All workers of a cloud with these hosts, until the context is left. With `keeps_hosts` the next one finds their instances."""
     async with AsyncExitStack() as stack:
-        if kind == "real":
-            bus_url, database_url = await stack.enter_async_context(real_servers())
-            broker = operator = broker_at(bus_url)
-            as_user = None
-        else:
-            bus_url, memory = "", MemoryBroker()
-            broker, as_user = memory.as_user(), memory.as_user
-            operator = memory.as_user(user_of("operator"))
-            directory = stack.enter_context(TemporaryDirectory())
-            database_url = f"sqlite+aiosqlite:///{directory}/moor.db"
         placement = await stack.enter_async_context(
-            cloud(broker, database_url, hosts, settings=TUNED, faults=faults, as_user=as_user)
+            cloud(
+                site.broker,
+                site.database_url,
+                hosts,
+                settings=TUNED,
+                faults=faults,
+                as_user=site.as_user,
+                keeps_hosts=keeps_hosts,
+            )
         )
-        station = Station(operator, "auditor", settings=SETTINGS, asks=True)
+        station = Station(site.operator, "auditor", settings=SETTINGS, asks=True)
         stack.push_async_callback(station.close)
         await stack.enter_async_context(running((station,)))
         async with asyncio.timeout(60):
             await until_choosable(station, lambda up: len(up) == len(CELLS) * 2)
-        yield BooksStage(station, placement, database_url, bus_url)
+        yield BooksStage(station, placement, site.database_url, site.bus_url)
+
+
+@asynccontextmanager
+async def books_stage(kind: str, faults: FaultScript | None = None) -> AsyncIterator[BooksStage]:
+    """`embedded` or `real`."""
+    async with a_site(kind) as site, stage_on(site, equal_hosts(SIZE), faults) as stage:
+        yield stage

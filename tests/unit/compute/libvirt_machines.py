@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
+from msgspec import structs
+
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import Flavor
 from bus.messages.placement import ResourceAmount, Share
@@ -13,7 +15,9 @@ from compute_sim.libvirt.core.layout import HostLayout, layout_of
 from compute_sim.libvirt.core.machine import Machine, read_machine
 from compute_sim.libvirt.core.node_devices import NodeDevices, read_node_devices
 from compute_sim.libvirt.core.offer import HostOffer, read_devices, read_mediated
-from compute_sim.libvirt.core.orders import GuestOrder
+from compute_sim.libvirt.core.orders import DirectPort, GuestOrder
+from compute_sim.libvirt.core.planning import plan_guest
+from compute_sim.libvirt.core.plans import GuestDisk, GuestNic, GuestPlan
 
 DATA = Path(__file__).parent.parent.parent / "data" / "libvirt"
 UPSTREAM, TWO_CELLS = DATA / "upstream", DATA / "two_cells"
@@ -85,3 +89,84 @@ def an_order(
         "domain": f"guest-{number}",
     }
     return GuestOrder(**(chosen | terms))  # type: ignore[arg-type]
+
+
+def specs(vcpus: int, ram_mb: int, **extra: str) -> Flavor:
+    return Flavor(
+        vcpus=vcpus,
+        ram_mb=ram_mb,
+        extra_specs={f"hw:{name.replace('__', '.')}": value for name, value in extra.items()},
+    )
+
+
+def samples() -> list[GuestPlan]:
+    """Plans that have everything that a plan may have between them."""
+    layout, flat = a_layout(), a_layout(an_offer(flat=True, cpu_mode="host-passthrough"))
+    small = {"VCPU": 2, "MEMORY_MB": 512}
+    two = Flavor(vcpus=2, ram_mb=512)
+    orders = [
+        (layout, an_order(layout, {"NUMA0": small}, two)),
+        (flat, an_order(flat, {"": small}, specs(2, 512, cpu_cores="2"), name='a <b> & "c" \x01\\')),
+        (
+            layout,
+            an_order(
+                layout,
+                {
+                    "NUMA0": {"PCPU": 3, "VCPU": 1, "CUSTOM_MEMORY_MB_PAGES_2048": 1024},
+                    "NUMA1": {"PCPU": 2, "CUSTOM_MEMORY_MB_PAGES_2048": 1024},
+                    "0000:81:00.0": {"SRIOV_NET_VF": 2},
+                    "0000:3b:00.0": {"CUSTOM_VGPU_NVIDIA_230": 1},
+                    "0000:03:00.0": {"CUSTOM_PCI_144D_A808": 1},
+                },
+                specs(
+                    5,
+                    2048,
+                    cpu_policy="mixed",
+                    cpu_dedicated_mask="1-4",
+                    numa_nodes="2",
+                    numa_cpus__0="0-2",
+                    numa_mem__0="1024",
+                    numa_cpus__1="3-4",
+                    numa_mem__1="1024",
+                    mem_page_size="2MB",
+                    emulator_threads_policy="isolate",
+                ),
+                disks=(
+                    GuestDisk("/d/1.qcow2"),
+                    GuestDisk("/d/cd.iso", "raw", "cdrom"),
+                    GuestDisk("/d/2", "raw"),
+                ),
+                nics=(
+                    GuestNic("52:54:00:00:00:09", "default"),
+                    GuestNic("52:54:00:00:00:0a", "br0", "bridge"),
+                ),
+                direct_ports=(DirectPort("52:54:00:00:00:01", vlan=7),),
+                console_log="/log/1",
+                image_properties={
+                    "hw_video_model": "virtio",
+                    "hw_machine_type": "pc-q35-7.2",
+                    "hw_firmware_type": "uefi",
+                },
+            ),
+        ),
+        (
+            layout,
+            an_order(
+                layout,
+                {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 1024}},
+                specs(2, 1024, mem_page_size="1GB"),
+                disks=(GuestDisk("/d/1"), GuestDisk("/d/cd.iso", "raw", "cdrom")),
+                kernel="/boot/vmlinuz",
+                ramdisk="/boot/initrd",
+                cmdline="console=ttyS0 root=/dev/vda",
+                image_properties={"hw_disk_bus": "scsi", "hw_vif_model": "e1000"},
+            ),
+        ),
+    ]
+    plans = []
+    for number, (where, order) in enumerate(orders, 1):
+        own = structs.replace(order, domain=f"sample-{number}", instance=instance(number))
+        plan = plan_guest(own, where)
+        assert isinstance(plan, GuestPlan), plan
+        plans.append(plan)
+    return plans

@@ -98,6 +98,7 @@ class BadDriver:
         self.wake_with, self.stopped = self._honest.wake_with, self._honest.stopped
         self.console = self._honest.console
         self.metrics, self.images = self._honest.metrics, self._honest.images
+        self.reshape, self.reshaped = self._honest.reshape, self._honest.reshaped
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
         return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))

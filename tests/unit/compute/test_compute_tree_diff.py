@@ -15,6 +15,7 @@ from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.core.tree_diff import (
     Accepted,
     MustReportAll,
+    MustReshape,
     ReportRefused,
     ReportState,
     after_answer,
@@ -93,6 +94,7 @@ def test_an_answer_contains_the_hosts_current_sequence() -> None:
     assert accepted == echo == Accepted(ReportState(now, 7))
     # Another reporter has a higher sequence: report everything again, with one above it.
     assert other == MustReportAll(ReportState(ProviderTree(HOST), 8))
-    assert isinstance(in_use, ReportRefused)
+    # What is held there goes along with the inventories.
+    assert isinstance(in_use, MustReshape)
     assert isinstance(wrong, ReportRefused)
     assert "not yours" in wrong.reason

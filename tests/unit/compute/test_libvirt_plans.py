@@ -235,6 +235,21 @@ def test_pages_are_of_the_claimed_size_and_counted() -> None:
     assert "has 3072 MB of 4096 MB" in refusal(an_order(layout, claim, flavor), layout, taken)
 
 
+def test_the_pages_of_a_guest_that_was_built_before_the_host_had_cells_are_counted() -> None:
+    flat, layout = a_layout(an_offer(flat=True)), a_layout()
+    large = specs(ram_mb=10_240, mem_page_size="1GB")
+    old = planned(an_order(flat, {"": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 10_240}}, large), flat)
+    order = an_order(
+        layout,
+        {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 1024}},
+        specs(ram_mb=1024, mem_page_size="1GB"),
+        2,
+    )
+
+    # A third of its ten pages may be in this cell, which has a third of the host's twelve.
+    assert "NUMA cell 1 has 682 MB of 4096 MB" in refusal(order, layout, old)
+
+
 def test_a_guest_without_memory_is_refused() -> None:
     layout = a_layout()
     order = an_order(layout, {"NUMA0": {"VCPU": 1}}, Flavor(vcpus=1))
@@ -448,6 +463,10 @@ def test_a_kernel_and_its_words_are_in_the_domain() -> None:
             "image_properties.hw_disk_bus is 'fdc', must be one of virtio, scsi, sata, ide, usb",
         ),
         ({"image_properties": {"hw_firmware_type": "coreboot"}}, "must be one of bios, uefi"),
+        (
+            {"image_properties": {"hw_firmware_type": "bios", "hw_architecture": "aarch64"}},
+            "this libvirt runs no aarch64 guests",
+        ),
         ({"flavor": specs(cpu_threads="0")}, "hw:cpu_threads is '0', must be a number from 1 to 2"),
         ({"flavor": specs(vcpus=3, cpu_sockets="2")}, "2 sockets of 1 cores of 1 threads are not the 3 CPUs"),
         (
@@ -490,3 +509,44 @@ def test_a_guest_of_another_compute_is_foreign() -> None:
     assert as_foreign(domain_xml(plan)) == ForeignGuest(
         name="guest-1", uuid=plan.instance, pins=((1,), (9,)), memory=(ForeignMemory(2048, 0, (0,)),)
     )
+
+
+def test_guests_see_the_hosts_cpu_where_kvm_runs_them() -> None:
+    modes = {
+        ("kvm", ""): "host-model",
+        ("qemu", ""): "",
+        ("qemu", "host-model"): "host-model",
+        ("kvm", "host-passthrough"): "host-passthrough",
+    }
+    for (domain_type, cpu_mode), expected in modes.items():
+        layout = a_layout(an_offer(domain_type=domain_type, cpu_mode=cpu_mode))
+        assert planned(an_order(layout, {"NUMA0": SMALL}), layout).cpu_mode == expected
+
+
+@pytest.mark.parametrize(("asked", "written"), [("bios", ""), ("uefi", "efi"), ("", "")])
+def test_a_bios_is_what_guests_have_anyway(asked: str, written: str) -> None:
+    layout = a_layout()
+    order = an_order(layout, {"NUMA0": SMALL}, image_properties={"hw_firmware_type": asked})
+
+    assert planned(order, layout).firmware == written
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "known", "bus"),
+    [
+        ("", ("pc", "q35"), "ide"),
+        ("", ("q35",), "sata"),
+        ("pc-q35-7.2", ("pc-q35-7.2",), "sata"),
+        ("", (), "ide"),
+    ],
+)
+def test_a_config_drive_is_on_a_bus_that_the_machine_has(
+    machine_type: str, known: tuple[str, ...], bus: str
+) -> None:
+    layout = a_layout()
+    kind = structs.replace(layout.machine.guests[0], machines=known)
+    layout = structs.replace(layout, machine=structs.replace(layout.machine, guests=(kind,)))
+    drive = GuestDisk("/disks/config", "raw", "cdrom")
+    plan = planned(an_order(layout, {"NUMA0": SMALL}, disks=(drive,), machine_type=machine_type), layout)
+
+    assert [disk.bus for disk in plan.disks] == [bus]

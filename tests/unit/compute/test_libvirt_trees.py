@@ -336,12 +336,15 @@ def test_an_emulated_cpu_has_nothing_of_the_hosts_own() -> None:
     machine = read_machine(
         (TWO_CELLS / "capabilities.xml").read_text(), (UPSTREAM / "qemu_7.2.0-tcg.x86_64.xml").read_text()
     )
-    traits = (
-        tree_of(layout_of(ROOT, machine, HostOffer(name="h1", domain_type="qemu"))).providers[ROOT].traits
-    )
 
-    assert "HW_CPU_X86_AVX512F" not in traits
-    assert "HW_CPU_X86_MPX" in traits, "QEMU emulates it"
+    def traits(offer: HostOffer) -> frozenset[str]:
+        return tree_of(layout_of(ROOT, machine, offer)).providers[ROOT].traits
+
+    model = traits(HostOffer(name="h1", domain_type="qemu", cpu_mode="host-model"))
+    assert "HW_CPU_X86_AVX512F" not in model
+    assert "HW_CPU_X86_MPX" in model, "QEMU emulates it"
+    plain = traits(HostOffer(name="h1", domain_type="qemu"))
+    assert not {each for each in plain if each.startswith(("HW_CPU_X86_", "CUSTOM_CPU_X86_"))}
 
 
 def test_features_of_the_whole_model_count_where_libvirt_writes_them_out() -> None:
@@ -482,3 +485,24 @@ def test_a_domain_that_is_not_ours_is_read_as_what_it_takes() -> None:
         functions=("0000:81:10.0", "0000:03:00.0"),
         mediated=(MADE[0],),
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("cpuset='9'", "cpuset='x'", "<vcpupin> cpuset has 'x'"),
+        ("nodeset='1'", "nodeset='1-0'", "<memnode> nodeset has '1-0'"),
+        ("c7a5fdbd-edaf-9455-926a-d65c16db1809", "7", "<domain> has the uuid '7', must be a uuid"),
+        ("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a01", "", "<hostdev> has the uuid '', must be a uuid"),
+        ("vcpu='1'", "", "<vcpupin> has no vcpu"),
+        ("bus='0x03'", "bus='zz'", "<address> has bus 'zz', must be a number"),
+        ("size='2048'", "size='2 MB'", "<page> has the amount '2 MB', must be a number"),
+        ("</domain>", "", "<domain> is no XML"),
+    ],
+)
+def test_a_broken_domain_is_named(old: str, new: str, words: str) -> None:
+    text = (DATA / "foreign_domain.xml").read_text()
+    assert old in text
+
+    with pytest.raises(BadXmlError, match=words):
+        held_by(text.replace(old, new))

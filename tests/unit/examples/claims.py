@@ -10,6 +10,7 @@ from bus.messages.all_or_nothing import (
     ShareTemplate,
     TemplateAmount,
 )
+from bus.messages.host_shapes import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
 from bus.messages.placement import (
     AskMembers,
     AskRevisions,
@@ -149,7 +150,28 @@ CLAIMS: tuple[Message, ...] = (
         removed=(ROOT,),
         epoch=2,
         sequence=9,
+        whole=True,
     ),
+    AskHostShape(cell="c1", root=ROOT, after=CONSUMER),
+    HostShapeFound(
+        root=ROOT,
+        providers=(PROVIDER,),
+        holders=(HostHolder(consumer=CONSUMER, generation=4, amounts=SHARE.amounts),),
+        next=CONSUMER,
+    ),
+    ReshapeHost(
+        cell="c1",
+        root=ROOT,
+        shape=7,
+        providers=(
+            ReportedProvider(
+                id=NUMA, name="host-17_NUMA0", parent=ROOT, inventories={"VCPU": ReportedInventory(total=16)}
+            ),
+        ),
+        sequence=9,
+        moved=(HostHolder(consumer=CONSUMER, generation=4, amounts=SHARE.amounts),),
+    ),
+    HostReshaped(root=ROOT, verdict=ReportAccepted(shape=8, shape_moved=True)),
     ReportAnswered(root=ROOT, verdict=ReportAccepted(shape=8, shape_moved=True)),
     InventoryRefused(cell="c1", root=ROOT, verdict=IN_USE),
     AskSnapshot(after=12, limit=100, since="750:761:752,758"),

@@ -169,7 +169,9 @@ REQUESTS: tuple[Message, ...] = (
     ),
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
     DeleteInstance(instance=CONSUMER, for_user="ann"),
-    RebuildInstance(request_id=REQUEST, instance=CONSUMER, image=IMAGE, project="p", deadline_s=300),
+    RebuildInstance(
+        request_id=REQUEST, instance=CONSUMER, image=IMAGE, image_name="debian", project="p", deadline_s=300
+    ),
     MoveInstance(
         request_id=REQUEST,
         instance=CONSUMER,

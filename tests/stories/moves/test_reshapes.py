@@ -1,0 +1,82 @@
+"""Hosts that come back with another shape: their instances, moves under way among them, go along under boots."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import InstanceId, InstancesFound, RequestId
+from bus.messages.moves import EndMove
+from compute_sim.laboratory.hosts import HostSize
+from moor.asking import answer_of
+from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on
+from tests.stories.moves.test_audit import STAGES
+
+pytestmark = pytest.mark.asyncio
+
+FLAT = HostSize(vcpus=60, ram_mb=60_000, ram_mb_reserved=0, vcpu_ratio=1.0, pci_devices=(frozenset(),) * 2)
+NESTED = structs.replace(FLAT, numa_nodes=2)
+
+
+async def providers_in_use(stage: BooksStage) -> dict[str, set[str]]:
+    """The classes in use, by the kind of provider: the host itself, a cell of it, the pool."""
+    page = await stage.placement.snapshot_page(0, 1000)
+    found: dict[str, set[str]] = {}
+    for state in page.providers:
+        used = {resource for resource, each in state.inventories.items() if each.used}
+        kind = "numa" if "_NUMA" in state.name else "host" if state.id == state.root else "device"
+        found.setdefault("pool" if "nfs" in state.name else kind, set()).update(used)
+    return {kind: used for kind, used in found.items() if used}
+
+
+async def end(stage: BooksStage, instance: InstanceId, how: str) -> None:
+    request = RequestId(UUID(int=instance.int + 1))
+    order = EndMove(request_id=request, instance=instance, how=how)  # type: ignore[arg-type]
+    await answer_of(stage.client, order, InstancesFound)
+    await stage.until([instance], {"active"})
+
+
+async def hosts_of(stage: BooksStage, ids: Sequence[InstanceId]) -> dict[InstanceId, str]:
+    return {id_: state.host for id_, state in (await stage.states(ids)).items()}
+
+
+@pytest.mark.parametrize("kind", STAGES)
+async def test_hosts_that_come_back_in_another_shape_take_their_instances_along(kind: str) -> None:
+    async with a_site(kind) as site:
+        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+            ids = await stage.boot_in(1, [*["active"] * 6, "resized", "resized", "moved", "moved"])
+            await stage.until_silent()
+            assert await providers_in_use(stage) == {"host": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+            where = await hosts_of(stage, ids)
+            boots = await stage.ask_many(50, 5, 3)
+
+        async with stage_on(site, equal_hosts(NESTED), keeps_hosts=True) as stage:
+            boots += await stage.ask_many(60, 5, 3)
+            await stage.until(boots, {"active"})
+            await stage.until_silent()
+
+            assert await providers_in_use(stage) == {"numa": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+            assert await hosts_of(stage, ids) == where
+            # Moves that were under way return to what their instance held before, and end.
+            await end(stage, ids[6], "confirm")
+            await end(stage, ids[7], "revert")
+            await end(stage, ids[8], "confirm")
+            await end(stage, ids[9], "revert")
+            await stage.until_silent()
+            await stage.move(ids[0], "migrate", "moved")
+            boots += await stage.ask_many(70, 5, 3)
+
+        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+            boots += await stage.ask_many(80, 5, 3)
+            await stage.until(boots, {"active"})
+            await stage.until_silent()
+
+            assert await providers_in_use(stage) == {"host": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+            page = await stage.placement.snapshot_page(0, 1000)
+            assert not [each.name for each in page.providers if "_NUMA" in each.name]
+            await end(stage, ids[0], "revert")
+            await stage.delete([*ids, *boots])
+            await stage.until_silent()
+            assert not [each for each in await stage.placement.books_page(None, 500) if each.held]
+            assert await stage.placement.audit() == ()
