@@ -27,7 +27,7 @@ def is_guest_key(key: str) -> bool:
 
 
 class GuestKeys:
-    """What a flavor and an image say, by the names that follow `hw:` and `hw_`."""
+    """The values of a flavor and an image, by the names that follow `hw:` and `hw_`."""
 
     def __init__(self, flavor: Flavor, properties: Mapping[str, str]) -> None:
         self.flavor = flavor

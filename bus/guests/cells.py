@@ -9,7 +9,7 @@ from bus.guests.cpu_numbers import read_cpu_numbers
 from bus.guests.shape import GuestCell
 
 CELLS_MAX = 16
-# Of a guest with cells: their processors are numbered one by one.
+# The processors of a guest with cells are numbered one by one.
 CPUS_MAX = 1024
 
 _MB = re.compile(r"[0-9]{1,10}", re.ASCII)

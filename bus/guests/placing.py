@@ -6,7 +6,7 @@ from typing import TypeVar
 from bus.guests.shape import HUGE_PAGES, SMALL_PAGES, GuestShape, memory_class
 from bus.message import ProviderId
 
-# Of a host's cell: its number, say.
+# What the caller has for a cell of the host, such as its number.
 HostCell = TypeVar("HostCell")
 Amounts = Mapping[str, int]
 

@@ -36,7 +36,7 @@ class GuestCell(Struct, frozen=True):
 
 
 class GuestShape(Struct, frozen=True):
-    """What a guest asks of a host. Without `cells` it has no topology: its sizes may come from anywhere on the host. Each guest
+    """The demands of a guest on its host. Without `cells` it has no topology: its sizes may come from anywhere on the host. Each guest
     cell has a host cell of its own, which gives all that the cell has; a host without cells is a single one.
     """
 

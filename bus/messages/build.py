@@ -110,6 +110,9 @@ class JoinedGroup(Value, frozen=True):
     max_per_host: Positive | None = None
 
 
+NumaAffinity = Literal["", "legacy", "required", "preferred", "socket"]
+
+
 class PortRequest(Value, frozen=True):
     """The resources that one network port needs of a host. A single provider must have all of them.
 
@@ -122,7 +125,7 @@ class PortRequest(Value, frozen=True):
     resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
     physical_network: Label = ""
     vnic_type: Label = ""
-    numa_affinity_policy: Literal["", "legacy", "required", "preferred", "socket"] = ""
+    numa_affinity_policy: NumaAffinity = ""
     required: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
     forbidden: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
 

@@ -1,4 +1,4 @@
-"""What the instances on a simulated host have of what only one of them can have: dedicated processors, huge pages and devices.
+"""Counts the things on a simulated host that only one instance can have: dedicated processors, huge pages and devices.
 
 The books say that nothing is given twice. A host that is told to give something twice knows better: it has no more of it. So the
 host counts by itself, from the shares in its orders. It also compares a share with what the flavor asks for.

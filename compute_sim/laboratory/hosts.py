@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 from bus.messages.hosts import Supported
 from bus.messages.placement import Ratio
 from compute_sim.core.hosts import Host
-from compute_sim.laboratory.devices import Device
+from compute_sim.laboratory.devices import Device, gpu, physical_function
 from compute_sim.laboratory.faults import Changes, Fault, is_on
 
 # What simulated hosts tell: they are plain x86 machines.
@@ -29,8 +29,8 @@ class HostSize(Struct, frozen=True):
     numa_nodes: int = 0
     # The traits of each PCI device. Devices are in the NUMA nodes by turns; without NUMA nodes they are below the root.
     pci_devices: tuple[frozenset[str], ...] = ()
-    # CPUs beside these, each for one instance alone; memory in huge pages beside `ram_mb`, as MB by the KiB of a page; and devices, which are
-    # in the NUMA nodes by turns, as PCI devices are. The NUMA nodes have their parts of all these.
+    # CPUs beside `vcpus`, each for one instance alone, and memory in huge pages beside `ram_mb`: the KiB of a page, and MB. Each NUMA node
+    # has its part of them. Devices are in the NUMA nodes by turns.
     pcpus: int = 0
     pages: tuple[tuple[int, int], ...] = ()
     devices: tuple[Device, ...] = ()
@@ -58,6 +58,27 @@ def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[Si
             capabilities=CAPABILITIES,
         )
         for number in range(1, count + 1)
+    )
+
+
+def in_cells(size: HostSize) -> HostSize:
+    """This size in two NUMA cells: a quarter of the CPUs are dedicated ones, and half of the memory is in huge pages. Each cell has a
+    network card, which gives a physical function or its virtual ones, and a GPU.
+    """
+    pcpus, in_pages = size.vcpus // 4, size.ram_mb // 4
+    return structs.replace(
+        size,
+        numa_nodes=2,
+        vcpus=size.vcpus - pcpus,
+        pcpus=pcpus,
+        ram_mb=size.ram_mb - 2 * in_pages,
+        pages=((2048, in_pages), (1048576, in_pages)),
+        devices=(
+            physical_function("8086", "10fb", virtual=8, network="physnet0"),
+            physical_function("8086", "10fb", virtual=8, network="physnet0"),
+            gpu(nvidia_11=4, nvidia_12=2),
+            gpu(nvidia_11=4),
+        ),
     )
 
 

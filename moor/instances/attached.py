@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from msgspec import Struct
 
-from bus.messages.build import PortRequest, VolumeRequest
+from bus.messages.build import NumaAffinity, PortRequest, VolumeRequest
 
 _CLASS = re.compile(r"[A-Z0-9_]+")
 # By the word on the command line: the field of a port request.
-PORT_WORDS = {"network": "physical_network", "type": "vnic_type"}
+PORT_WORDS = {"network": "physical_network", "type": "vnic_type", "numa": "numa_affinity_policy"}
+NUMA_WORDS = tuple(each for each in get_args(NumaAffinity) if each)
 
 
 class AttachedOptions(Struct, frozen=True):
@@ -20,7 +21,8 @@ class AttachedOptions(Struct, frozen=True):
         typer.Option(
             metavar="'ID [WORD...]'",
             help="A network port; may be repeated. With an id alone it is attached to a bare-metal node. With words, its host must "
-            "give it: CLASS=N (amount); TRAIT (required); no:TRAIT (forbidden); network=NAME; type=NAME (its kind, such as normal).",
+            "give it: CLASS=N (amount); TRAIT (required); no:TRAIT (forbidden); network=NAME; type=NAME (its kind, such as "
+            "normal or direct); numa=POLICY (how near its device is to the guest's NUMA cells: legacy, required, preferred).",
         ),
     ] = None
     volume: Annotated[
@@ -58,6 +60,10 @@ def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, 
     needs: dict[str, Any] = {"resources": {}, "required": (), "forbidden": ()}
     for word in words:
         key, is_pair, value = word.partition("=")
+        if key == "numa" and key in named and value not in NUMA_WORDS:
+            raise typer.BadParameter(
+                f"{flag} has the word {word!r}: must be numa={', numa='.join(NUMA_WORDS)}"
+            )
         if is_pair and key in named:
             needs[named[key]] = value
         elif is_pair and _CLASS.fullmatch(key) and value.isdecimal() and int(value):

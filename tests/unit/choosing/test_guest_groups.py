@@ -9,6 +9,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, PortRequest
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.core.requests import Alternative, InstanceSpec, read_alternatives, read_request
+from scheduler_worker.core.requests.page_sizes import with_size_kept
 from scheduler_worker.core.requests.spec import GranularGroup
 from tests.unit.choosing.test_scheduler_requests import a_build
 
@@ -137,3 +138,22 @@ def test_a_node_of_a_preferred_class_has_no_cells() -> None:
     on_node = found[0].spec
     assert dict(on_node.amounts) == {"CUSTOM_GOLD": 1}
     assert on_node.cells == ()
+
+
+@pytest.mark.parametrize(
+    ("size", "had", "kept"),
+    [
+        ("large", "1048576", "1048576"),
+        ("large", "small", "2048"),
+        ("any", "2048", "2048"),
+        ("any", None, "small"),
+        ("2MB", "1048576", "2MB"),
+    ],
+)
+def test_a_resize_to_a_flavor_that_leaves_the_size_open_keeps_the_size(
+    size: str, had: str | None, kept: str
+) -> None:
+    before = Flavor(vcpus=1, ram_mb=1024, extra_specs={} if had is None else {"hw:mem_page_size": had})
+    after = Flavor(vcpus=2, ram_mb=2048, extra_specs={"hw:mem_page_size": size})
+
+    assert with_size_kept(after, before, {}).extra_specs == {"hw:mem_page_size": kept}

@@ -14,7 +14,7 @@ from compute_sim.core.networks import read_networks
 from compute_sim.core.pools import aggregate_of, pools_of, read_pools
 from compute_sim.core.tree import ProviderTree
 from compute_sim.laboratory.driver import IMAGES_MAX, SimulatedDriver, root_of
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts, in_cells
 from compute_sim.laboratory.pools import SimulatedPool
 from compute_sim.settings import COMPUTE, ComputeSettings
 from tests.unit.compute.compute_trees import HOST, a_spawn
@@ -62,6 +62,18 @@ def test_a_host_has_a_provider_with_the_bandwidth_of_each_network() -> None:
         for total in (1000, 20)
     ]
     assert below[1].traits == {"CUSTOM_PHYSNET_RACK_7", "CUSTOM_VNIC_TYPE_NORMAL"}
+
+
+def test_hosts_of_the_shape_cells_have_the_same_in_all_and_devices_in_each() -> None:
+    flat, deep = HostSize(), in_cells(HostSize())
+
+    assert deep.vcpus + deep.pcpus == flat.vcpus
+    assert deep.ram_mb + sum(mb for _, mb in deep.pages) == flat.ram_mb
+    driver = SimulatedDriver(SimulatedHost(name="h1", size=deep))
+    tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0).providers
+    cells = [each.id for each in tree.values() if "HW_NUMA_ROOT" in each.traits]
+    below = [each.parent for each in tree.values() if each.parent in cells]
+    assert [below.count(cell) for cell in cells] == [2, 2]
 
 
 @pytest.mark.parametrize("texts", [("physnet0",), ("=5",), ("a=0",), ("a=9999999999",), ("a-b=1", "a_b=2")])

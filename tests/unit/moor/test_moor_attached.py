@@ -52,3 +52,11 @@ def test_a_port_alone_is_attached_and_one_with_words_is_a_request_for_resources(
 def test_a_word_that_says_nothing_is_named(options: AttachedOptions, said: str) -> None:
     with pytest.raises(typer.BadParameter, match=said):
         _ = options.fields
+
+
+def test_a_port_says_how_near_its_device_is_to_the_cells_of_the_guest() -> None:
+    (port,) = AttachedOptions(port=["p SRIOV_NET_VF=1 type=direct numa=required"]).fields["port_requests"]
+
+    assert (port.vnic_type, port.numa_affinity_policy) == ("direct", "required")
+    with pytest.raises(typer.BadParameter, match="'numa=close': must be numa=legacy, numa=required"):
+        _ = AttachedOptions(port=["p SRIOV_NET_VF=1 numa=close"]).fields

@@ -341,3 +341,13 @@ async def test_a_row_that_an_audit_mends_has_the_size_that_its_cell_has_confirme
     )
     assert still is not None
     assert still.next_spec == there.next_spec != b""
+
+
+async def test_memory_may_move_into_huge_pages_by_a_resize() -> None:
+    here = await Cloud.with_instance(Flavor(vcpus=2, ram_mb=64))
+
+    answer = await here.resize(FlavorChange(extra_specs={"hw:mem_page_size": "2MB"}))
+
+    # No host has such pages; but the size is not taken for one without memory.
+    assert isinstance(answer, BuildRejected)
+    assert "CUSTOM_MEMORY_MB_PAGES_2048" in answer.reason
