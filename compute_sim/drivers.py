@@ -50,10 +50,11 @@ class Driver(Reported, Protocol):
         """
 
     def reshaped(self, allocations: Allocations) -> None:
-        """Placement has written the driver's answer to `reshape`: from now on these consumers hold this. Later orders about an
-        instance that was there before may still name the providers that it was claimed on. If the process dies before this call, it does not
-        come: a driver that keeps places stores the answer of `reshape` before it returns it, and takes it as written when the next
-        report of the new tree is accepted.
+        """Placement has written the driver's answer to `reshape`: from now on these consumers hold this.
+
+        Later orders about these instances may still name the providers that they were claimed on. If the process dies before
+        this call, the call does not come. So a driver that keeps places stores its answer to `reshape` before it returns it,
+        and takes it as written when the next report of the new tree is accepted.
         """
 
     def next_change_s(self, at_s: float) -> float | None:

@@ -1,5 +1,6 @@
-"""Draws one seed in twenty in which hosts get another shape while boots, moves and deletes go on: from one provider to NUMA cells below
-it, from cells to one provider, some of them there and back.
+"""Draws one seed in twenty in which hosts get another shape while boots, moves and deletes go on.
+
+One provider becomes NUMA cells, or cells become one provider; some hosts come back to what they were.
 """
 
 import random
