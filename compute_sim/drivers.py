@@ -73,7 +73,12 @@ class Driver(Reported, Protocol):
         """
 
     def reshaped(self, allocations: Allocations) -> None:
-        """Placement has written the driver's answer to `reshape`: from now on these consumers hold this."""
+        """Placement has written the driver's answer to `reshape`: from now on these consumers hold this.
+
+        Later orders about these instances may still name the providers that they were claimed on. If the process dies before
+        this call, the call does not come. So a driver that keeps places stores its answer to `reshape` before it returns it,
+        and takes it as written when the next report of the new tree is accepted.
+        """
 
     def next_change_s(self, at_s: float) -> float | None:
         """The time after `at_s` at which the tree changes by itself, so that it is asked for again; None if never."""

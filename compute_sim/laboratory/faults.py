@@ -139,9 +139,11 @@ class Dies(HostFault, frozen=True, kw_only=True, tag="dies"):
 
 
 class Changes(HostFault, frozen=True, kw_only=True, tag="changes"):
-    """The host's inventory, traits or metrics differ while the fault is active."""
+    """The host's inventory, shape, traits or metrics differ while the fault is active."""
 
     vcpus: int = 0
+    # So many NUMA nodes below it have its CPUs and memory; 0: the host itself has them.
+    numa_nodes: int | None = None
     ram_mb: int = 0
     disk_gb: int = 0
     traits_gained: tuple[Trait, ...] = ()

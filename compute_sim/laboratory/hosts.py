@@ -91,6 +91,7 @@ def size_at(size: HostSize, faults: Iterable[Fault], at_s: float) -> HostSize:
                 vcpus=max(0, size.vcpus + change.vcpus),
                 ram_mb=max(0, size.ram_mb + change.ram_mb),
                 disk_gb=max(0, size.disk_gb + change.disk_gb),
+                numa_nodes=size.numa_nodes if change.numa_nodes is None else change.numa_nodes,
                 traits=(size.traits | frozenset(change.traits_gained)) - frozenset(change.traits_lost),
             )
     return size

@@ -7,8 +7,8 @@ from typing import Any
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
-from bus.messages.placement import ReportVerdict
-from placement_worker import admin_writes
+from bus.messages.placement import ReportInventory, ReportVerdict
+from placement_worker import admin_writes, host_shape_handlers
 from placement_worker.core.ledger import SentReport
 from scheduler_worker.core.instances import placing
 from scheduler_worker.core.instances.rows import PLACED
@@ -31,7 +31,7 @@ See = Callable[[str, str], None]
 Judged = Callable[[Sequence[Write], Sequence[WriteVerdict]], None]
 Reported = Callable[[Sequence[SentReport], Sequence[ReportVerdict]], None]
 # The kinds of pairs that are counted.
-CELL_PAIR, REQUEST_PAIR, VERDICT = "in a cell", "of a request", "verdict"
+CELL_PAIR, REQUEST_PAIR, VERDICT, RESHAPE = "in a cell", "of a request", "verdict", "reshape of a host"
 
 
 @contextmanager
@@ -44,6 +44,9 @@ def watched_decisions(see: See, judged: Judged, reported: Reported) -> Iterator[
             stack.enter_context(replaced(admin_writes, name, lambda real: _written(real, judged)))
         stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
         stack.enter_context(replaced(of_placement, "decide_reports", lambda real: _written(real, reported)))
+        stack.enter_context(
+            replaced(host_shape_handlers, "judge_reshape", lambda real: _host_reshaped(real, see, reported))
+        )
         stack.enter_context(replaced(of_cells, "_apply", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
         for owner in (building, burying):
@@ -82,6 +85,18 @@ def _reshaped(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
         return decision
 
     return decide
+
+
+def _host_reshaped(real: Callable[..., Any], see: See, reported: Reported) -> Callable[..., Any]:
+    def judge(ledger: Any, forest: Any, sent: Any, *others: Any) -> Any:
+        verdict = real(ledger, forest, sent, *others)
+        see(RESHAPE, type(verdict).__name__)
+        order = sent.order
+        report = ReportInventory(cell=order.cell, root=order.root, providers=order.providers)
+        reported((SentReport(report, sent.speaks_for),), (verdict,))
+        return verdict
+
+    return judge
 
 
 def _decided(real: Callable[..., Any], see: See) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from tests.simulation.drawing_moves import with_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
 from tests.simulation.drawing_power import with_power
 from tests.simulation.drawing_quotas import with_quotas
+from tests.simulation.drawing_shapes import with_shapes
 from tests.simulation.drawing_waiting_moves import with_waiting_moves
 from tests.simulation.plan import Plan
 
@@ -57,6 +58,7 @@ WORLDS = {
     "guests": World(every(40, 23), with_guests),
     "power": World(every(40, 36), with_power),
     "quotas": World(every(20, 12), with_quotas),
+    "shapes": World(every(20, 2), with_shapes),
 }
 
 

@@ -4,7 +4,7 @@ message.
 
 from bus.message import type_of
 from bus.messages import ALL, adoption, cell, overview
-from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, VERDICT
+from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, RESHAPE, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
 from tests.simulation.faults import ALL_FAULTS, CONSEQUENCES, DAEMON_FAULTS, HOST_FAULTS
@@ -182,6 +182,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     (NODE, "an instance in error without it"),
     *(("host", each) for each in HOST_FAULTS),
     *((VERDICT, each) for each in VERDICTS),
+    *((RESHAPE, each) for each in ("ReportAccepted", "ShapeMoved")),
     # Heartbeats of whole processes and questions for screens: no process here has the part that sends or asks them.
     *(("type", type_of(kind)) for kind in ALL if kind not in (*_OF_SCREENS, *_OF_IMPORTS)),
     *((WRITE, f"{write} / {verdict}") for write, verdicts in _ADMIN_VERDICTS.items() for verdict in verdicts),

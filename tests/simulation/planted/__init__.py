@@ -24,6 +24,7 @@ from tests.simulation.planted import (
     quota_bugs,
     rule_bugs,
     scheduler_bugs,
+    shape_bugs,
     waiting_bugs,
 )
 
@@ -146,6 +147,9 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
         "each claim of a batch judged by the same quota": quota_bugs.judged_as_before_the_batch,
         "a larger instance not judged by its quota": quota_bugs.larger_by_a_swap,
         "a smaller instance counts its new size at once": quota_bugs.old_size_given_away,
+    },
+    "shapes": {
+        "an allocation left behind by a reshape": shape_bugs.allocation_left_behind,
     },
     "moves of groups": {
         "a foreign heir accepted": owner_bugs.foreign_heir_accepted,
