@@ -298,7 +298,7 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         name=order.name,
         image=Image(source=row.saved) if row.saved else row.image or order.image,
         stopped=row.moving is not None and row.moving.was == "stopped",
-        image_properties=order.image_properties,
+        image_properties=_properties_with(_done(row.rebuild), order),
         config_drive=order.config_drive,
         ports=order.ports,
         **_evacuated_from(row),
@@ -315,6 +315,17 @@ def _evacuated_from(row: Instance) -> _Evacuated:
     if moving is None or move is None or move.kind != "evacuate":
         return {}
     return {"source": moving.source.share.host, "source_attempt": moving.source_attempt}
+
+
+def _properties_with(rebuild: Rebuild | None, order: PlaceInCell) -> dict[str, str]:
+    """The properties that count with the image of this rebuild; those of the boot if there was none, or if it says none."""
+    if rebuild is None or rebuild.image_properties is None:
+        return order.image_properties
+    return rebuild.image_properties
+
+
+def _done(rebuild: Rebuild | None) -> Rebuild | None:
+    return None if rebuild is None or rebuild.failure else rebuild
 
 
 def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:
@@ -349,7 +360,7 @@ def rebuild_order(row: Instance, order: PlaceInCell, host: Choice, rebuild: Rebu
         share=host.share,
         image=rebuild.image,
         name=order.name,
-        image_properties=order.image_properties,
+        image_properties=_properties_with(rebuild, order),
         config_drive=order.config_drive,
         ports=order.ports,
     )
@@ -365,9 +376,7 @@ def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Re
         flavor=flavor_of(row, order),
         image=rebuild.image,
         name=order.name,
-        image_properties=order.image_properties
-        if rebuild.image_properties is None
-        else rebuild.image_properties,
+        image_properties=_properties_with(rebuild, order),
         config_drive=order.config_drive,
     )
 

@@ -149,6 +149,19 @@ def test_an_evacuation_builds_with_the_image_of_the_last_rebuild_that_was_done()
     assert evacuated(failed_since).image == NEW
 
 
+def test_a_host_is_told_the_properties_of_a_stored_image_at_the_rebuild_and_at_later_builds() -> None:
+    cell, order = active(), rebuild()
+    properties = {"hw_disk_bus": "virtio"}
+    named = structs.replace(order.rebuild, image_name="new", image_properties=properties)
+
+    (said,) = cell.hear(structs.replace(order, rebuild=named))
+    assert isinstance(said, RespawnInstance)
+    assert said.image_properties == properties
+
+    cell.hear(done())
+    assert evacuated(cell).image_properties == properties
+
+
 def test_a_host_that_is_silent_about_a_rebuild_is_given_up_and_asked_until_it_says_how_it_ended() -> None:
     cell = active()
     (order,) = cell.hear(rebuild())
