@@ -24,7 +24,7 @@ test: proof ## everything: lint, types, layers, and the tests on real servers
 proof: $(INSTALLED) ## the same, with every seed and every planted bug of the simulation
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers docs compiled-tests
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers --brokers 2 --browser -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
 
 # The test processes all start at the same time, and each would compile every file. So one process compiles all files before, while
 # mypy runs. Its errors are ignored here: the tests report them.

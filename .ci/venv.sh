@@ -51,6 +51,17 @@ fi
 # Debian packs venv's ensurepip apart from Python.
 "$python" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null || apt_install "$python-venv"
 
+# libvirt-python is compiled, against the libvirt that is here.
+if [ "${1-}" = dev ] && ! .venv/bin/python -c 'import libvirt' 2>/dev/null; then
+    needed=
+    pkg-config --exists libvirt 2>/dev/null || needed='libvirt-dev pkg-config'
+    command -v cc >/dev/null || needed="$needed gcc libc6-dev"
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$headers/Python.h" ] || needed="$needed python3-dev"
+    # $needed is several words.
+    [ -z "$needed" ] || apt_install $needed
+fi
+
 # An interpreter that went away leaves a .venv which cannot run.
 if [ -e .venv ] && ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     rm -rf .venv

@@ -152,6 +152,9 @@ class Connection(Protocol):
     async def depth(self, queue: str) -> int:
         """The number of parcels that wait in a queue."""
 
+    async def consumers(self, queue: str) -> int:
+        """How many consumers a queue has, of all connections."""
+
     async def close(self) -> None: ...
 
 

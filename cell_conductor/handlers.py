@@ -10,8 +10,10 @@ from bus.message import CellName
 from bus.messages.books import AskCellBooks
 from bus.messages.build import InstanceId
 from bus.messages.cell import (
+    AdoptInCell,
     DeployProgressed,
     EndMoveInCell,
+    GiveBackInCell,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
@@ -103,6 +105,7 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
     return dict.fromkeys(
         (
             *(PlaceInCell, RemoveFromCell, RebuildInCell, MoveInCell, EndMoveInCell, MoreAlternates),
+            *(AdoptInCell, GiveBackInCell),
             *(InstanceSpawned, SpawnFailed, InstanceDestroyed, InstanceStopped),
             *(DeployProgressed, InstanceRedeployed),
         ),

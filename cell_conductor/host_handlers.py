@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from bus.message import CellName, ProviderId
-from bus.messages.cell import DestroyInstance
-from bus.messages.host_modes import CheckHost, HostCleaned, HostHolds, SetHostInCell
+from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
 from bus.workers.handling import Handlers, Received, Said, Tell
 from cell_conductor.core.host_states import CellHost, foreign, newer
+from cell_conductor.core.instance import Destroy, Instance
+from cell_conductor.core.transition import destroy_order
 from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorTransaction
 
@@ -43,11 +44,7 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
             host = hosts.get(holds.host)
             gone = foreign(rows, holds.host, holds.attempts)
             said += [
-                Tell(
-                    DestroyInstance(cell=cell, instance=each.instance, attempt=each.attempt, host=holds.host),
-                    item,
-                )
-                for each in gone
+                Tell(_order_to_remove(rows.get(each.instance), each, item.message), item) for each in gone
             ]
             if gone and host is not None and host.must_clean:
                 # It is asked again, from the first page, until it has nothing that is not its own.
@@ -61,3 +58,9 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
         return said
 
     return {SetHostInCell: on_settings, HostHolds: on_holds}
+
+
+def _order_to_remove(row: Instance | None, held: HeldAttempt, holds: HostHolds) -> Destroy:
+    """An instance that is given back leaves its guest on the host."""
+    is_left = row is not None and row.given_back
+    return destroy_order(holds.cell, held.instance, held.attempt, holds.host, "", keeps_guest=is_left)

@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct, structs
 
-from bus.messages.cell import Choice, PlaceInCell
+from bus.messages.cell import AdoptInCell, Choice, PlaceInCell
 from bus.moments import microseconds
 from bus.sql import Values
 from cell_conductor.core.instance import SPAWNS, Instance, OutboxMessage, Pending, choices_of, spawn_order
@@ -48,7 +48,7 @@ class Body(Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 decode_body = msgspec.msgpack.Decoder(Body).decode
-decode_order = msgspec.msgpack.Decoder(PlaceInCell).decode
+decode_order = msgspec.msgpack.Decoder(PlaceInCell | AdoptInCell).decode
 _NOTED = struct.Struct(">16sQ")
 
 

@@ -15,6 +15,7 @@ from bus.process import exiting_if_wrong
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
 from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.host_sizes import read_host_size
 from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts
 from compute_sim.laboratory.script_file import load_script
 from compute_sim.laboratory.wiring import simulated_parts
@@ -49,7 +50,8 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     """Run the simulated hosts of one cell, with the settings in the environment.
 
     MOOR_BUS_URL and MOOR_CELL must be set. If MOOR_CELL_BUS_URLS names this cell, the simulator uses that broker
-    instead. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_FAULTS the path of a fault script. The other
+    instead. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size
+    (laboratory/host_sizes.py), MOOR_COMPUTE_FAULTS the path of a fault script. The other
     MOOR_COMPUTE_* and MOOR_BUS_* variables are the settings.
     """
     environment = with_flags(environment, arguments, "compute_sim")
@@ -61,12 +63,13 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
             raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
         settings, bus = COMPUTE.read(environment), BUS.read(environment)
         settings = structs.replace(settings, cell=cell)
+        size = read_host_size(environment.get("MOOR_COMPUTE_HOST_SIZE", ""))
         faults = load_script(Path(script), FaultScript) if script else FaultScript()
     health_at = environment.get(VARIABLE, "")
     run_main(
         run(
             addresses.bus_of(cell),
-            equal_hosts(cell, int(count)),
+            equal_hosts(cell, int(count), size),
             settings,
             faults,
             bus=bus,

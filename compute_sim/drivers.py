@@ -6,8 +6,10 @@ instances by orders: it begins the work, and is asked later how far the work is.
 tests/contracts/driver_contract.py; laboratory/driver.py has the one of the simulated hosts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
+
+from msgspec import Struct
 
 from bus.message import ProviderId
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Work
@@ -28,6 +30,27 @@ class Reported(Protocol):
 
     def condition(self, at_s: float) -> Condition:
         """How the host or pool is at this time: well; silent, so that its messages do not arrive; or dead."""
+
+
+class GuestStopped(Struct, frozen=True):
+    """A guest that should run does not: it ended, or somebody stopped it. `why` is for people."""
+
+    attempt: AttemptRecord
+    why: str
+
+
+class ConsoleText(Struct, frozen=True):
+    """A part of what a guest has written to its serial console, from the byte `start` on. `size` is how much it has
+    written in all.
+    """
+
+    text: bytes
+    start: int
+    size: int
+
+
+class NoConsole(Exception):  # noqa: N818 - an answer, and the text says why
+    """There is no console to read; the text says why."""
 
 
 class Driver(Reported, Protocol):
@@ -66,18 +89,35 @@ class Driver(Reported, Protocol):
     def images(self) -> Sequence[str]:
         """The images that the host has cached, by their sources, at most 64: it builds sooner from these."""
 
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        """Call `wake` with the host's id, on the event loop, when the work of an attempt has ended or a guest has stopped: then
+        the compute looks at once, and not only when its time is over. A driver whose work ends at the times that it named needs not.
+        """
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:
+        """Those of these attempts whose guests should run and do not, as far as the driver knows without asking now."""
+
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
+        """At most `limit` bytes of the console of this attempt from the byte `start` on; of a negative one, that many bytes before the
+        end. Raises `NoConsole`.
+        """
+
     def begin(self, order: HostOrder, at_s: float) -> Work:
         """Begin the work that this order asks for. core/attempts.py says when; it is called once for an attempt to build or to
         receive an instance.
 
         SpawnInstance     Build the instance, and run it unless the order says `stopped`.
         ReceiveInstance   Take the instance over from its source, which may be this host, and run it unless the order says `stopped`. If
-                          the work fails, nothing of the attempt is left here, and the source is as before.
+                          the work fails, nothing of the attempt is left here, and the source is as before. With `live`, it runs
+                          on meanwhile; a driver that cannot do so fails, and says why.
         StopInstance      Stop the instance, even while it is being started. If the work fails, the instance runs on. With
                           `save_as`, also save it as this image, even if it is stopped already. If that fails, it stays stopped.
         StartInstance     Run the instance again, even while it is being stopped. If the work fails, it stays stopped.
         RespawnInstance   Destroy the instance's disk and build it anew, whatever is being done to it. If the work fails,
                           nothing runs, and the host keeps the attempt.
+        AdoptGuest        The host has the guest of the instance already, by another cloud: it is this attempt from now on. Do not
+                          touch it. Fail if there is no such guest.
+        LeaveGuest        Forget the attempt, and leave its guest as it is: another cloud has it. It may be repeated.
         DestroyInstance   Remove all of the attempt, whatever is being done to it, and even if it is unknown here. It may be
                           repeated.
         """

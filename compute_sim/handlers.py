@@ -14,7 +14,9 @@ from functools import partial
 
 from bus.messages.books import AskHostBooks, HostBooksFound, HostEntry
 from bus.messages.cell import (
+    AdoptGuest,
     DestroyInstance,
+    LeaveGuest,
     ReceiveInstance,
     RespawnInstance,
     SpawnInstance,
@@ -48,7 +50,10 @@ from compute_sim.drivers import Driver
 from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeStore, ComputeTransaction
 
-ORDERS = (SpawnInstance, ReceiveInstance, StopInstance, StartInstance, RespawnInstance, DestroyInstance)
+ORDERS = (
+    *(SpawnInstance, ReceiveInstance, AdoptGuest, StopInstance, StartInstance, RespawnInstance),
+    *(DestroyInstance, LeaveGuest),
+)
 
 
 def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:

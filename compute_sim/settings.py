@@ -110,7 +110,7 @@ COMPUTE = Section(
     ComputeSettings,
     "the simulated hosts",
     omitted=("cell",),
-    others=("hosts", "faults"),
+    others=("hosts", "host_size", "faults", "driver"),
     reloaded=frozenset(
         ("images_every_s", "reports_at_once_max", "again_s", "due_at_once_max", "over_kept_s", "drain_s")
     ),

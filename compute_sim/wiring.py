@@ -13,6 +13,7 @@ from compute_sim.announcing import FleetAnnouncer
 from compute_sim.drivers import Driver, Reported
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet, watch_hosts
+from compute_sim.guest_watch import GuestWatch
 from compute_sim.handlers import books_handlers, handlers
 from compute_sim.listing import AttemptLister
 from compute_sim.reporting import TreeReporter
@@ -53,6 +54,7 @@ def compute_parts(
         Finisher(fleet, store, station.publisher, settings, chance),
         announcer,
         lister,
+        GuestWatch(fleet, store, settings, chance),
         Supervised("watch the hosts", watching, chance=chance),
         reporter,
         station,

@@ -27,6 +27,7 @@ HELPS = {
     "load": "Build many instances as fast as possible, measure the cost of each, and audit the result.",
     "flavor": "Flavors that are stored under names: `moor boot --flavor NAME`.",
     "image": "Images that are stored under names, with properties: `moor boot --image NAME`.",
+    "device-profile": "Device profiles that are stored under names: a flavor names one by `accel:device_profile`.",
     "group": "Server groups, whose instances are kept apart or together: create, list, show, delete.",
     "status": "Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong.",
     "top": "Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits.",
@@ -47,5 +48,6 @@ HELPS = {
     "settings": "List all settings, with their values, where each was set (a variable, a file or the default), and what it is for.",
     "broker": "The broker's exchanges, queues, users and rights.",
     "dead": "Dead letters, messages that no worker could handle: show, replay or drop them.",
+    "import": "Take over what another cloud has.",
     "db": "The database's tables, and the roles of workers there.",
 }

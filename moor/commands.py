@@ -48,6 +48,7 @@ COMMANDS = {
     "load": (CLOUD, "laboratory.load_command", "load"),
     "flavor": (INSTANCES, "instances.flavor_command", "app"),
     "image": (INSTANCES, "instances.image_command", "app"),
+    "device-profile": (INSTANCES, "instances.device_profile_command", "app"),
     "group": (INSTANCES, "instances.groups_command", "app"),
     "status": (OPERATING, "overview.status_command", "status"),
     "top": (OPERATING, "overview.top_command", "top"),
@@ -68,6 +69,7 @@ COMMANDS = {
     "settings": (OPERATING, "settings_command", "settings"),
     "broker": (OPERATING, "broker.broker_command", "app"),
     "dead": (OPERATING, "broker.dead_command", "app"),
+    "import": (OPERATING, "importing_nova.command", "app"),
     "db": (OPERATING, "clouds.db_command", "app"),
 }
 

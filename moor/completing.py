@@ -61,6 +61,10 @@ def complete_stored_flavors(context: typer.Context, incomplete: str) -> list[str
     return _on_bus(context, incomplete, _stored_flavors)
 
 
+def complete_device_profiles(context: typer.Context, incomplete: str) -> list[str]:
+    return _on_bus(context, incomplete, _device_profiles)
+
+
 def complete_images(context: typer.Context, incomplete: str) -> list[str]:
     return _on_bus(context, incomplete, _images)
 
@@ -171,6 +175,14 @@ async def _images(asking: "Client", context: typer.Context, _: str) -> AsyncIter
 
     question = AskImages(project=context.params.get("project") or "", limit=PAGE)
     async for each in _items(asking, question, lambda page: page.images):
+        yield each.name
+
+
+async def _device_profiles(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+    from bus.messages.device_profiles import AskDeviceProfiles
+
+    question = AskDeviceProfiles(project=context.params.get("project") or "", limit=PAGE)
+    async for each in _items(asking, question, lambda page: page.profiles):
         yield each.name
 
 

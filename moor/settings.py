@@ -23,7 +23,7 @@ $XDG_CONFIG_HOME/moorage/config.toml. Only the first file that exists is read.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -49,12 +49,24 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
             extra={"flag": "--data", "metavar": "DIR"},
         ),
     ] = ""
+    compute_driver: Annotated[
+        Literal["simulated", "libvirt"],
+        Meta(
+            description="What controls the hosts of a cell: simulated, or libvirt with the settings of [libvirt]; needs moorage[libvirt]."
+        ),
+    ] = "simulated"
     compute_hosts: Annotated[
         Annotated[int, Meta(ge=0)],
         Meta(
             description="How many simulated hosts each cell has; `moor up` has 20. More needs more memory in the compute's process."
         ),
     ] = 100
+    compute_host_size: Annotated[
+        str,
+        Meta(
+            description="What differs from the usual size of a simulated host: vcpus=64,numa_nodes=2,pcpus=16,pages=2048:8192,device=pci:10de:20b0."
+        ),
+    ] = ""
     compute_faults: Annotated[
         str,
         Meta(description="The faults of the simulated hosts: a TOML or JSON file."),
@@ -243,7 +255,9 @@ TOP = Section(
     reloaded=frozenset(("log_level", "log_format")),
 )
 # The tables that a file may have: each is the section of a worker, or of what all workers have (worker_settings.py).
-TABLES = (*("scheduler", "conductor", "placement", "placement_api", "compute", "ironic", "bus", "db"),)
+TABLES = (
+    *("scheduler", "conductor", "placement", "placement_api", "compute", "libvirt", "ironic", "bus", "db"),
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

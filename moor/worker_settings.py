@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 from bus.configuration.sections import Section, Stated, text_of
 from bus.configuration.settings import BUS, DATABASE, BusSettings, DatabaseSettings
 from cell_conductor.settings import CONDUCTOR, ConductorSettings
+from compute_sim.libvirt.settings import LIBVIRT, LibvirtSettings
 from compute_sim.settings import COMPUTE, ComputeSettings
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from moor.settings import Sources
@@ -21,6 +22,7 @@ __all__ = [
     "CONDUCTOR",
     "DATABASE",
     "IRONIC_DAEMONS",
+    "LIBVIRT",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -33,7 +35,17 @@ __all__ = [
 
 SECTIONS: Mapping[str, Section[Any]] = {
     section.name: section
-    for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC_DAEMONS, BUS, DATABASE)
+    for section in (
+        SCHEDULER,
+        CONDUCTOR,
+        PLACEMENT,
+        PLACEMENT_API,
+        COMPUTE,
+        LIBVIRT,
+        IRONIC_DAEMONS,
+        BUS,
+        DATABASE,
+    )
 }
 _BY_KIND = {section.kind: section for section in SECTIONS.values()}
 
@@ -45,6 +57,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     scheduler: SchedulerSettings = SchedulerSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
+    libvirt: LibvirtSettings = LibvirtSettings()
     ironic: IronicSettings = IronicSettings()
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()

@@ -31,6 +31,7 @@ from scheduler_worker.questions.instances import (
     on_unreadable_orders,
     on_unreadable_questions,
 )
+from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
 from scheduler_worker.requests.ending_moves import move_end_handlers
@@ -38,6 +39,7 @@ from scheduler_worker.requests.groups import group_order_handlers, group_questio
 from scheduler_worker.requests.instance_orders import instance_order_handlers
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
+from scheduler_worker.requests.rebuilding import RebuildImages
 from scheduler_worker.requests.stored_name_orders import stored_name_orders, stored_name_questions
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -56,15 +58,21 @@ def request_handlers(
     picture: Picture,
     aggregates: AggregateOrders,
     mover: Mover,
+    adopter: InstanceAdopter,
     know_hosts: Callable[[], Awaitable[None]],
 ) -> Handlers:
     """Handlers of orders that clients and operators send."""
     return {
         **builder.handlers(),
         **instance_order_handlers(
-            picture, clock, know_hosts, rebuild_timeout_s=settings.node_request_timeout_s
+            picture,
+            clock,
+            know_hosts,
+            RebuildImages(store, picture, builder.reader),
+            rebuild_timeout_s=settings.node_request_timeout_s,
         ),
         **mover.handlers(),
+        **adopter.handlers(),
         **move_end_handlers(store, picture, clock, know_hosts),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),

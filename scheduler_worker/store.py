@@ -19,6 +19,7 @@ from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import Flavor, InstanceId, RequestId
+from bus.messages.device_profiles import DeviceProfile
 from bus.messages.hosts import HostState
 from bus.messages.images import NamedImage
 from bus.messages.moves import Change, MovePlace
@@ -59,6 +60,14 @@ class InstancesTaken(Struct, frozen=True):
 
 
 Acceptance = Known | OtherContent | InstancesTaken
+
+
+class AdoptedRow(Struct, frozen=True):
+    """The row of an instance that is taken over, with its number in its request. The digest is that of what was ordered."""
+
+    row: InstanceRow
+    number: int
+    digest: bytes
 
 
 class InstanceQuery(Struct, frozen=True):
@@ -117,7 +126,7 @@ class GroupQuery(Struct, frozen=True):
 
 
 # What is stored under names, for requests to name.
-Named = TypeVar("Named", Flavor, NamedImage)
+Named = TypeVar("Named", Flavor, NamedImage, DeviceProfile)
 
 
 class NameQuery(Struct, frozen=True):
@@ -179,6 +188,11 @@ class SchedulerTransaction(Protocol):
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
         """Write the new requests, of which no two have one id. Returns, for each in its place, whether it is accepted."""
+
+    async def adopt(self, rows: Sequence[AdoptedRow]) -> Sequence[InstanceId]:
+        """Write the rows of instances that are taken over from another cloud. Returns those instances that have a row already, and
+        those whose number in their request belongs to another instance: nothing is written of these.
+        """
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
         """The rows of those instances that exist, locked and up to date. The orders that a row still has to send to its

@@ -197,6 +197,15 @@ images = Table(
     Column("image", LargeBinary, nullable=False),
 )
 
+# Device profiles that flavors may name, in the same way.
+device_profiles = Table(
+    "known_device_profiles",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    # As JSON.
+    Column("profile", LargeBinary, nullable=False),
+)
+
 # The instances in the state `waiting`. In a table of their own, since no other instance has any of this.
 waiting = Table(
     "waiting_instances",

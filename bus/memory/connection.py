@@ -70,6 +70,9 @@ class MemoryConnection:
     async def depth(self, queue: str) -> int:
         return await self._wire.tell(partial(self._host.depth, queue, self))
 
+    async def consumers(self, queue: str) -> int:
+        return await self._wire.tell(lambda: self._host.queue_for(queue, self).consumers)
+
     async def close(self) -> None:
         self.end("closed by its user")
 

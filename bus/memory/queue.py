@@ -63,6 +63,10 @@ class MemoryQueue:
     def depth(self) -> int:
         return len(self._ready)
 
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
+
     def offer(self, parcel: Parcel, sender: str) -> bool:
         """Store the parcel in this queue, or deliver it at once. Returns False if the queue is full."""
         drops, length_max = self.properties.drops_oldest, self.properties.length_max

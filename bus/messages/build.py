@@ -114,13 +114,15 @@ class PortRequest(Value, frozen=True):
     """The resources that one network port needs of a host. A single provider must have all of them.
 
     `physical_network` and `vnic_type` name traits of that provider: `CUSTOM_PHYSNET_...` and `CUSTOM_VNIC_TYPE_...`,
-    in capitals.
+    in capitals. A port of a device (a virtual function) has a `numa_affinity_policy`: how near the device is to the
+    guest's NUMA cells. Empty: as near as the flavor and the image say.
     """
 
     id: Label
     resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
     physical_network: Label = ""
     vnic_type: Label = ""
+    numa_affinity_policy: Literal["", "legacy", "required", "preferred", "socket"] = ""
     required: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
     forbidden: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
 
@@ -239,13 +241,17 @@ class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
     the same content is not done twice. The answer is the instance's current state (`InstancesFound`), or the reason of
     a refusal (`BuildRejected`).
 
+    The image is given as `image`, or by `image_name`: the image that is stored under this name, with its properties. The host that
+    has the instance must qualify for them; they replace those of the instance's image when the rebuild is done.
+
     With `project`, only an instance of that project is rebuilt. Without it, one of any project, which needs the right
     to all projects.
     """
 
     request_id: RequestId
     instance: InstanceId
-    image: Image
+    image: Image | None = None
+    image_name: Label = ""
     # The limit from acceptance to the end. None: the scheduler's default for bare-metal nodes.
     deadline_s: Integer | None = None
 
@@ -306,7 +312,8 @@ class ClaimRefused(Value, frozen=True):
 class Rebuild(Value, frozen=True):
     """The last rebuild of an instance. Later rebuilds have a higher `number`.
 
-    `failure` says why the rebuild failed. It is empty while the rebuild runs, and after it has succeeded.
+    `failure` says why the rebuild failed. It is empty while the rebuild runs, and after it has succeeded. If the order named a
+    stored image, this is `image_name`. `image_properties` are those that count with this image; null if they are those of the boot.
     """
 
     request_id: RequestId
@@ -314,6 +321,8 @@ class Rebuild(Value, frozen=True):
     image: Image
     ends_by: Moment
     failure: str = ""
+    image_name: Label = ""
+    image_properties: dict[str, str] | None = None
 
 
 MoveKind = Literal[

@@ -9,6 +9,7 @@ from uuid import uuid5
 from msgspec import Meta
 
 from bus.message import CellMessage, ConsumerId, ProviderId
+from bus.messages.adoption import AdoptedState
 from bus.messages.build import (
     ConfigDrive,
     Flavor,
@@ -76,6 +77,15 @@ class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
     may_ask: bool = False
 
 
+class AdoptInCell(PlaceInCell, frozen=True, kw_only=True, tag="adopt"):
+    """The chosen host has the instance already: another cloud has built it there. Take it over as it is, and have the host adopt
+    it. `reason` says why it is broken.
+    """
+
+    state: AdoptedState
+    reason: str = ""
+
+
 class MoreAlternates(InstanceMessage, frozen=True, tag="alternates"):
     """Order to the conductor: go on with these alternates, which were chosen since the others are used up.
 
@@ -99,6 +109,10 @@ class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):
     request_id: RequestId
     sequence: SequenceNumber
     issued_at: Moment
+
+
+class GiveBackInCell(RemoveFromCell, frozen=True, tag="give_back"):
+    """As `remove`, but the host is to forget the instance, and leaves the guest as it is."""
 
 
 class RebuildInCell(InstanceMessage, frozen=True, tag="rebuild"):
@@ -146,11 +160,38 @@ class BuildOrder(AttemptMessage, frozen=True):
 
 
 class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
-    """Order to a host: create the instance. With `stopped`, it does not run: the host answers as to a stop order."""
+    """Order to a host: create the instance. With `stopped`, it does not run: the host answers as to a stop order.
+
+    With `source`, the instance is evacuated from that host, which had it as `source_attempt`: a host that reaches the disk there
+    takes it over, and any other one creates the instance from its image.
+    """
 
     name: Label = ""
     image: Image | None = None
     stopped: bool = False
+    image_properties: dict[str, str] = {}
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
+    source: ProviderId | None = None
+    source_attempt: Counter = 0
+
+
+class AdoptGuest(BuildOrder, frozen=True, tag="adopt.guest"):
+    """Order to a host: the guest of this instance is there already; it is this attempt from now on. Nothing is built.
+
+    The host answers as to a spawn order, and with `stopped` as to a stop order. If it has no such guest, it answers
+    `spawn.failed`.
+    """
+
+    name: Label = ""
+    stopped: bool = False
+
+
+class LeaveGuest(AttemptMessage, frozen=True, tag="leave"):
+    """Order to a host: forget this attempt, and leave the guest as it is, since another cloud has it from now on.
+
+    The host answers `destroyed`, and obeys no later order about this attempt.
+    """
 
 
 class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
@@ -163,6 +204,9 @@ class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
     number: Counter
     image: Image
     name: Label = ""
+    image_properties: dict[str, str] = {}
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
 
 
 class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
@@ -279,11 +323,14 @@ class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
     stopped. `saved` is the image that was made of the instance since it was stopped. `number` is the number of the last
     order to stop or to start the instance that the host has obeyed; 0 if there was none. If the host refused an order,
     it is the number of that order.
+
+    Without an order: the instance ran, and has stopped by itself, for the reason `by_itself`. It can be started again.
     """
 
     failure: str = ""
     saved: Label = ""
     number: Counter = 0
+    by_itself: Label = ""
 
 
 class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):

@@ -97,7 +97,8 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
 
 
 class Change(Value, frozen=True):
-    """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move.
+    """An order for an instance, and how it ended. `what` is boot, rebuild, delete, the kind of a move, or
+    `stopped` for a guest that stopped without an order: `failure` says why.
 
     `by` is the user that sent the order, as the broker verified it; empty on a broker without users. If the order said for
     which person it was, ` for ` and that name follow: the sender answers for the name. `ended_by` is the

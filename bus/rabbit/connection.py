@@ -86,8 +86,14 @@ class RabbitConnection:
         return consuming
 
     async def depth(self, queue: str) -> int:
+        return (await self._look_at(queue)).message_count or 0
+
+    async def consumers(self, queue: str) -> int:
+        return (await self._look_at(queue)).consumer_count or 0
+
+    async def _look_at(self, queue: str) -> commands.Queue.DeclareOk:
         (declared,) = await self._ask_aside(commands.Queue.Declare(queue=self._name_of(queue), passive=True))
-        return cast("commands.Queue.DeclareOk", declared).message_count or 0
+        return cast("commands.Queue.DeclareOk", declared)
 
     async def close(self) -> None:
         await self._wire.close()

@@ -81,6 +81,8 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "host.set"),
             Binding(API, "application.set"),
             *(Binding(API, key) for key in STORED_NAME_ORDERS),
+            Binding(API, "instance.adopt"),
+            Binding(API, "instance.give_back"),
             Binding(API, "instance.mend"),
         ),
     ),
@@ -98,6 +100,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "group.query.*"),
             Binding(API, "flavor.query.*"),
             Binding(API, "image.query.*"),
+            Binding(API, "device.profile.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),
             Binding(API, "plan.query.*"),
@@ -165,7 +168,9 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         (
             Binding(CELL, "place.{cell}"),
+            Binding(CELL, "adopt.{cell}"),
             Binding(CELL, "remove.{cell}"),
+            Binding(CELL, "give_back.{cell}"),
             Binding(CELL, "rebuild.{cell}"),
             Binding(CELL, "move.{cell}"),
             Binding(CELL, "settle.{cell}"),
@@ -186,7 +191,10 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         tuple(
             Binding(CELL, f"{key}.{{cell}}")
-            for key in ("spawn", "respawn", "destroy", "stop", "start", "receive", "host.check")
+            for key in (
+                *("spawn", "respawn", "destroy", "stop", "start", "receive", "host.check"),
+                *("adopt.guest", "leave"),
+            )
         ),
         Site.CELL,
     ),

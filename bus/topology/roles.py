@@ -58,7 +58,7 @@ _OF_A_PROJECT = (
         for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
     ),
     Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
-    Grant(API, ("flavor.query.{project}", "image.query.{project}")),
+    Grant(API, ("flavor.query.{project}", "image.query.{project}", "device.profile.query.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
 )
@@ -100,6 +100,8 @@ ROLES: tuple[Role, ...] = (
                 CELL,
                 (
                     "place.*",
+                    "adopt.*",
+                    "give_back.*",
                     "remove.*",
                     "rebuild.*",
                     "move.*",
@@ -137,6 +139,7 @@ ROLES: tuple[Role, ...] = (
                     f"{key}.{{cell}}"
                     for key in (
                         *("spawn", "respawn", "destroy", "stop", "start", "receive", "host.check"),
+                        *("adopt.guest", "leave"),
                         *("deploy", "undeploy", "redeploy"),
                     )
                 ),
@@ -205,7 +208,7 @@ ROLES: tuple[Role, ...] = (
             Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions", "members")),
             # An audit, and what mends its faults.
             Grant(PLACEMENT, (*AUDIT_QUESTIONS, *AUDIT_WRITES)),
-            Grant(API, ("instance.mend",)),
+            Grant(API, ("instance.mend", "instance.adopt", "instance.give_back")),
             Grant(CELL, ("cell.books.query.*", "host.books.query.*", "remove.*", "destroy.*")),
         ),
         reads=(DEAD_QUEUE,),

@@ -20,7 +20,10 @@ BOOK_WRITES = (
 GROUP_ORDERS = ("group.create.*", "group.delete.*")
 AGGREGATE_ORDERS = ("aggregate.set", "aggregate.delete")
 # Orders about what is stored under names, for the requests of all projects.
-STORED_NAME_ORDERS = ("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete")
+STORED_NAME_ORDERS = (
+    *("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete"),
+    *("device.profile.create", "device.profile.delete"),
+)
 BOOK_SEARCHES = ("candidates", "candidates.more")
 # An audit's: questions to placement, and writes that mend what it found.
 AUDIT_QUESTIONS = ("books.query", "contradictions.query")
@@ -39,6 +42,8 @@ ROUTES: dict[str, Route] = {
     "build.accepted": Route(EVENTS, Kind.EVENT),
     "instance.delete": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
     "instance.rebuild": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "instance.adopt": Route(API, Kind.ORDER, answer="instance.found"),
+    "instance.give_back": Route(API, Kind.ORDER, answer="instance.found"),
     "move.request": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
     "move.end": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
     "history.query": Route(API, Kind.QUESTION, Scope.PROJECT, "history.found"),
@@ -55,12 +60,16 @@ ROUTES: dict[str, Route] = {
     "instance.error": _CELL_EVENT,
     "instance.deleted": _CELL_EVENT,
     "place": _CELL_ORDER,
+    "adopt": _CELL_ORDER,
     "remove": _CELL_ORDER,
+    "give_back": _CELL_ORDER,
     "rebuild": _CELL_ORDER,
     "move": _CELL_ORDER,
     "settle": _CELL_ORDER,
     "alternates": _CELL_ORDER,
     "spawn": _CELL_ORDER,
+    "adopt.guest": _CELL_ORDER,
+    "leave": _CELL_ORDER,
     "respawn": _CELL_ORDER,
     "destroy": _CELL_ORDER,
     "stop": _CELL_ORDER,
@@ -123,6 +132,10 @@ ROUTES: dict[str, Route] = {
     "image.delete": Route(API, Kind.ORDER, answer="image.found"),
     "image.query": Route(API, Kind.QUESTION, Scope.PROJECT, "image.found"),
     "image.found": _ANSWER,
+    "device.profile.create": Route(API, Kind.ORDER, answer="device.profile.found"),
+    "device.profile.delete": Route(API, Kind.ORDER, answer="device.profile.found"),
+    "device.profile.query": Route(API, Kind.QUESTION, Scope.PROJECT, "device.profile.found"),
+    "device.profile.found": _ANSWER,
     "application.set": Route(API, Kind.ORDER, answer="application.was_set"),
     "application.was_set": _ANSWER,
     "application.query": Route(API, Kind.QUESTION, answer="application.found"),

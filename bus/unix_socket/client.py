@@ -121,6 +121,10 @@ class UnixConnection:
         depth: int = await self.ask("depth", queue=queue)
         return depth
 
+    async def consumers(self, queue: str) -> int:
+        consumers: int = await self.ask("consumers", queue=queue)
+        return consumers
+
     async def close(self) -> None:
         if not self._lost:
             self.tell("close")

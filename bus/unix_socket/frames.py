@@ -62,6 +62,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "declare": {"objects": Objects},
     "bind": {"queue": str, "bindings": tuple[Binding, ...]},
     "depth": {"queue": str},
+    "consumers": {"queue": str},
     "open_publishing": {},
     "open_consuming": {"queue": str, "prefetch": int},
     "publish": {"parcel": Parcel},

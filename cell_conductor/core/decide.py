@@ -16,8 +16,10 @@ from msgspec import Struct, structs
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import (
+    AdoptInCell,
     DeployProgressed,
     EndMoveInCell,
+    GiveBackInCell,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
@@ -30,6 +32,7 @@ from bus.messages.cell import (
     SpawnFailed,
 )
 from bus.messages.hosts import NODE
+from cell_conductor.core.adopting import on_adopt, on_adoption_failed
 from cell_conductor.core.host_states import ALL_UP, HostStates, awaited
 from cell_conductor.core.instance import (
     DESTROYS,
@@ -87,7 +90,9 @@ class HostsLost(Struct, frozen=True):
 
 CellMessage = (
     PlaceInCell
+    | AdoptInCell
     | RemoveFromCell
+    | GiveBackInCell
     | RebuildInCell
     | MoveInCell
     | EndMoveInCell
@@ -208,6 +213,7 @@ def _new_row(each: Input, now: datetime) -> Instance | None:
     """A row for an instance that has none yet, if this message may be the first about it."""
     match each:
         case PlaceInCell() | RemoveFromCell():
+            # Also an order to take it over, or to give it back.
             return Instance(id=each.instance, request_id=each.request_id, state="unknown", changed_at=now)
         case _:
             return None
@@ -226,6 +232,8 @@ def _answers_without_row(
 
 def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa: C901, PLR0912 - one for each input
     match each:
+        case AdoptInCell():
+            on_adopt(transition, each)
         case PlaceInCell():
             _on_place(transition, each)
         case RemoveFromCell():
@@ -238,8 +246,10 @@ def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa
             on_end_move(transition, each)
         case MoreAlternates():
             on_more_alternates(transition, each)
-        case InstanceStopped():
+        case InstanceStopped(by_itself=""):
             on_stopped(transition, each)
+        case InstanceStopped():
+            _on_stopped_by_itself(transition, each)
         case InstanceSpawned():
             _on_spawned(transition, each)
         case SpawnFailed():
@@ -296,6 +306,8 @@ def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
     if state in ("deleting", "deleted"):
         return
     transition.continue_from(order.sequence)
+    if isinstance(order, GiveBackInCell):
+        transition.change(given_back=True)
     # If it is unknown, the order to place it has not arrived yet, and will be answered as too late.
     if state not in ("unknown", "error", "offloaded"):
         transition.leave_group(HeldClaim(transition.row.id, transition.row.last_attempt))
@@ -319,6 +331,22 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
         if row.saved:
             note_unshelved(transition)
         transition.end_as("active", outbox=transition.outbox_without(SPAWNS, spawned.attempt))
+
+
+def _on_stopped_by_itself(transition: Transition, word: InstanceStopped) -> None:
+    """Note that an instance which ran has stopped without an order. What ran was built, so this also answers such an order."""
+    ran = InstanceSpawned(
+        cell=word.cell, instance=word.instance, attempt=word.attempt, host=word.host, number=word.number
+    )
+    _on_spawned(transition, ran)
+    row = transition.row
+    if not row.is_current(word.attempt, word.host):
+        return
+    if row.state == "active":
+        transition.end_as("stopped", reason=word.by_itself)
+    elif row.moving is not None and (row.state == "moved" or row.moving.step == "arrived"):
+        # It ends its move as one that was stopped before.
+        transition.change(moving=structs.replace(row.moving, was="stopped"))
 
 
 def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None:
@@ -348,6 +376,8 @@ def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
     elif transition.row.state == "active" and transition.host.kind == NODE:
         # The node does not exist any more. If that was a mistake, the instance is still there: its share stays.
         transition.end_broken(failed.reason)
+    else:
+        on_adoption_failed(transition, failed)
 
 
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:

@@ -21,7 +21,7 @@ An instance ends as active or broken (until it is rebuilt, moved or deleted), er
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, TypedDict
 
 from msgspec import Struct
 
@@ -41,9 +41,12 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import (
+    AdoptGuest,
+    AdoptInCell,
     Choice,
     DeployInstance,
     DestroyInstance,
+    LeaveGuest,
     PlaceInCell,
     ReceiveInstance,
     RedeployInstance,
@@ -75,16 +78,17 @@ State = Literal[
 ]
 # The orders to a host, which is a hypervisor or a bare-metal node.
 Spawn = SpawnInstance | DeployInstance
-Destroy = DestroyInstance | UndeployInstance
+Destroy = DestroyInstance | UndeployInstance | LeaveGuest
 Rebuilding = RespawnInstance | RedeployInstance
-HostOrder = Spawn | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
+HostOrder = Spawn | AdoptGuest | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
 InstanceEvents = InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted | AlternatesSpent
 OutboxMessage = HostOrder | ReleaseClaim | InstanceEvents
 SPAWNS = (SpawnInstance, DeployInstance)
-DESTROYS = (DestroyInstance, UndeployInstance)
+DESTROYS = (DestroyInstance, UndeployInstance, LeaveGuest)
+ADOPTS = (AdoptGuest,)
 REBUILDS = (RespawnInstance, RedeployInstance)
 MOVES = (StopInstance, StartInstance, ReceiveInstance)
-ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS, *MOVES)
+ORDERS = (*SPAWNS, *ADOPTS, *DESTROYS, *REBUILDS, *MOVES)
 # Draws an id that nobody can foresee.
 DrawId = Callable[[], ConsumerId]
 
@@ -169,7 +173,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     request_id: RequestId
     state: State
     changed_at: datetime
-    order: PlaceInCell | None = None
+    order: PlaceInCell | AdoptInCell | None = None
     attempt: int = 0
     host: Choice | None = None
     alternates: tuple[Choice, ...] = ()
@@ -192,6 +196,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     image: Image | None = None
     kept_attempt: int = 0
     saved: str = ""
+    # It goes back to the cloud that it came from: its host forgets it, and must not destroy it.
+    given_back: bool = False
     # While the instance waits for further alternates: the sequence of the event that asks for them.
     spent: int = 0
     # Of its last message. Each order of the API level names the sequence that the instance has there, and the cell continues
@@ -292,7 +298,23 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         name=order.name,
         image=Image(source=row.saved) if row.saved else row.image or order.image,
         stopped=row.moving is not None and row.moving.was == "stopped",
+        image_properties=order.image_properties,
+        config_drive=order.config_drive,
+        ports=order.ports,
+        **_evacuated_from(row),
     )
+
+
+class _Evacuated(TypedDict, total=False):
+    source: ProviderId
+    source_attempt: int
+
+
+def _evacuated_from(row: Instance) -> _Evacuated:
+    moving, move = row.moving, row.move
+    if moving is None or move is None or move.kind != "evacuate":
+        return {}
+    return {"source": moving.source.share.host, "source_attempt": moving.source_attempt}
 
 
 def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:
@@ -327,6 +349,9 @@ def rebuild_order(row: Instance, order: PlaceInCell, host: Choice, rebuild: Rebu
         share=host.share,
         image=rebuild.image,
         name=order.name,
+        image_properties=order.image_properties,
+        config_drive=order.config_drive,
+        ports=order.ports,
     )
 
 
@@ -340,7 +365,9 @@ def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Re
         flavor=flavor_of(row, order),
         image=rebuild.image,
         name=order.name,
-        image_properties=order.image_properties,
+        image_properties=order.image_properties
+        if rebuild.image_properties is None
+        else rebuild.image_properties,
         config_drive=order.config_drive,
     )
 

@@ -24,11 +24,12 @@ from bus.messages.build import (
     Move,
     Rebuild,
 )
-from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance
+from bus.messages.cell import Choice, DestroyInstance, LeaveGuest, PlaceInCell, UndeployInstance
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import (
+    ADOPTS,
     MOVES,
     REBUILDS,
     SPAWNS,
@@ -189,7 +190,9 @@ class Transition:
 
     def _missing_destroy(self, attempt: int, host: ProviderId, kind: str) -> Destroy | None:
         """The order to a host to destroy this attempt; None if the row has the same order, unconfirmed, already."""
-        order = destroy_order(self.rules.cell, self.row.id, attempt, host, kind)
+        order = destroy_order(
+            self.rules.cell, self.row.id, attempt, host, kind, keeps_guest=self.row.given_back
+        )
         return None if any(pending.message == order for pending in self.row.outbox) else order
 
     def release(self, held: Iterable[HeldClaim], *, leaves_group: bool = False) -> None:
@@ -232,7 +235,7 @@ class Transition:
         waiting = [claim for each in before if each not in others for claim in each.release]
         cleanup = Cleanup(attempt, host, tuple(dict.fromkeys((*release, *waiting))))
         self.change(cleanups=(*others, cleanup), remind_at=self.now + self.rules.remind_every)
-        self.withdraw((*SPAWNS, *REBUILDS, *MOVES), attempt=attempt)
+        self.withdraw((*SPAWNS, *ADOPTS, *REBUILDS, *MOVES), attempt=attempt)
         if len(others) == len(before):
             self.destroy(attempt, host)
 
@@ -372,8 +375,14 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
     )
 
 
-def destroy_order(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:
-    """The order to remove everything of the attempt from a host, which may be a bare-metal node."""
+def destroy_order(
+    cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str, *, keeps_guest: bool = False
+) -> Destroy:
+    """The order to remove everything of the attempt from a host, which may be a bare-metal node. With `keeps_guest`, the host
+    only forgets the attempt.
+    """
+    if keeps_guest:
+        return LeaveGuest(cell=cell, instance=instance, attempt=attempt, host=host)
     if kind == NODE:
         return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
     return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host)

@@ -33,6 +33,12 @@ late copy of the order never takes over an instance that its source has lost, or
 `save` is an order to stop that also saves the instance as an image. While that image is being made, and when it was made, it is
 handled as any order to stop.
 
+A host adopts the guest of an instance that another cloud has built there, as it spawns one; and it leaves such a guest, as it
+destroys one. An attempt that was left stays so: an order to destroy it gets the answer again, and does nothing.
+
+A guest that runs may stop without an order: it ends, or somebody kills it. Then its attempt is `stopped`, the host tells so
+(`by_itself`), and the instance can be started again.
+
 An instance that is built or received as a stopped one is `stopped` when that has ended, and is started like any other.
 
 An instance that could not be stopped is `built`, and one that could not be started or saved is `stopped`; its `failure` says
@@ -57,11 +63,13 @@ from msgspec import Struct, structs
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import (
+    AdoptGuest,
     DestroyInstance,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
+    LeaveGuest,
     ReceiveInstance,
     RespawnInstance,
     SpawnFailed,
@@ -71,7 +79,9 @@ from bus.messages.cell import (
 )
 
 BuildOrder = SpawnInstance | ReceiveInstance | RespawnInstance
-HostOrder = BuildOrder | StopInstance | StartInstance | DestroyInstance
+HostOrder = BuildOrder | AdoptGuest | StopInstance | StartInstance | DestroyInstance | LeaveGuest
+# As long as the message that tells it may have it (`Label`).
+_REASON_MAX = 255
 # Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
 
@@ -147,6 +157,10 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     image: str = ""
     # Built or received without running it.
     stays_stopped: bool = False
+    # Given back with its guest: no later order may touch that.
+    is_left: bool = False
+    # Why its guest, which ran, has stopped without an order.
+    by_itself: str = ""
 
     @property
     def key(self) -> AttemptKey:
@@ -179,6 +193,8 @@ _COLUMNS: dict[type[HostOrder], int] = {
     StartInstance: 3,
     RespawnInstance: 4,
     DestroyInstance: 5,
+    AdoptGuest: 0,
+    LeaveGuest: 5,
 }
 # The state of an attempt after its driver has begun to obey an order.
 _BEGUN: dict[type[HostOrder], AttemptState] = {
@@ -188,6 +204,8 @@ _BEGUN: dict[type[HostOrder], AttemptState] = {
     StartInstance: AttemptState.STARTING,
     RespawnInstance: AttemptState.REBUILDING,
     DestroyInstance: AttemptState.DESTROYED,
+    AdoptGuest: AttemptState.BUILDING,
+    LeaveGuest: AttemptState.DESTROYED,
 }
 
 
@@ -225,7 +243,7 @@ def rank_of(order: HostOrder) -> int:
 def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
     """How the host handles this order, in a word of this module's table: `begins`, `later`, `again` or `refused`."""
     steps = _STEPS[known.state if known is not None else None]
-    if known is not None and _is_late(known, order):
+    if known is not None and (known.is_left or _is_late(known, order)):
         return steps[0]
     is_to_save = isinstance(order, StopInstance) and bool(order.save_as) and not _is_saved(known, order)
     return steps[_SAVE if is_to_save else _COLUMNS[type(order)]]
@@ -265,7 +283,8 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         rank=rank_of(order),
         rebuild=order.number if isinstance(order, RespawnInstance) else 0,
         image=order.save_as if isinstance(order, StopInstance) else "",
-        stays_stopped=isinstance(order, SpawnInstance | ReceiveInstance) and order.stopped,
+        stays_stopped=isinstance(order, SpawnInstance | ReceiveInstance | AdoptGuest) and order.stopped,
+        is_left=isinstance(order, LeaveGuest),
     )
 
 
@@ -310,7 +329,13 @@ def answered_again(
         trace=trace,
         rank=max(known.rank, rank),
         rebuild=known.rebuild if rank <= known.rank else 0,
+        by_itself="",
     )
+
+
+def stopped_by_itself(known: AttemptRecord, why: str, at_s: float) -> AttemptRecord:
+    """The record of a built attempt whose guest has stopped without an order. That is told at once."""
+    return structs.replace(known, state=AttemptState.STOPPED, due_s=at_s, rebuild=0, by_itself=why, cause="")
 
 
 def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance | RespawnInstance) -> Message:
@@ -407,9 +432,14 @@ def answer_of(attempt: AttemptRecord) -> Message:
         case AttemptState.BUILT, "":
             return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host, number=order)
         case AttemptState.STOPPED, "":
-            saved = attempt.image
             return InstanceStopped(
-                cell=cell, instance=instance, attempt=number, host=host, number=order, saved=saved
+                cell=cell,
+                instance=instance,
+                attempt=number,
+                host=host,
+                number=order,
+                saved=attempt.image,
+                by_itself=attempt.by_itself[:_REASON_MAX],
             )
         case ((AttemptState.BUILT | AttemptState.STOPPED), failure) if (
             attempt.image or attempt.state is AttemptState.BUILT

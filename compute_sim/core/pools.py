@@ -1,12 +1,23 @@
-"""Pools that share one resource class with hosts of their cell, as settings name them: NAME:CLASS=TOTAL@HOSTS."""
+"""Pools that share one resource class with hosts of their cell, as settings name them: NAME:CLASS=TOTAL@HOSTS.
+
+As in Placement, a pool is a root provider with the trait MISC_SHARES_VIA_AGGREGATE. It shares with the hosts that are in its
+aggregate.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from uuid import UUID, uuid5
 
 from msgspec import Struct
 
-from bus.messages.placement import INTEGER_MAX
+from bus.message import AggregateId, ProviderId
+from bus.messages.placement import INTEGER_MAX, ReportedInventory
+from compute_sim.core.tree import ProviderTree, TreeProvider
+
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+# A pool's id is derived from its name, and its aggregate's id from that: they survive a restart.
+_POOLS = UUID("3f1a52c4-0b70-4d2e-9a38-56f1d0e7b9a4")
 
 FORM = "NAME:CLASS=TOTAL such as nfs:DISK_GB=20000, or NAME:CLASS=TOTAL@HOSTS with a pattern of the hosts that it shares with"
 _WRITTEN = re.compile(
@@ -38,6 +49,23 @@ def read_pools(texts: Iterable[str], cell: str) -> tuple[Pool, ...]:
 
 def pools_of(pools: Sequence[Pool], host: str) -> tuple[Pool, ...]:
     return tuple([pool for pool in pools if fnmatchcase(host, pool.hosts)])
+
+
+def tree_of_pool(pool: Pool) -> ProviderTree:
+    root = ProviderId(uuid5(_POOLS, pool.name))
+    provider = TreeProvider(
+        id=root,
+        name=pool.name,
+        inventories={pool.resource: ReportedInventory(total=pool.total)},
+        traits=frozenset({SHARES}),
+        joins=frozenset({aggregate_of(pool)}),
+    )
+    return ProviderTree(root, {root: provider})
+
+
+def aggregate_of(pool: Pool) -> AggregateId:
+    """The id of the aggregate that has the pool and the hosts that share it."""
+    return AggregateId(uuid5(uuid5(_POOLS, pool.name), "aggregate"))
 
 
 def _read(text: str, cell: str) -> Pool:

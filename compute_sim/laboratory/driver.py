@@ -1,16 +1,26 @@
 """The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid5
 
+from bus.guests import memory_class
 from bus.message import ProviderId
-from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
+from bus.messages.cell import (
+    AdoptGuest,
+    AttemptMessage,
+    DestroyInstance,
+    LeaveGuest,
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnInstance,
+)
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.networks import Network
-from compute_sim.core.pools import Pool
+from compute_sim.core.pools import Pool, aggregate_of
 from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.laboratory.faults import (
     KINDS,
     Changes,
@@ -21,15 +31,20 @@ from compute_sim.laboratory.faults import (
     next_turn_s,
     work_of,
 )
+from compute_sim.laboratory.given_shares import GivenShares
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost, metrics_at, size_at
-from compute_sim.laboratory.pools import aggregate_of
 
 # The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
 
+# Devices are on buses of their own, from this one on.
+FIRST_BUS = 0x81
+
 # The classes and the kind of ports of a network.
 BANDWIDTHS = ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC")
 NORMAL_PORTS = "CUSTOM_VNIC_TYPE_NORMAL"
+
+KIB_PER_MB = 1024
 
 # How many images a host keeps on its disk.
 IMAGES_MAX = 20
@@ -64,6 +79,10 @@ class SimulatedDriver:
         self._networks = networks
         self._pooled = frozenset(pool.resource for pool in pools)
         self._joins = frozenset(aggregate_of(pool) for pool in pools)
+        # None: the host has nothing that only one instance can have.
+        self._given: GivenShares | None = None
+        if host.size.has_exclusive:
+            self._given = GivenShares(self.update_provider_tree(ProviderTree(self.root), 0))
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it is made anew
         size = size_at(self.host.size, self._other_faults, at_s)
@@ -71,6 +90,7 @@ class SimulatedDriver:
             self._root(size),
             *self._numa_nodes(size),
             *self._pci_devices(size),
+            *self._devices(size),
             *map(self._port_provider, self._networks),
         )
         return ProviderTree(self.root, {each.id: each for each in providers})
@@ -96,17 +116,51 @@ class SimulatedDriver:
     def images(self) -> Sequence[str]:
         return tuple(self._images)
 
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        """Its work ends at the times that it names."""
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:  # noqa: ARG002 - none ever does
+        return ()
+
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:  # noqa: ARG002 - there is none
+        raise NoConsole(f"{self.host.name} is a simulated host: its instances have no console")
+
     def begin(self, order: HostOrder, at_s: float) -> Work:
-        if isinstance(order, DestroyInstance):
-            # There is nothing to remove.
+        if isinstance(order, DestroyInstance | LeaveGuest):
+            self._take_back(order)
+            # There is nothing else to remove.
+            return Work()
+        if (wrong := self._give(order)) is not None:
+            self.complain(order, wrong)
+            return Work(failure=f"the share cannot be given: {wrong}")
+        if isinstance(order, AdoptGuest):
+            # Each guest that is to be adopted counts as being there.
             return Work()
         # The disk of an instance that is received comes from its source.
         if isinstance(order, SpawnInstance | RespawnInstance) and order.image is not None:
             self._download(order.image.source)
         kind = type(order)
         if faults := self._work_faults[kind]:
-            return work_of(self._script, KINDS[kind], faults, order, at_s)
+            work = work_of(self._script, KINDS[kind], faults, order, at_s)
+            if work.failure and isinstance(order, SpawnInstance | ReceiveInstance):
+                self._take_back(order)
+            return work
         return self._usual_work[kind]
+
+    def _give(self, order: HostOrder) -> str | None:
+        """Give the instance its share; what is wrong with that, in words, or None."""
+        if self._given is None or not isinstance(order, SpawnInstance | ReceiveInstance | AdoptGuest):
+            return None
+        return "; ".join(self._given.give(order)) or None
+
+    def _take_back(self, order: AttemptMessage) -> None:
+        if self._given is not None:
+            self._given.take_back(order.instance, order.attempt)
+
+    def complain(self, order: HostOrder, words: str) -> None:
+        """An order gives the instance what the host does not have, or what another instance has. Tests take this up: the books
+        should allow no such order.
+        """
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided when the work began
         return Work(failure=attempt.failure)
@@ -162,6 +216,22 @@ class SimulatedDriver:
             for number, traits in enumerate(size.pci_devices)
         ]
 
+    def _devices(self, size: HostSize) -> list[TreeProvider]:
+        """The devices by addresses of their own, as those of a real host are named."""
+        return [
+            TreeProvider(
+                id=ProviderId(uuid5(self.root, f"device-{number}")),
+                name=f"{self.host.name}_0000:{FIRST_BUS + number:02x}:00.0",
+                parent=self._numa_node(number % size.numa_nodes) if size.numa_nodes else self.root,
+                inventories={
+                    resource: ReportedInventory(total=amount, max_unit=amount)
+                    for resource, amount in device.gives.items()
+                },
+                traits=device.traits,
+            )
+            for number, device in enumerate(size.devices)
+        ]
+
     def _port_provider(self, network: Network) -> TreeProvider:
         """The provider of the host's ports on this network, as Neutron's agents report it."""
         bandwidth = ReportedInventory(total=network.kilobits)
@@ -182,7 +252,10 @@ def root_of(host: str) -> ProviderId:
 
 
 def _cpus_and_memory(size: HostSize, number: int = 0, parts: int = 1) -> dict[str, ReportedInventory]:
+    pcpus = _part(size.pcpus, number, parts)
     return {
+        **({"PCPU": ReportedInventory(total=pcpus, max_unit=pcpus)} if pcpus else {}),
+        **{memory_class(kib): _in_pages(kib, mb, number, parts) for kib, mb in size.pages},
         "VCPU": _inventory(
             _part(size.vcpus, number, parts), _part(size.vcpus_reserved, number, parts), size.vcpu_ratio
         ),
@@ -190,6 +263,13 @@ def _cpus_and_memory(size: HostSize, number: int = 0, parts: int = 1) -> dict[st
             _part(size.ram_mb, number, parts), _part(size.ram_mb_reserved, number, parts), size.ram_ratio
         ),
     }
+
+
+def _in_pages(kib: int, mb: int, number: int, parts: int) -> ReportedInventory:
+    """The part of `mb` of memory that this NUMA node has in whole pages. An amount of it is in whole pages, too."""
+    pages = _part(mb * KIB_PER_MB // kib, number, parts)
+    step = max(1, kib // KIB_PER_MB)
+    return ReportedInventory(total=pages * kib // KIB_PER_MB, min_unit=step, step_size=step)
 
 
 def _part(whole: int, number: int, parts: int) -> int:

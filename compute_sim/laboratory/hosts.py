@@ -7,6 +7,7 @@ from msgspec import Struct, structs
 from bus.messages.hosts import Supported
 from bus.messages.placement import Ratio
 from compute_sim.core.hosts import Host
+from compute_sim.laboratory.devices import Device
 from compute_sim.laboratory.faults import Changes, Fault, is_on
 
 # What simulated hosts tell: they are plain x86 machines.
@@ -28,7 +29,17 @@ class HostSize(Struct, frozen=True):
     numa_nodes: int = 0
     # The traits of each PCI device. Devices are in the NUMA nodes by turns; without NUMA nodes they are below the root.
     pci_devices: tuple[frozenset[str], ...] = ()
+    # CPUs beside these, each for one instance alone; memory in huge pages beside `ram_mb`, as MB by the KiB of a page; and devices, which are
+    # in the NUMA nodes by turns, as PCI devices are. The NUMA nodes have their parts of all these.
+    pcpus: int = 0
+    pages: tuple[tuple[int, int], ...] = ()
+    devices: tuple[Device, ...] = ()
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "HW_CPU_X86_AVX2"})
+
+    @property
+    def has_exclusive(self) -> bool:
+        """Has it something that only one instance can have?"""
+        return bool(self.pcpus or self.pages or self.devices or self.pci_devices)
 
 
 class SimulatedHost(Host, frozen=True, kw_only=True):

@@ -1,5 +1,8 @@
 """A compute with aio-pika alone: it has hosts of a cell, and each instance on them is a process of this machine.
 
+Take this one to see a whole cloud build, move and audit something. own_compute_pika.py is shorter, keeps its attempts in a file, and
+is the one to begin your own with.
+
     python own_compute.py amqp://moor-compute-CELL:PASSWORD@BROKER/ CELL HOST [HOST ...]
 
 It runs as the computes of the cell, and takes the place of `moor run compute --cell CELL`: a cell has one such program.

@@ -25,6 +25,7 @@ from bus.messages.build import (
     Waiting,
 )
 from bus.messages.cells import CellState
+from bus.messages.device_profiles import DeviceGroup, DeviceProfile
 from bus.messages.groups import GroupState
 from bus.messages.hosts import HostMode, HostState
 from bus.messages.images import NamedImage
@@ -64,6 +65,8 @@ __all__ = [
     "Change",
     "Client",
     "ClientError",
+    "DeviceGroup",
+    "DeviceProfile",
     "DrainFound",
     "Emptied",
     "Explanation",

@@ -69,4 +69,4 @@ def why_not_rebuilt(state: InstanceState, order: RebuildInstance) -> str:
         why = last.failure or state.reason or f"the instance is {state.state}"
     else:
         return ""
-    return f"the instance was not rebuilt from {order.image.source}: {why}"
+    return f"the instance was not rebuilt from {order.image_name or (order.image.source if order.image else '')}: {why}"

@@ -14,6 +14,7 @@ from bus.messages.build import (
     MoveKind,
     RebuildInstance,
 )
+from bus.messages.images import is_image_source
 from bus.messages.moves import AskMoves, Change, EndMove, MoveInstance, MovesFound
 from moor.client.ends import has_ended, rests, why_not_moved, why_not_rebuilt
 from moor.client.errors import NotFound, Rejected
@@ -106,12 +107,15 @@ class MoveCalls(InstanceCalls):
     async def rebuild(self, instance: UUID, image: Image | str, **fields: Unpack[OrderFields]) -> SentRequest:
         """Build an instance anew on its host, from this image; what is on its disk is lost.
 
-        A text is the image's id or URL: the name of a stored image is not looked up here.
+        A text is the image's id or URL, or the name of a stored image, whose properties its host must have.
         """
         given = cast("dict[str, Any]", {"project": self.project, **fields})
         given["request_id"] = order_id(given.get("request_id"))
-        source = Image(source=image) if isinstance(image, str) else image
-        order = RebuildInstance(instance=InstanceId(instance), image=source, **given)
+        if isinstance(image, str) and not is_image_source(image):
+            given["image_name"] = image
+        else:
+            given["image"] = Image(source=image) if isinstance(image, str) else image
+        order = RebuildInstance(instance=InstanceId(instance), **given)
         answer = await self._ask(order, InstancesFound)
         return SentRequest(
             self,

@@ -194,6 +194,11 @@ class SyncClient:
     show_image = _waits(Client.show_image)
     list_images = _iterates(Client.list_images)
 
+    create_device_profile = _waits(Client.create_device_profile)
+    delete_device_profile = _waits(Client.delete_device_profile)
+    show_device_profile = _waits(Client.show_device_profile)
+    list_device_profiles = _iterates(Client.list_device_profiles)
+
     set_quota = _waits(Client.set_quota)
     show_quota = _waits(Client.show_quota)
     list_quotas = _iterates(Client.list_quotas)

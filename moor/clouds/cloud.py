@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from msgspec import structs
@@ -22,6 +22,7 @@ from compute_sim.fleet import Elapsed
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import SimulatedHost
 from compute_sim.laboratory.wiring import simulated_parts
+from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import open_compute_store
 from moor.asking import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
@@ -33,6 +34,8 @@ from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 DRAIN_S_MAX = 10.0
+# Makes the parts of a cell's compute, as long as its context is open.
+ComputeParts = Callable[[Station, ComputeSettings], AbstractAsyncContextManager[Sequence[Part]]]
 
 
 @asynccontextmanager
@@ -52,6 +55,7 @@ async def cloud(
     as_user: Callable[[str], Broker] | None = None,
     metal: BareMetalPlan | None = None,
     on_metal: Callable[[BareMetal], None] | None = None,
+    computes: Mapping[str, ComputeParts] | None = None,
 ) -> AsyncIterator[SqlPlacementStore]:
     """Run all workers, with the simulated hosts of each cell, while this context is open; then drain them.
 
@@ -62,6 +66,7 @@ async def cloud(
     `more_parts` run beside the workers.
     `health_part` makes one that reports the health of all parts.
     `ended` is set when the workers end before this context does. They only do so by failing; the exit raises the failure.
+    `computes` make the parts of a cell's compute, in place of simulated hosts.
     `metal`: there are bare-metal nodes too; `on_metal` receives them before they start.
     """
     settings = settings or CloudSettings()
@@ -95,6 +100,7 @@ async def cloud(
         placement, scheduler = station("placement"), station("scheduler")
         run("placement", placement, placement_parts((placement,), store, settings.placement))
         run("scheduler", scheduler, scheduler_parts(scheduler, api, settings.scheduler))
+
         for cell, of_cell in hosts.items():
             rows = SqlConductorStore(database_url, cell, settings=settings.database)
             stack.push_async_callback(rows.close)
@@ -110,13 +116,11 @@ async def cloud(
             remade.append(
                 Remade(settings.compute, partial(set_in_place, of_hosts, settings.compute, COMPUTE.reloaded))
             )
-            compute = simulated_parts(
-                hosts_at,
-                of_cell,
-                of_hosts,
-                faults,
-                clock_s=clock_s,
-                store=kept,
+            made = (computes or {}).get(cell)
+            compute = (
+                simulated_parts(hosts_at, of_cell, of_hosts, faults, clock_s=clock_s, store=kept)
+                if made is None
+                else await stack.enter_async_context(made(hosts_at, of_hosts))
             )
             run("compute", hosts_at, compute, cell)
         if metal is not None:

@@ -1,6 +1,7 @@
 """`moor run`: runs one worker in this process, on real brokers and a real database."""
 
 from collections.abc import Coroutine
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,12 @@ from compute_sim.laboratory.hosts import equal_hosts
 from compute_sim.laboratory.ironic import running as ironic_simulation
 from compute_sim.laboratory.ironic.core.script import IronicScript
 from compute_sim.laboratory.script_file import load_script
+from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.settings import ComputeSettings
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
 from moor.client.bus_client import with_user
-from moor.clouds.up_command import faults_in
+from moor.clouds.up_command import faults_in, host_size_in
 from moor.dashboard.options import DashboardFlags, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
 from moor.option_structs import with_options
@@ -53,6 +56,7 @@ from moor.worker_settings import (
     CONDUCTOR,
     DATABASE,
     IRONIC_DAEMONS,
+    LIBVIRT,
     PLACEMENT,
     PLACEMENT_API,
     SCHEDULER,
@@ -70,6 +74,11 @@ app = typer.Typer(
 )
 
 Cell = Annotated[str, option_of(TOP, "cell")]
+
+
+class DriverName(StrEnum):
+    SIMULATED = "simulated"
+    LIBVIRT = "libvirt"
 
 
 @app.command()
@@ -157,23 +166,44 @@ def compute(
     db: DatabaseUrl = "",
     *,
     cell: Cell = "",
+    driver: Annotated[DriverName, option_of(TOP, "compute_driver")] = DriverName.SIMULATED,
+    uri: Annotated[str | None, option_of(LIBVIRT, "uri", show_default=False)] = None,
+    name: Annotated[str | None, option_of(LIBVIRT, "name", "--name", show_default=False)] = None,
+    folder: Annotated[
+        str | None, option_of(LIBVIRT, "folder", "--folder", metavar="DIR", show_default=False)
+    ] = None,
     hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1)] = 100,
+    host_size: Annotated[str, option_of(TOP, "compute_host_size", metavar="NAME=VALUE,...")] = "",
     faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
     pool: PoolFlags = None,
     network: NetworkFlags = None,
     operating: Operating,
 ) -> None:
-    """A compute process, which simulates the hosts of one cell."""
+    """A compute process: it controls the hosts of one cell. They are simulated, or machines with libvirt."""
     operating.begin()
-    script = faults_in(faults)
+    script, size = faults_in(faults), host_size_in(host_size)
     _require_one(cell, "compute")
     url = _stated(bus, db).bus_of(cell)
     settings = tuned(COMPUTE, others=compute_flags(pool, network))
     # It is no setting of its own, and the settings must not be copied.
     structs.force_setattr(settings, "cell", cell)
+    if driver is DriverName.LIBVIRT:
+        of_libvirt = tuned(LIBVIRT, uri=uri, name=name, folder=folder)
+        _run(_libvirt_run(url, settings, of_libvirt, _stated(bus, db).db_of(cell), operating.health_listen))
+        return
+    for flag, given in (("--uri", uri), ("--name", name), ("--folder", folder)):
+        if given is not None:
+            raise typer.BadParameter(
+                f"{flag} is {given!r}, but the hosts are simulated: name --driver libvirt, too"
+            )
     _run(
         run_compute(
-            url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=operating.health_listen
+            url,
+            equal_hosts(cell, hosts, size),
+            settings,
+            script,
+            bus=tuned(BUS),
+            health_at=operating.health_listen,
         )
     )
 
@@ -300,6 +330,21 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         run_process(work)
     except (BadAddressError, BadListenError, BadSetting) as wrong:
         raise typer.BadParameter(str(wrong)) from None
+
+
+def _libvirt_run(
+    url: str, settings: ComputeSettings, of_libvirt: LibvirtSettings, database: str, health_at: str
+) -> Coroutine[Any, Any, None]:
+    try:
+        # It needs libvirt's own library, which other workers do not have.
+        from compute_sim.libvirt.running import run as run_libvirt  # noqa: PLC0415
+    except ImportError as missing:
+        fail(
+            f"{missing}: a compute with libvirt needs the package libvirt-python: pip install 'moorage[libvirt]'"
+        )
+    return run_libvirt(
+        url, settings, of_libvirt, database, bus=tuned(BUS), database=tuned(DATABASE), health_at=health_at
+    )
 
 
 def _require_database(worker: str, url: str) -> None:

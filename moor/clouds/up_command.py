@@ -35,7 +35,8 @@ from bus.topology import objects_of, user_of
 from bus.unix_socket.server import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts
+from compute_sim.laboratory.host_sizes import read_host_size
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts
 from compute_sim.laboratory.ironic.running import LISTEN, read_listen
 from compute_sim.laboratory.script_file import load_script
 from ironic_sync.core.cells import CellMap
@@ -104,6 +105,7 @@ def up(
     placement_db: PlacementDatabaseUrl = "",
     *,
     hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1, max=10_000)] = 20,
+    host_size: Annotated[str, option_of(TOP, "compute_host_size", metavar="NAME=VALUE,...")] = "",
     faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
     nodes: Annotated[int, option_of(TOP, "ironic_sim_nodes", max=10_000)] = 0,
     daemons: Annotated[
@@ -134,7 +136,8 @@ def up(
         else dashboard_options(DashboardFlags(dashboard_listen=dashboard_listen))
     )
     workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network)
-    cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
+    size = host_size_in(host_size)
+    cells_hosts = {cell: equal_hosts(cell, hosts, size) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
     run(
         _up(
@@ -320,6 +323,11 @@ def _socket(settings: Settings) -> Path:
 def faults_in(file: Path | None) -> FaultScript:
     with wrong_value():
         return load_script(file, FaultScript) if file else FaultScript()
+
+
+def host_size_in(text: str) -> HostSize:
+    with wrong_value():
+        return read_host_size(text)
 
 
 @contextmanager

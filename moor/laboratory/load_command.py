@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from bus.process import run_process
 from moor.clouds.cloud_processes import servers_at
+from moor.clouds.up_command import host_size_in
 from moor.laboratory.load.metal import results as metal_results
 from moor.laboratory.load.metal import running as metal_run
 from moor.laboratory.load.results import RunResult, as_json, as_table
@@ -24,10 +25,12 @@ from moor.options import (
     SchedulerFlags,
     check_writable,
     log_as,
+    option_of,
     out,
     run,
     tuned_cloud,
 )
+from moor.settings import TOP
 
 IN_FLIGHT, METAL_IN_FLIGHT = 2000, 100
 # How many workers of each kind a run has, conductors per cell. There is always one compute process per cell.
@@ -46,6 +49,7 @@ def load(
         ),
     ] = 0,
     hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
+    host_size: Annotated[str, option_of(TOP, "compute_host_size", metavar="NAME=VALUE,...")] = "",
     cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -108,6 +112,7 @@ def load(
     """
     servers = servers_at(bus, db, placement_db)
     check_writable("--json", json)
+    host_size_in(host_size)
     if hosts < cells:
         raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     counts = counts_of(workers or [])
@@ -141,6 +146,7 @@ def load(
         boots=boots,
         moves=moves,
         cells=spread(hosts, cell_names(cells)),
+        host_size=host_size,
         failing=failing,
         in_flight=in_flight or IN_FLIGHT,
         counts=counts,

@@ -15,6 +15,7 @@ from bus.urls import broker_at
 from bus.workers.station import Station
 from compute_sim.core.pools import Pool, read_pools
 from compute_sim.laboratory.faults import FaultScript
+from compute_sim.laboratory.host_sizes import read_host_size
 from compute_sim.laboratory.hosts import equal_hosts
 from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, simulated_ironic
 from ironic_sync.core.node import Node
@@ -42,13 +43,14 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
     """The parts of a cloud for a demo or a load run.
 
     `role` names the run's own client on the bus. `cells` has the number of hosts of each cell, `counts` the number of
-    workers of each kind.
+    workers of each kind, and `host_size` what differs from the usual size of a host.
     """
 
     role: str
     cells: Mapping[str, int]
     counts: Mapping[str, int]
     settings: CloudSettings
+    host_size: str = ""
     faults: FaultScript = FaultScript()
     metal: BareMetalPlan | None = None
 
@@ -101,7 +103,8 @@ async def temporary_cloud(plan: CloudPlan, servers: Servers | None) -> AsyncIter
 
 async def _embedded(plan: CloudPlan, stack: AsyncExitStack) -> TemporaryCloud:
     broker = MemoryBroker().as_user()
-    hosts = {cell: equal_hosts(cell, count) for cell, count in plan.cells.items()}
+    size = read_host_size(plan.host_size)
+    hosts = {cell: equal_hosts(cell, count, size) for cell, count in plan.cells.items()}
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"moor-{plan.role}-"))
     url = f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"
     started: list[BareMetal] = []
@@ -132,7 +135,11 @@ async def _in_processes(plan: CloudPlan, servers: Servers, stack: AsyncExitStack
     The simulated Ironic runs in this process, so that its CPU time does not count as that of a worker.
     """
     broker = broker_at(servers.bus_url)
-    urls = {**environment_of(plan.settings, os.environ), **servers.environment}
+    urls = {
+        **environment_of(plan.settings, os.environ),
+        **servers.environment,
+        "MOOR_COMPUTE_HOST_SIZE": plan.host_size,
+    }
     metal = plan.metal
     simulation = None
     if metal is not None:

@@ -52,6 +52,7 @@ from scheduler_worker.core.choosing.refusals.verdicts import (
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.hosts.newcomers import Newcomers
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.metrics import CHOSEN, CLAIMS
 from scheduler_worker.replica.replica import Replica
@@ -79,6 +80,7 @@ class Claimer:
         clock: Callable[[], datetime],
     ) -> None:
         self._picture = picture
+        self._newcomers = Newcomers(picture)
         self._replica = replica
         self._registry = registry
         self._ask_all = ask_all
@@ -215,8 +217,8 @@ class Claimer:
 
     async def until_current(self, lost: Sequence[Search] = ()) -> None:
         """Wait for the verdicts of all claims, then adopt what placement has granted to these searches, then let the picture
-        catch up. That comes last: what a choice after this counts, such as a share that nobody has claimed yet, must not
-        grow old meanwhile.
+        catch up, and hosts that have just come tell of themselves. That comes last: what a choice after this counts, such
+        as a share that nobody has claimed yet, must not grow old meanwhile.
         """
         if self._under_way:
             await asyncio.wait(tuple(self._under_way))
@@ -226,6 +228,8 @@ class Claimer:
         await self._make_sure()
         if self._answered != answered:
             # The shares of claims that were answered meanwhile count at once, and what was released before them does not yet.
+            await self._make_sure()
+        if await self._newcomers.until_told():
             await self._make_sure()
 
     async def adopt_held(self, lost: Sequence[Search]) -> None:

@@ -14,12 +14,14 @@ from scheduler_worker.core.instances.rows import NO_REQUEST, is_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.locked_rows import Ordered, follow, take_steps, tell_all
+from scheduler_worker.requests.rebuilding import RebuildImages
 
 
 def instance_order_handlers(
     picture: Picture,
     clock: Callable[[], datetime],
     know_hosts: Callable[[], Awaitable[None]],
+    images: RebuildImages,
     *,
     rebuild_timeout_s: int,
 ) -> Handlers:
@@ -47,7 +49,10 @@ def instance_order_handlers(
         asks: Sequence[Received[RebuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         await know_hosts()
-        decide = partial(rebuilt, now=clock(), timeout_s=rebuild_timeout_s, why_no_work=why_no_work)
+        image_of = await images.find([ask.message for ask in asks])
+        decide = partial(
+            rebuilt, now=clock(), timeout_s=rebuild_timeout_s, why_no_work=why_no_work, image_of=image_of
+        )
         return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
 
     def why_no_work(cell: str, host: str) -> str:

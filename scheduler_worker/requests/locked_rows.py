@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
+from bus.messages.adoption import GiveBackInstance
 from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, InstancesFound, RebuildInstance
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.handling import Answer, Received, Said
@@ -16,7 +17,7 @@ from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejected
 from scheduler_worker.store import SchedulerTransaction
 
-Order = TypeVar("Order", DeleteInstance, RebuildInstance, MoveInstance, EndMove)
+Order = TypeVar("Order", DeleteInstance, RebuildInstance, MoveInstance, EndMove, GiveBackInstance)
 # The row after a step; None if it stays as it is.
 Step = Callable[[InstanceRow | None], InstanceRow | None]
 # The row after an order, or why it is refused; the same row if the order was followed before.

@@ -1,6 +1,6 @@
 """The needs of orders to move instances, or the reasons why these are refused before a host is looked for."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
@@ -8,7 +8,8 @@ from msgspec import Struct, structs
 from bus.errors import WrongAnswer
 from bus.message import ConsumerId, Message
 from bus.messages.administration import AskConsumer, ConsumerFound
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstanceState
+from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, InstanceState
+from bus.messages.device_profiles import DeviceProfile
 from bus.messages.hosts import host_in_cell
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ResourceAmount
@@ -27,8 +28,11 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.device_profiles import PROFILE, profile_to_find, with_profile
+from scheduler_worker.core.requests.page_sizes import with_size_kept
 from scheduler_worker.requests.companions import Unit, units_of, why_others_stay
 from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.requests.stored_names import stored_profiles
 from scheduler_worker.store import SchedulerStore
 
 
@@ -89,6 +93,7 @@ class MoveNeedsFinder:
         self, orders: Sequence[MoveInstance], as_seen: Callable[[InstanceRow], InstanceRow]
     ) -> tuple[list[Unit], list[list[NeedsFound]]]:
         units, rows = await units_of(orders, self._store, self._picture, as_seen)
+        profiles = await stored_profiles(self._store, map(_flavor_with_profile, orders))
         held = await self._held_by(
             [
                 order.instance
@@ -105,6 +110,7 @@ class MoveNeedsFinder:
                     rows.get(order.instance),
                     held.get(order.instance, ()),
                     unit.leaving if unit.is_whole else unit.leaving | {order.instance},
+                    profiles,
                 )
                 for order in unit.orders
             ]
@@ -130,6 +136,7 @@ class MoveNeedsFinder:
         row: InstanceRow | None,
         held: tuple[ResourceAmount, ...],
         leaving: AbstractSet[ConsumerId],
+        profiles: Mapping[str, DeviceProfile],
     ) -> NeedsFound:
         problem = problem_with(row, order)
         if problem is not None:
@@ -139,7 +146,7 @@ class MoveNeedsFinder:
             return None
         if row.told.host and (why := self._problem_with_source(order, row.told)):
             return refused(order, "instance", order.instance, why)
-        return None if stays_on_host(row, order.kind) else self._needs(order, row, held, leaving)
+        return None if stays_on_host(row, order.kind) else self._needs(order, row, held, leaving, profiles)
 
     def _needs(
         self,
@@ -147,6 +154,7 @@ class MoveNeedsFinder:
         row: InstanceRow,
         held: tuple[ResourceAmount, ...],
         leaving: AbstractSet[ConsumerId],
+        profiles: Mapping[str, DeviceProfile],
     ) -> MoveNeeds | BuildRejected:
         """The needs of the instance. `leaving` are the instances that move together with it, and itself."""
         told = row.told
@@ -155,7 +163,7 @@ class MoveNeedsFinder:
             return refused(order, "instance", order.instance, "what it needs of a host is not known any more")
         next_spec = b""
         if order.kind == "resize":
-            resized = self._resized(order, row, spec, build)
+            resized = self._resized(order, row, spec, build, profiles)
             if isinstance(resized, BuildRejected):
                 return resized
             spec, build = resized
@@ -200,7 +208,12 @@ class MoveNeedsFinder:
         return ""
 
     def _resized(
-        self, order: MoveInstance, row: InstanceRow, spec: InstanceSpec, build: BuildInstance
+        self,
+        order: MoveInstance,
+        row: InstanceRow,
+        spec: InstanceSpec,
+        build: BuildInstance,
+        profiles: Mapping[str, DeviceProfile],
     ) -> tuple[InstanceSpec, BuildInstance] | BuildRejected:
         """The needs of the instance with the flavor that the order gives it, and the request with that flavor. Everything
         that a flavor does not give stays as it was, such as the image.
@@ -217,6 +230,9 @@ class MoveNeedsFinder:
         flavor = flavor_after(order, known)
         if isinstance(flavor, BuildRejected):
             return flavor
+        if (profile := profiles.get(profile_to_find(flavor))) is not None:
+            flavor = with_profile(flavor, profile)
+        flavor = with_size_kept(flavor, known.flavor, build.image_properties)
         build = structs.replace(build, flavor=flavor)
         read = self._read(build, order)
         if isinstance(read, BuildRejected):
@@ -238,3 +254,11 @@ class MoveNeedsFinder:
     def _read(self, build: BuildInstance, order: MoveInstance) -> InstanceSpec | BuildRejected:
         read = self._reader.spec_of(structs.replace(build, request_id=order.request_id))
         return structs.replace(read, project=order.project) if isinstance(read, BuildRejected) else read
+
+
+def _flavor_with_profile(order: MoveInstance) -> Flavor | None:
+    """A flavor with the device profile that the order names; None if it names none."""
+    if order.change is None:
+        return order.flavor
+    name = order.change.extra_specs.get(PROFILE)
+    return None if name is None else Flavor(extra_specs={PROFILE: name})

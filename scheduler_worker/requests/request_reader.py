@@ -72,7 +72,7 @@ class RequestReader:
     def __init__(self, vocabulary: Vocabulary, horizon: timedelta, plugins: Plugins) -> None:
         self._vocabulary = vocabulary
         self._horizon = horizon
-        self._plugins = plugins
+        self.plugins = plugins
         self._scopes, self._image_keys = plugins.scopes, plugins.image_keys
         # By content: most requests have the content of an earlier one.
         self._known: dict[bytes, _Understood] = {}
@@ -114,6 +114,8 @@ class RequestReader:
             return alternatives
         spec = alternatives[0].spec
         if len(alternatives) == 1:
+            # The flavor as it was read: one that leaves a page size open has it decided.
+            build = structs.replace(build, flavor=alternatives[0].flavor)
             alternatives = ()
         if len(self._known) >= SPECS_MAX:
             self._known.clear()
@@ -130,12 +132,12 @@ class RequestReader:
             ("different_host", build.different_host, "different_hosts"),
             ("same_host", build.same_host, "same_hosts"),
         ):
-            if ids and not self._plugins.reads(read):
+            if ids and not self.plugins.reads(read):
                 reason = f"the filter {field} is not among the `filters` of this scheduler"
                 return rejection(field, ", ".join(map(str, ids)), reason, build.request_id)
         asked = (("flavor.extra_specs", spec.extra_specs), ("image_properties", spec.image_properties))
         for field, pairs in asked:
             for key, value in pairs:
-                if reason := self._plugins.problem_with(key, value):
+                if reason := self.plugins.problem_with(key, value):
                     return rejection(f"{field}.{key}", value, reason, build.request_id)
         return None

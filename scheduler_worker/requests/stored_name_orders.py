@@ -1,4 +1,4 @@
-"""Orders to store flavors and images under names, to change and to delete them, and questions about them."""
+"""Orders to store flavors, images and device profiles under names, to change and to delete them, and questions about them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -7,6 +7,13 @@ from msgspec import Struct, structs
 
 from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected, Flavor
+from bus.messages.device_profiles import (
+    AskDeviceProfiles,
+    CreateDeviceProfile,
+    DeleteDeviceProfile,
+    DeviceProfile,
+    DeviceProfilesFound,
+)
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from bus.messages.images import (
     AskImages,
@@ -19,6 +26,7 @@ from bus.messages.images import (
 )
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said
 from scheduler_worker.core.requests.checking import EXTRA_SPECS_MAX
+from scheduler_worker.core.requests.device_profiles import with_profile, without_profile
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.request_reader import RequestReader
@@ -27,6 +35,7 @@ from scheduler_worker.store import Named, NameQuery, SchedulerStore
 # With it an image's properties can be checked, whatever flavor its instances will have.
 _ANY_FLAVOR = Flavor(vcpus=1)
 M = TypeVar("M", bound=Message)
+NameQuestion = AskFlavors | AskImages | AskDeviceProfiles
 
 
 def stored_name_orders(reader: RequestReader) -> Handlers:
@@ -64,6 +73,22 @@ def stored_name_orders(reader: RequestReader) -> Handlers:
         CreateImage: _each(create_image, lambda order: order.image.name),
         SetImage: _each(set_image, lambda order: order.name),
         DeleteImage: _each(delete_image, lambda order: order.name),
+        **_profile_orders(reader),
+    }
+
+
+def _profile_orders(reader: RequestReader) -> Handlers:
+    async def create_profile(order: CreateDeviceProfile, transaction: OutboxTransaction) -> Message:
+        wrong = _wrong_name("profile", order.profile.name) or _wrong_profile(reader, order.profile)
+        return wrong or await _created(transaction, "profile", order.profile, _profiles)
+
+    async def delete_profile(order: DeleteDeviceProfile, transaction: OutboxTransaction) -> Message:
+        gone = await (await transaction.begun()).delete_named(DeviceProfile, order.name)
+        return _profiles(() if gone is None else (gone,))
+
+    return {
+        CreateDeviceProfile: _each(create_profile, lambda order: order.profile.name),
+        DeleteDeviceProfile: _each(delete_profile, lambda order: order.name),
     }
 
 
@@ -71,6 +96,7 @@ def stored_name_questions(store: SchedulerStore) -> Handlers:
     return {
         AskFlavors: _pages(store, Flavor, _flavors),
         AskImages: _pages(store, NamedImage, _images),
+        AskDeviceProfiles: _pages(store, DeviceProfile, _profiles),
     }
 
 
@@ -80,6 +106,10 @@ def _flavors(found: Sequence[Flavor], next_: str = "") -> FlavorsFound:
 
 def _images(found: Sequence[NamedImage], next_: str = "") -> ImagesFound:
     return ImagesFound(images=tuple(found), next=next_)
+
+
+def _profiles(found: Sequence[DeviceProfile], next_: str = "") -> DeviceProfilesFound:
+    return DeviceProfilesFound(profiles=tuple(found), next=next_)
 
 
 def _each(follow: Callable[[Any, OutboxTransaction], Any], name_of: Callable[[Any], str]) -> Any:
@@ -103,10 +133,10 @@ def _each(follow: Callable[[Any, OutboxTransaction], Any], name_of: Callable[[An
 def _pages(
     store: SchedulerStore, kind: type[Named], answer: Callable[[Sequence[Named], str], Message]
 ) -> Any:
-    async def on_ask(asks: Sequence[Received[AskFlavors | AskImages]]) -> list[Said]:
+    async def on_ask(asks: Sequence[Received[NameQuestion]]) -> list[Said]:
         return [Answer(ask, await found(ask.message)) for ask in asks]
 
-    async def found(ask: AskFlavors | AskImages) -> Message:
+    async def found(ask: NameQuestion) -> Message:
         names = (ask.name,) if ask.name else None
         known = await store.named(kind, NameQuery(names=names, after=ask.after, limit=ask.limit + 1))
         page = known[: ask.limit]
@@ -146,8 +176,25 @@ def _wrong_name(word: str, name: str) -> BuildRejected | None:
 
 
 def _wrong_flavor(reader: RequestReader, flavor: Flavor) -> BuildRejected | None:
+    # The profile that it names is found when a request is read.
+    flavor = structs.replace(flavor, extra_specs=without_profile(flavor.extra_specs))
     read = reader.alternatives_of(BuildInstance(flavor=flavor))
     return read if isinstance(read, BuildRejected) else None
+
+
+def _wrong_profile(reader: RequestReader, profile: DeviceProfile) -> BuildRejected | None:
+    """Why no flavor could name this profile. Classes and traits are read as those of a flavor's groups."""
+    if not profile.groups:
+        return rejection("profile.groups", "", "there are none: they say which devices an instance gets")
+    for number, group in enumerate(profile.groups):
+        if not group.resources:
+            reason = "there are none: a group says how much of which class one provider gives"
+            return rejection(f"profile.groups[{number}].resources", "", reason)
+        alone = with_profile(_ANY_FLAVOR, structs.replace(profile, groups=(group,)))
+        read = reader.alternatives_of(BuildInstance(flavor=alone))
+        if isinstance(read, BuildRejected):
+            return structs.replace(read, field=f"profile.groups[{number}]", value=read.value)
+    return None
 
 
 def _wrong_image(reader: RequestReader, image: NamedImage, prefix: str) -> BuildRejected | None:

@@ -1,4 +1,4 @@
-"""Requests that name stored flavors or a stored image.
+"""Requests that name stored flavors, a stored image, or by a flavor a stored device profile.
 
 Such a request is read with what is stored just then, and its row keeps that: a flavor or an image that is changed later changes no
 instance. A repeated request is told by the names. If there is no such name, the request is accepted, and its instances end in
@@ -7,7 +7,7 @@ answer.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -15,8 +15,10 @@ import msgspec
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected, Flavor
+from bus.messages.device_profiles import DeviceProfile
 from bus.messages.images import NamedImage
 from bus.workers.handling import Received
+from scheduler_worker.core.requests.device_profiles import PROFILE, profile_to_find, with_profile
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.store import NameQuery, SchedulerStore
@@ -29,6 +31,7 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 class _Stored(NamedTuple):
     flavors: Mapping[str, Flavor]
     images: Mapping[str, NamedImage]
+    profiles: Mapping[str, DeviceProfile]
 
 
 class _Unknown(NamedTuple):
@@ -39,7 +42,7 @@ class _Unknown(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        says = "is" if self.field == "image_name" else "has"
+        says = "has" if self.field == "flavor_names" else "is"
         return f"{self.field} {says} {self.name!r}: {self.reason}"
 
 
@@ -47,7 +50,7 @@ async def read_requests(
     reader: RequestReader, store: SchedulerStore, asks: Sequence[Received[BuildInstance]], now: datetime
 ) -> list[ValidRequest | BuildRejected]:
     """Each request checked, with the flavors and the image that it names."""
-    naming = [ask for ask in asks if ask.message.flavor_names or ask.message.image_name]
+    naming = [ask for ask in asks if _names_something(ask.message)]
     if not naming:
         return [reader.read(ask, now) for ask in asks]
     stored = await _stored(store, [ask.message for ask in naming])
@@ -70,7 +73,11 @@ async def with_named(store: SchedulerStore, build: BuildInstance) -> BuildInstan
 
 
 def _names_something(build: BuildInstance) -> bool:
-    return bool(build.flavor_names or build.image_name)
+    if build.flavor_names or build.image_name:
+        return True
+    flavor = build.flavor
+    is_in_flavor = flavor is not None and PROFILE in flavor.extra_specs
+    return is_in_flavor or any(PROFILE in each.extra_specs for each in build.alternatives)
 
 
 async def _stored(store: SchedulerStore, builds: Sequence[BuildInstance]) -> _Stored:
@@ -78,7 +85,18 @@ async def _stored(store: SchedulerStore, builds: Sequence[BuildInstance]) -> _St
     flavors = await store.named(Flavor, NameQuery(names=tuple(sorted(names)))) if names else ()
     wanted = {build.image_name for build in builds if build.image_name}
     images = await store.named(NamedImage, NameQuery(names=tuple(sorted(wanted)))) if wanted else ()
-    return _Stored({each.name: each for each in flavors}, {each.name: each for each in images})
+    given = [each for build in builds for each in (build.flavor, *build.alternatives)]
+    profiles = await stored_profiles(store, [*given, *flavors])
+    return _Stored({each.name: each for each in flavors}, {each.name: each for each in images}, profiles)
+
+
+async def stored_profiles(
+    store: SchedulerStore, flavors: Iterable[Flavor | None]
+) -> Mapping[str, DeviceProfile]:
+    """The stored device profiles that these flavors name, by their names."""
+    names = {name for flavor in flavors if (name := profile_to_find(flavor))}
+    found = await store.named(DeviceProfile, NameQuery(names=tuple(sorted(names)))) if names else ()
+    return {each.name: each for each in found}
 
 
 def _read(
@@ -91,8 +109,8 @@ def _read(
     unknown = str(named) if isinstance(named, _Unknown) else ""
     if isinstance(named, _Unknown):
         named = structs.replace(build, image_name="")
-        if build.flavor_names:
-            named = structs.replace(named, flavor=_NO_FLAVOR, flavor_names=())
+        if build.flavor_names or _names_something(named):
+            named = structs.replace(named, flavor=_NO_FLAVOR, alternatives=(), flavor_names=())
     read = reader.read(structs.replace(ask, message=named), now)
     if isinstance(read, BuildRejected):
         return read
@@ -122,6 +140,14 @@ def _named(build: BuildInstance, stored: _Stored) -> BuildInstance | _Unknown:
     if build.flavor_names:
         best, *others = (stored.flavors[name] for name in build.flavor_names)
         build = structs.replace(build, flavor=best, alternatives=tuple(others), flavor_names=())
+    for flavor in (build.flavor, *build.alternatives):
+        if (profile := profile_to_find(flavor)) and profile not in stored.profiles:
+            return _unknown(f"flavor.extra_specs.{PROFILE}", profile, "device-profile")
+    build = structs.replace(
+        build,
+        flavor=None if build.flavor is None else _whole(build.flavor, stored),
+        alternatives=tuple([_whole(each, stored) for each in build.alternatives]),
+    )
     if not build.image_name:
         return build
     if (image := stored.images.get(build.image_name)) is None:
@@ -129,6 +155,11 @@ def _named(build: BuildInstance, stored: _Stored) -> BuildInstance | _Unknown:
     return structs.replace(
         build, image=image.image, image_properties={**image.properties, **build.image_properties}
     )
+
+
+def _whole(flavor: Flavor, stored: _Stored) -> Flavor:
+    name = profile_to_find(flavor)
+    return with_profile(flavor, stored.profiles[name]) if name else flavor
 
 
 def _unknown(field: str, name: str, word: str) -> _Unknown:

@@ -32,6 +32,7 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    AdoptedRow,
     Known,
     NewRequest,
     SchedulerTransaction,
@@ -90,6 +91,14 @@ class SqlSchedulerTransaction:
         if await ADD.change(self._transaction, added) == len(added):
             return [Known(request.rows) for request in requests]
         return await judge_conflicts(self._transaction, requests)
+
+    async def adopt(self, rows: Sequence[AdoptedRow]) -> Sequence[InstanceId]:
+        # One by one: the first row of two that conflict counts, and there are few of them in a batch.
+        return [
+            each.row.id
+            for each in sorted(rows, key=lambda adopted: adopted.row.id.int)
+            if not await ADD.change(self._transaction, [new_values(each.row, each.number, each.digest)])
+        ]
 
     lease_waking = runs(waiting.lease)
     lease_counting = runs(partial(waiting.lease, number=waiting.COUNTING))

@@ -1,4 +1,4 @@
-"""Rows of flavors and images that requests may name: each has a table of names and bodies."""
+"""Rows of flavors, images and device profiles that requests may name: each has a table of names and bodies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,12 +9,13 @@ from sqlalchemy import Connection, Table
 
 from bus.errors import Transient
 from bus.messages.build import Flavor
+from bus.messages.device_profiles import DeviceProfile
 from bus.messages.images import NamedImage
 from bus.sql import among, insert
 from scheduler_worker.store import Named, NameQuery
-from scheduler_worker.tables import flavors, images
+from scheduler_worker.tables import device_profiles, flavors, images
 
-_TABLES: Mapping[type[Any], Table] = {Flavor: flavors, NamedImage: images}
+_TABLES: Mapping[type[Any], Table] = {Flavor: flavors, NamedImage: images, DeviceProfile: device_profiles}
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 

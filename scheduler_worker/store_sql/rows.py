@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId, InstanceState, RequestId
-from bus.messages.cell import PlaceInCell
+from bus.messages.cell import AdoptInCell, PlaceInCell
 from bus.sql import RowColumns, Values
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import (
@@ -82,7 +82,7 @@ class _Given(Struct, frozen=True, array_like=True):
 _TROUBLES = (
     *("failures", "refusals", "no_valid_host", "reason", "keeps_share", "rebuild", "changes", "decision"),
     *("waiting", "move", "choices", "resized_spec", "next_spec", "change_digests", "flavor", "passed_over"),
-    *("move_decision", "kept_move"),
+    *("move_decision", "kept_move", "adopted", "given_back"),
 )
 _OF_STATE = {each.name: each for each in structs.fields(InstanceState)}
 _FIELDS = _OF_STATE | {each.name: each for each in structs.fields(InstanceRow)}
@@ -93,7 +93,7 @@ _troubles_of = attrgetter(*[f"told.{name}" if name in _OF_STATE else name for na
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _given = msgspec.msgpack.Decoder(_Given).decode
-_order = msgspec.msgpack.Decoder(PlaceInCell).decode
+_order = msgspec.msgpack.Decoder(PlaceInCell | AdoptInCell).decode
 _troubles = msgspec.msgpack.Decoder(_Troubles).decode
 _NO_TROUBLES = structs.astuple(_Troubles())
 

@@ -8,6 +8,7 @@ from scheduler_worker.aggregates.membership import AggregateMembership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.plugins import multiplier_key
+from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.more_alternates import AlternatesFinder
@@ -81,6 +82,9 @@ class Deciders:
             waiting=known.waiting,
             unclaimed=known.unclaimed,
             outcomes=self.outcomes,
+        )
+        self.adopter = InstanceAdopter(
+            store, self.reader, ask_all, clock, timeout_s=settings.request_timeout_s
         )
         self.more_alternates = AlternatesFinder(
             store,

@@ -39,6 +39,7 @@ class Queues:
                 picture=picture,
                 aggregates=deciders.aggregates,
                 mover=deciders.mover,
+                adopter=deciders.adopter,
                 know_hosts=known.host_watch.look_again,
             ),
             store=outbox,

@@ -8,22 +8,16 @@ does the work that was ordered.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from uuid import UUID, uuid5
 
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor, Image
-from bus.messages.cell import (
-    DestroyInstance,
-    ReceiveInstance,
-    RespawnInstance,
-    SpawnInstance,
-    StartInstance,
-    StopInstance,
-)
+from bus.messages.build import Flavor
 from bus.messages.placement import ResourceAmount, Share
+from compute_sim.check.orders import SEQUENCES, HostUnderCheck, InstanceOrders, interruptions
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, begun, due
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
@@ -35,10 +29,16 @@ LOOKS_MAX = 100
 
 
 def breaches(
-    make: Callable[[], Driver], at_s: float = 0.0, proceed: Callable[[], None] = lambda: None
+    make: Callable[[], Driver],
+    at_s: float = 0.0,
+    proceed: Callable[[], None] = lambda: None,
+    *,
+    moves_live: bool = True,
 ) -> tuple[str, ...]:
-    """Every rule that this driver breaks, as a sentence; empty for a correct driver."""
-    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed))
+    """Every rule that this driver breaks, as a sentence; empty for a correct driver. One that cannot have an instance twice on its host
+    does not move it live to itself (`moves_live`): it must refuse to.
+    """
+    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed, moves_live=moves_live))
 
 
 def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
@@ -89,46 +89,6 @@ def _nonsense(tree: ProviderTree) -> Iterator[str]:
                 yield f"{each.name!r}: min_unit of {resource} is {inventory.min_unit}, max_unit {inventory.max_unit}"
 
 
-class _Orders:
-    """The orders about an instance: its first attempt, and a second one on the same host."""
-
-    def __init__(self, host: ProviderId, name: str) -> None:
-        instance = ConsumerId(uuid5(_OURS, name))
-        share = Share(host=host, amounts=(ResourceAmount(provider=host, resource="VCPU", amount=1),))
-        self.spawn = SpawnInstance(
-            cell="c1", instance=instance, attempt=1, host=host, flavor=Flavor(vcpus=1), share=share
-        )
-        self.stop = StopInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
-        self.start = StartInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
-        self.respawn = RespawnInstance(
-            cell="c1",
-            instance=instance,
-            attempt=1,
-            host=host,
-            number=2,
-            flavor=Flavor(vcpus=1),
-            share=share,
-            image=Image(source="another"),
-        )
-        self.receive = ReceiveInstance(
-            cell="c1",
-            instance=instance,
-            attempt=2,
-            host=host,
-            flavor=Flavor(vcpus=1),
-            share=share,
-            source=host,
-            source_attempt=1,
-        )
-        self.receive_live = structs.replace(self.receive, live=True)
-        # They stay stopped until they are started.
-        self.spawn_stopped = structs.replace(self.spawn, stopped=True)
-        self.receive_stopped = structs.replace(self.receive, stopped=True)
-        self.start_received = structs.replace(self.start, attempt=2, number=3)
-        self.destroy = DestroyInstance(cell="c1", instance=instance, attempt=1, host=host)
-        self.destroy_received = structs.replace(self.destroy, attempt=2)
-
-
 _RESULTS = {
     AttemptState.BUILDING: AttemptState.BUILT,
     AttemptState.RECEIVING: AttemptState.BUILT,
@@ -139,7 +99,9 @@ _RESULTS = {
 }
 
 
-def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable[[], None]) -> Iterator[str]:
+def _breaches_at_work(
+    make: Callable[[], Driver], at_s: float, proceed: Callable[[], None], *, moves_live: bool
+) -> Iterator[str]:
     driver = make()
 
     def end(attempt: AttemptRecord, words: str) -> Iterator[str]:
@@ -163,43 +125,51 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
         for order in orders:
             yield from end(begun(order, driver.begin(order, at_s), at_s), words)
 
-    of = _Orders(driver.root, "one order after the other")
-    yield from obey("twice", of.spawn, of.stop, of.start, of.stop, of.start)
-    yield from obey("in place", of.respawn, of.stop, of.respawn)
-    yield from obey("from itself", of.stop, of.receive)
-    yield from obey("and again", of.destroy, of.destroy_received, of.destroy_received)
-    of = _Orders(driver.root, "stopped")
-    yield from obey("without running it", of.spawn_stopped, of.receive_stopped)
-    yield from obey("after that", of.start_received, of.destroy, of.destroy_received)
-    of = _Orders(driver.root, "live")
-    yield from obey("live", of.spawn, of.receive_live)
-    yield from obey("though it is unknown", _Orders(driver.root, "unknown").destroy)
-
-    for before, work, last in _interrupted(driver.root):
-        yield from obey("before another order", *before)
-        driver.begin(work, at_s)
-        yield from obey(f"while the work of {type(work).__name__} goes on", last)
-    for before, work, _ in _interrupted(driver.root, "of a new process"):
-        yield from obey("before a restart", *before)
-        attempt = begun(work, driver.begin(work, at_s), at_s)
+    yield from _sequences(driver.root, obey, moves_live=moves_live)
+    for each in interruptions(partial(_orders_of, driver.root)):
+        yield from obey("before another order", *each.before)
+        driver.begin(each.work, at_s)
+        yield from obey(f"while the work of {type(each.work).__name__} goes on", each.last)
+        yield from obey("at last", *_destroys(each.work))
+    for each in interruptions(partial(_orders_of, driver.root, words=" of a new process")):
+        yield from obey("before a restart", *each.before)
+        attempt = begun(each.work, driver.begin(each.work, at_s), at_s)
         driver = make()
         yield from end(attempt, "in a new driver, as after a restart")
+        yield from obey("at last", *_destroys(each.work))
 
 
-def _interrupted(
-    host: ProviderId, name: str = ""
-) -> Iterator[tuple[tuple[HostOrder, ...], HostOrder, HostOrder]]:
-    """Orders to an instance, the order whose work is interrupted, and the next one. Each time it is another instance."""
-    for number in range(9):
-        of = _Orders(host, f"interrupted {number} {name}")
-        yield (
-            ((), of.spawn, of.destroy),
-            ((of.spawn,), of.stop, of.start),
-            ((of.spawn,), of.stop, of.destroy),
-            ((of.spawn, of.stop), of.start, of.stop),
-            ((of.spawn, of.stop), of.start, of.destroy),
-            ((of.spawn, of.stop), of.receive, of.destroy_received),
-            ((of.spawn,), of.respawn, of.respawn),
-            ((of.spawn,), of.respawn, of.destroy),
-            ((of.spawn, of.stop), of.receive_stopped, of.start_received),
-        )[number]
+def _sequences(host: ProviderId, obey: Callable[..., Iterator[str]], *, moves_live: bool) -> Iterator[str]:
+    for sequence in SEQUENCES:
+        orders = sequence(_orders_of(host, sequence.__name__))
+        yield from obey(orders.words, *orders.orders)
+        yield from obey("at last", *_destroys(orders.orders[0]))
+    live = _orders_of(host, "live")
+    yield from obey("before a live move", live.spawn())
+    refused = [*obey("live", live.receive(live=True))]
+    if moves_live:
+        yield from refused
+    else:
+        if not refused:
+            yield "it says that it has moved an instance live to its own host, which it cannot"
+        yield from obey("after a refused live move", live.stop(1), live.start(1))
+    yield from obey("at last", live.destroy(1), live.destroy(2))
+    yield from obey("though it is unknown", _orders_of(host, "unknown").destroy())
+
+
+def _orders_of(host: ProviderId, name: str, words: str = "") -> InstanceOrders:
+    amounts = {"VCPU": 1, "MEMORY_MB": 64}
+    share = Share(
+        host=host,
+        amounts=tuple(
+            [ResourceAmount(provider=host, resource=each, amount=amount) for each, amount in amounts.items()]
+        ),
+    )
+    on = HostUnderCheck(cell="c1", host=host, flavor=Flavor(vcpus=1, ram_mb=64), share=share)
+    return InstanceOrders(on, ConsumerId(uuid5(_OURS, name + words)))
+
+
+def _destroys(order: HostOrder) -> tuple[HostOrder, HostOrder]:
+    """Orders to destroy both attempts of the instance that this order is about."""
+    of = InstanceOrders(HostUnderCheck(cell=order.cell, host=order.host), order.instance)
+    return of.destroy(1), of.destroy(2)

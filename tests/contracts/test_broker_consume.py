@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bus import headers
-from bus.broker import ConsumerCancelled, Interrupted, Receipt
+from bus.broker import ConsumerCancelled, Interrupted, NotFound, Receipt
 from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Limits, Queue
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
@@ -15,6 +15,7 @@ from tests.contracts.small_world import (
     bodies,
     connected,
     drain,
+    eventually,
     parcel,
     publish,
     publish_bodies,
@@ -46,6 +47,23 @@ async def test_consumers_with_room_take_turns(under_test: BrokerUnderTest) -> No
 
         for consumer in consumers:
             assert len(await receive(consumer, 5)) == 5
+
+
+async def test_the_consumers_of_a_queue_are_counted_over_all_connections(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as one, connected(under_test.broker()) as other:
+        assert await one.consumers(WORK.name) == 0
+        await one.open_consuming(WORK.name, prefetch=1)
+        consuming = await other.open_consuming(WORK.name, prefetch=1)
+        assert await one.consumers(WORK.name) == 2
+
+        await consuming.close()
+
+        async def is_one_left() -> bool:
+            return await one.consumers(WORK.name) == 1
+
+        await eventually(is_one_left, "the other one has left")
+        with pytest.raises(NotFound):
+            await one.consumers("town.nothing")
 
 
 async def test_prefetch_bounds_what_a_consumer_holds(under_test: BrokerUnderTest) -> None:

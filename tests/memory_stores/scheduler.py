@@ -35,6 +35,7 @@ from scheduler_worker.core.instances.rows import (
 )
 from scheduler_worker.store import (
     Acceptance,
+    AdoptedRow,
     ChangeQuery,
     GroupQuery,
     HostQuery,
@@ -85,6 +86,10 @@ class _Rows:
         """A copy of these rows, or none."""
         self.requests: dict[RequestId, _Request] = dict(before.requests) if before else {}
         self.instances: dict[InstanceId, InstanceRow] = dict(before.instances) if before else {}
+        # The number of each adopted instance in its request.
+        self.adopted_places: dict[tuple[RequestId, int], InstanceId] = (
+            dict(before.adopted_places) if before else {}
+        )
         # What waits, by its turn; and of these, what is being tried.
         self.waiting: dict[InstanceId, _Listed] = dict(before.waiting) if before else {}
         self.woken: set[InstanceId] = set(before.woken) if before else set()
@@ -144,6 +149,20 @@ class MemorySchedulerTransaction:
         elif known.digest != request.digest:
             return OtherContent()
         return Known(tuple(rows.instances[instance] for instance in known.instances))
+
+    async def adopt(self, rows: Sequence[AdoptedRow]) -> Sequence[InstanceId]:
+        refused = []
+        for each in sorted(rows, key=lambda adopted: adopted.row.id.int):
+            place = (each.row.told.request_id, each.number)
+            if each.row.id in self._rows.instances or place in self._rows.adopted_places:
+                refused.append(each.row.id)
+                continue
+            self._rows.adopted_places[place] = each.row.id
+            known = self._rows.requests.get(place[0])
+            ids = () if known is None else known.instances
+            self._rows.requests[place[0]] = _Request(each.digest, (*ids, each.row.id))
+            self._put(each.row)
+        return refused
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
         found = self._rows.instances

@@ -35,8 +35,20 @@ TEXT = "nothing: a text, by which nothing is looked up"
 PLACE = "nothing: where a page begins; the page itself is judged"
 CONSUMER = "the consumer's row: cell, project and type ([whose it is](bus-concepts.md#whose-a-consumer-is))"
 OF_TREE = "the cell of the provider's tree"
-OF_API = ("place", "remove", "rebuild", "move", "settle", "alternates")
-TO_HOST = ("spawn", "respawn", "destroy", "stop", "start", "receive", "deploy", "undeploy", "redeploy")
+OF_API = ("place", "adopt", "remove", "give_back", "rebuild", "move", "settle", "alternates")
+TO_HOST = (
+    "spawn",
+    "adopt.guest",
+    "respawn",
+    "destroy",
+    "leave",
+    "stop",
+    "start",
+    "receive",
+    "deploy",
+    "undeploy",
+    "redeploy",
+)
 OF_HOST = ("spawned", "spawn.failed", "destroyed", "stopped", "redeployed", "deploy.progress")
 BY_NAME = (
     *(
@@ -60,6 +72,8 @@ BY_NAME = (
         "image.create",
         "image.set",
         "image.delete",
+        "device.profile.create",
+        "device.profile.delete",
         "application.*",
         "aggregate.*",
         "host.set",
@@ -68,7 +82,7 @@ BY_NAME = (
 
 RULES: tuple[Rule, ...] = (
     # Events of cells tell whole states of instances.
-    Rule(("instance.mend",), ("*",), ROLE),
+    Rule(("instance.mend", "instance.adopt", "instance.give_back"), ("*",), ROLE),
     Rule(("instance.*",), ("instance.id",), "the instance's row at the API level: it must be in this cell"),
     Rule(
         ("instance.*",),
@@ -103,7 +117,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("group.*",), ("id", "id_prefix", "name"), "the project of the group"),
     Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name"), ROLE),
     # Orders to a cell, and inside it.
-    Rule(("place", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
+    Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
     Rule(("live.tell",), ("instances",), "the cell's own rows"),
     Rule((*OF_API, *TO_HOST), ("instance",), "the cell's own rows; at a host: its attempt"),
     Rule(OF_API, ("*request_id", "move.*", "group.id", "other_flavors"), ROLE),

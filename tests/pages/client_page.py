@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
+from moor.client.device_profiles import DeviceProfileCalls
 from moor.client.flavors import FlavorCalls
 from moor.client.groups import GroupCalls
 from moor.client.hosts import HostCalls
@@ -23,6 +24,7 @@ SECTIONS: dict[str, type[object]] = {
     "Server groups": GroupCalls,
     "Flavors": FlavorCalls,
     "Images": ImageCalls,
+    "Device profiles": DeviceProfileCalls,
     "Quotas": QuotaCalls,
     "Hosts, nodes and cells": HostCalls,
     "Events": Client,

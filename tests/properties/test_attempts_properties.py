@@ -11,12 +11,14 @@ from msgspec import Struct
 from bus.message import ConsumerId, Message
 from bus.messages.build import Flavor, Image
 from bus.messages.cell import (
+    AdoptGuest,
     AttemptMessage,
     DestroyInstance,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
+    LeaveGuest,
     ReceiveInstance,
     RespawnInstance,
     SpawnFailed,
@@ -211,9 +213,9 @@ def last_state(begun: list[Begun]) -> AttemptState | None:
     if not begun:
         return None
     match begun[-1].order, bool(begun[-1].work.failure):
-        case DestroyInstance(), _:
+        case ((DestroyInstance() | LeaveGuest()), _):
             return AttemptState.DESTROYED
-        case ((SpawnInstance() | ReceiveInstance()), fails):
+        case ((SpawnInstance() | ReceiveInstance() | AdoptGuest()), fails):
             return AttemptState.FAILED if fails else AttemptState.BUILT
         case StopInstance(), fails:
             return AttemptState.BUILT if fails else AttemptState.STOPPED

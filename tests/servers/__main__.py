@@ -1,10 +1,10 @@
-"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N [--browser]] -- COMMAND ARGS...`
+"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N [--browser] [--libvirt]] -- COMMAND ARGS...`
 
 It uses the server named in MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL, if set. Otherwise it starts a private one from
 the installed software, which it installs first where it may; its data is kept in memory if there is room. The command finds both variables set, and
 MOOR_TEST_AMQP_CTL, the `rabbitmqctl` command line for that broker. With N private brokers, MOOR_TEST_AMQP_URL_2 and
 MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. With --browser it makes
-sure that a browser is there, for the tests that start one. It exits with
+sure that a browser is there, and with --libvirt that libvirt and QEMU are, for the tests that start one. It exits with
 the command's exit code, and ends everything that it or the command started.
 """
 
@@ -21,6 +21,7 @@ from tests.servers.command import run
 from tests.servers.installed import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,
+    OF_LIBVIRT,
     POSTGRES_VARIABLE,
     AskForHelp,
     Install,
@@ -37,39 +38,54 @@ from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
 from tests.servers.starting import DidNotStartError
 
+# What is made sure of by an option, beside the servers.
+_BESIDE = {"--browser": (Software.CHROMIUM,), "--libvirt": OF_LIBVIRT}
+
 
 class UnavailableError(RuntimeError):
     """A server is missing, and the user must install it."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    browser: tuple[Software, ...] = ()
-    match arguments:
-        case ["--", _, *_]:
-            brokers, command = 1, tuple(arguments[1:])
-        case ["--brokers", number, "--", _, *_] if number.isdecimal() and int(number):
-            brokers, command = int(number), tuple(arguments[3:])
-        case ["--brokers", number, "--browser", "--", _, *_] if number.isdecimal() and int(number):
-            brokers, browser, command = int(number), (Software.CHROMIUM,), tuple(arguments[4:])
-        case _:
-            print(
-                "usage: python -m tests.servers [--brokers N [--browser]] -- COMMAND ARGS...", file=sys.stderr
-            )
-            return os.EX_USAGE
+    read = _read(arguments)
+    if read is None:
+        print(
+            "usage: python -m tests.servers [--brokers N [--browser] [--libvirt]] -- COMMAND ARGS...",
+            file=sys.stderr,
+        )
+        return os.EX_USAGE
+    brokers, beside, command = read
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _leave)
     try:
         with ExitStack() as servers:
-            return run(command, {**os.environ, **_provide(servers, brokers, browser)})
+            return run(command, {**os.environ, **_provide(servers, brokers, beside)})
     except (UnavailableError, InstallFailedError, DidNotStartError) as refused:
         print(f"tests.servers: {refused}", file=sys.stderr)
         return os.EX_UNAVAILABLE
 
 
-def _provide(servers: ExitStack, brokers: int, browser: tuple[Software, ...]) -> dict[str, str]:
+def _read(arguments: Sequence[str]) -> tuple[int, tuple[Software, ...], tuple[str, ...]] | None:
+    """The number of brokers, what else must be installed, and the command; None if they are not in the usage's form."""
+    if "--" not in arguments:
+        return None
+    end = arguments.index("--")
+    options, command = [*arguments[:end]], tuple(arguments[end + 1 :])
+    brokers, beside = 1, tuple[Software, ...]()
+    if options[:1] == ["--brokers"] and len(options) > 1 and options[1].isdecimal():
+        brokers = int(options[1])
+        names = options[2:]
+        if len({*names}) < len(names) or not {*names} <= {*_BESIDE}:
+            return None
+        beside = tuple(software for name in names for software in _BESIDE[name])
+        options = []
+    return (brokers, beside, command) if brokers and command and not options else None
+
+
+def _provide(servers: ExitStack, brokers: int, beside: tuple[Software, ...]) -> dict[str, str]:
     """Start the servers that were not given, all at once. Returns the variables that say how to reach them."""
     needed = _needed(os.environ)
-    _ensure_installed((*needed, *browser))
+    _ensure_installed((*needed, *beside))
     given = {}
     place = place_in_memory()
     rabbitmqs = [PrivateRabbitMQ(place=place) for _ in range(brokers)] if Software.RABBITMQ in needed else []

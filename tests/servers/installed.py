@@ -32,6 +32,11 @@ class Software(StrEnum):
     POSTGRES = "postgresql"
     CHROMIUM = "chromium"
     SYSTEMD = "systemd"
+    LIBVIRT = "libvirt-daemon-system"
+    VIRSH = "libvirt-clients"
+    QEMU = "qemu-system-x86"
+    QEMU_IMG = "qemu-utils"
+    ISO = "genisoimage"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +74,25 @@ _TITLES = {
     Software.POSTGRES: "PostgreSQL",
     Software.CHROMIUM: "Chromium",
     Software.SYSTEMD: "systemd-analyze",
+    Software.LIBVIRT: "libvirtd",
+    Software.VIRSH: "virsh",
+    Software.QEMU: "QEMU",
+    Software.QEMU_IMG: "qemu-img",
+    Software.ISO: "genisoimage",
 }
+# What the tests with real guests need.
+OF_LIBVIRT = (Software.LIBVIRT, Software.VIRSH, Software.QEMU, Software.QEMU_IMG, Software.ISO)
 # A browser is started by each test that needs one, so none can be named; nor can systemd's program.
 _SETTING_INSTEAD = {
     Software.RABBITMQ: f"export {AMQP_VARIABLE}=amqp://USER:PASSWORD@HOST:5672/",
     Software.POSTGRES: f"export {POSTGRES_VARIABLE}=postgresql+asyncpg://SUPERUSER@HOST:5432/postgres",
 }
+
+
+def missing(needed: Collection[Software]) -> tuple[str, ...]:
+    """The programs of these that this machine lacks."""
+    installed = look().installed
+    return tuple(_TITLES[each] for each in needed if each not in installed)
 
 
 def decide(machine: Machine, needed: Collection[Software]) -> Ready | Install | AskForHelp:
@@ -110,6 +128,11 @@ def look() -> Machine:
         Software.POSTGRES: postgres_binaries(),
         Software.CHROMIUM: chromium(),
         Software.SYSTEMD: systemd_analyze(),
+        Software.LIBVIRT: libvirtd(),
+        Software.VIRSH: shutil.which("virsh"),
+        Software.QEMU: shutil.which("qemu-system-x86_64"),
+        Software.QEMU_IMG: shutil.which("qemu-img"),
+        Software.ISO: shutil.which("genisoimage"),
     }
     return Machine(
         installed=frozenset(software for software, found in binaries.items() if found),
@@ -160,6 +183,11 @@ def chromium() -> Path | None:
 
 def systemd_analyze() -> Path | None:
     found = shutil.which("systemd-analyze")
+    return Path(found) if found else None
+
+
+def libvirtd() -> Path | None:
+    found = shutil.which("libvirtd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
     return Path(found) if found else None
 
 

@@ -87,11 +87,14 @@ class BooksChecker:
         # Per consumer: providers that it may hold although they are in another tree than its host. They share their
         # inventory, or an administrator moved them there together with what is held of them.
         self._outside_host: dict[ConsumerId, set[ProviderId]] = {}
+        # How many transactions have changed what consumers hold.
+        self.commits = 0
 
     # Called after each commit
 
     def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
         """Take in all rows that one transaction wrote, in order; check only when all of them are in."""
+        self.commits += any(isinstance(each, ClaimChanges) and bool(each.held) for each in written)
         claims = [changes for changes in written if isinstance(changes, ClaimChanges)]
         before = {
             consumer: (held, self._host_of(consumer))

@@ -158,11 +158,15 @@ class CellsChecker:
         """
         assert row.order is not None, "an active instance was placed"
         assert row.host is not None, "an active instance has a host"
-        held = sum(each.amount for each in row.host.share.amounts if each.resource == "VCPU")
-        if (vcpus := flavor_of(row, row.order).vcpus) and held != vcpus:
+        held = sum(each.amount for each in row.host.share.amounts if each.resource in ("VCPU", "PCPU"))
+        flavor = flavor_of(row, row.order)
+        vcpus = flavor.vcpus
+        # The emulator's processor is one more.
+        more = flavor.extra_specs.get("hw:emulator_threads_policy") == "isolate"
+        if vcpus and held != vcpus + more:
             self._findings.breaks(
                 "an instance is as large as its claim",
-                f"{short_id(row.id)} holds {held} VCPU on {row.host.name}, and its flavor has {vcpus}",
+                f"{short_id(row.id)} holds {held} processors on {row.host.name}, and its flavor has {vcpus}",
             )
 
     def _check_image(self, row: Instance) -> None:

@@ -43,6 +43,14 @@ from bus.messages.build import (
     Wait,
 )
 from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
+from bus.messages.device_profiles import (
+    AskDeviceProfiles,
+    CreateDeviceProfile,
+    DeleteDeviceProfile,
+    DeviceGroup,
+    DeviceProfile,
+    DeviceProfilesFound,
+)
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from bus.messages.hosts import AskHosts, HostSet, SetHost
@@ -352,6 +360,10 @@ class Operator:
         await self._ask(station, SetQuota(project=PROJECT, limits=planned.limits), WriteAnswered)
         await self._ask(station, CreateFlavor(flavor=Flavor(name="f", vcpus=1)), FlavorsFound)
         await self._ask(station, AskFlavors(), FlavorsFound)
+        profile = DeviceProfile(name="fpga", groups=(DeviceGroup(resources={"FPGA": 1}),))
+        await self._ask(station, CreateDeviceProfile(profile=profile), DeviceProfilesFound)
+        await self._ask(station, AskDeviceProfiles(), DeviceProfilesFound)
+        await self._ask(station, DeleteDeviceProfile(name="fpga"), DeviceProfilesFound)
         await self._ask(station, DeleteFlavor(name="f"), FlavorsFound)
         await self._ask(station, AskQuotas(project=PROJECT), QuotasFound)
         request = BuildInstance(flavor=Flavor(vcpus=1, ram_mb=1, root_gb=1), project=PROJECT)

@@ -19,7 +19,7 @@ from bus.messages.placement import SwapClaim, single_swaps
 from bus.topology import Limits, feed_queue, objects_of, user_of
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
-from compute_sim.core.attempts import AttemptRecord, BuildOrder
+from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -40,7 +40,7 @@ from tests.simulation.feeds_checker import FeedsChecker, heard_within_s
 from tests.simulation.findings import Findings
 from tests.simulation.flavors_checker import FlavorsChecker
 from tests.simulation.foreign_owners import Owned
-from tests.simulation.host_history import HostHistories
+from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
 from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.nodes_checker import NodesChecker
@@ -502,6 +502,11 @@ class Cloud:
 
     def disk_written(self, order: BuildOrder) -> None:
         self.real_instances.disk_written(order)
+
+    def cannot_give(self, order: HostOrder, words: str) -> None:
+        self.findings.breaks(
+            "a host can give each share that it is told to give", f"{short_id(order.instance)}: {words}"
+        )
 
 
 def _is_in(name: str, fault: may.CellDown) -> bool:

@@ -16,6 +16,7 @@ from bus.messages.placement import ONE_CLASS_AT_A_TIME
 
 # What an instance takes: provider and resource class, with the amount.
 Taken = Mapping[tuple[ProviderId, str], int]
+NUMA_CELL = "HW_NUMA_ROOT"
 PHYSNET = "CUSTOM_PHYSNET_"
 
 
@@ -31,9 +32,11 @@ class Part(Struct, frozen=True):
     required: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
     preferred: tuple[tuple[str, float], ...] = ()
-    # A port or a volume is a part of its own, which the flavor does not name.
+    # A port or a volume is a part of its own, which the flavor does not name. A cell of the guest follows from its sizes.
     kind: str = ""
     physical_network: str = ""
+    # Of a device: how near it is to the cells of the guest.
+    nearness: str = ""
 
     @property
     def all_required(self) -> frozenset[str]:
@@ -52,6 +55,9 @@ class Demand(Struct, frozen=True):
     capability: tuple[str, str] | None = None
     # For the plugin of another package.
     watts: int = 0
+    # The shape of the guest: keys of the flavor, with its CPUs and memory. Its parts have what follows from these.
+    guest: tuple[tuple[str, str], ...] = ()
+    sizes: tuple[int, int] = (0, 0)
 
     @property
     def has_groups(self) -> bool:
@@ -63,7 +69,7 @@ class Demand(Struct, frozen=True):
 
     @property
     def extra_specs(self) -> dict[str, str]:
-        specs: dict[str, str] = {}
+        specs: dict[str, str] = dict(self.guest)
         for part in self.parts:
             if part.kind:
                 continue
@@ -73,7 +79,7 @@ class Demand(Struct, frozen=True):
             specs |= {
                 f"trait{part.suffix}:{trait}": f"preferred:{weight:g}" for trait, weight in part.preferred
             }
-        if sum(bool(part.suffix) for part in self.parts) > 1 or self.isolates:
+        if sum(bool(part.suffix) and part.kind != "cell" for part in self.parts) > 1 or self.isolates:
             specs["group_policy"] = "isolate" if self.isolates else "none"
         if self.same_subtree:
             specs["same_subtree"] = ",".join(self.same_subtree)
@@ -88,7 +94,9 @@ class Demand(Struct, frozen=True):
         """The build request with this demand in place of its flavor."""
         return BuildInstance(
             **{name: getattr(build, name) for name in build.__struct_fields__ if name not in _FILLED_IN},
-            flavor=Flavor(name="demanding", extra_specs=self.extra_specs),
+            flavor=Flavor(
+                name="demanding", vcpus=self.sizes[0], ram_mb=self.sizes[1], extra_specs=self.extra_specs
+            ),
             availability_zone=self.zone,
             member_of=(self.member_of,) if self.member_of else (),
             forbidden_aggregates=self.forbidden_aggregates,
@@ -147,6 +155,8 @@ def ways(demand: Demand, tree: Tree) -> Iterator[Taken]:
             [by_suffix[each] for each in demand.same_subtree], tree
         ):
             continue
+        if not _stands_in_cells(granular, serving, tree):
+            continue
         for giving in product(
             *[[id_ for id_, each in tree.items() if name in each.free] for name, _ in classes]
         ):
@@ -188,6 +198,24 @@ def _serving(part: Part, tree: Tree) -> list[ProviderId]:
         and part.all_required <= each.traits
         and each.traits.isdisjoint(part.forbidden)
     ]
+
+
+def _stands_in_cells(granular: list[Part], serving: tuple[ProviderId, ...], tree: Tree) -> bool:
+    """Is each cell of the guest at a provider of its own, a NUMA cell if there are several, and each device near enough?"""
+    homes = [provider for part, provider in zip(granular, serving, strict=True) if part.kind == "cell"]
+    if len(set(homes)) < len(homes):
+        return False
+    if len(homes) > 1 and not all(NUMA_CELL in tree[home].traits for home in homes):
+        return False
+    for part, provider in zip(granular, serving, strict=True):
+        line = _line(provider, tree)
+        in_cell = any(NUMA_CELL in tree[each].traits for each in line)
+        is_near = any(home in line for home in homes)
+        if part.nearness == "required" and not is_near:
+            return False
+        if part.nearness == "legacy" and in_cell and not is_near:
+            return False
+    return True
 
 
 def _suits(outside: Iterable[Part], giving: Iterable[ProviderNow]) -> bool:

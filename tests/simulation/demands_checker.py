@@ -28,6 +28,24 @@ METADATA_LATE_S = 6.0
 WAYS = "ways"
 
 
+def _of_guest(demand: Demand, share: Share) -> tuple[tuple[object, str], ...]:
+    classes = {each.resource for each in share.amounts}
+    cells = sum(part.kind == "cell" for part in demand.parts)
+    return (
+        (cells == 1, "with a cell"),
+        (cells > 1, "with two cells"),
+        (cells and "PCPU" in classes, "with dedicated processors"),
+        (cells and any("_PAGES_" in each for each in classes), "in huge pages"),
+        ("SRIOV_NET_VF" in classes, "with a virtual function"),
+        (any(each.startswith("CUSTOM_PCI_") for each in classes), "with a physical function"),
+        (any(each.startswith("CUSTOM_VGPU_") for each in classes), "with a type of a GPU"),
+        *(
+            (any(part.nearness == near for part in demand.parts), f"with a device: {near}")
+            for near in ("required", "legacy", "preferred")
+        ),
+    )
+
+
 class _Moment(Struct, frozen=True):
     """A host's tree and aggregates from `at_s` on."""
 
@@ -174,6 +192,7 @@ class DemandsChecker:
             (demand.watts, "by another package"),
             (any(part.kind == "port" for part in demand.parts), "with a port"),
             (any(part.kind == "volume" for part in demand.parts), "with a volume"),
+            *_of_guest(demand, share),
             (len(tree) == 1, "on a flat host"),
             (isinstance(order, SwapClaim), "by a swap"),
         ):

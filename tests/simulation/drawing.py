@@ -14,6 +14,7 @@ from tests.simulation.drawing_demands import with_demands
 from tests.simulation.drawing_feeds import with_lost_feeds
 from tests.simulation.drawing_flavors import with_flavors
 from tests.simulation.drawing_group_moves import with_group_moves
+from tests.simulation.drawing_guests import with_guests
 from tests.simulation.drawing_hosts import with_host_modes
 from tests.simulation.drawing_moves import with_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
@@ -54,6 +55,7 @@ WORLDS = {
     "moves that wait": World(every(40, 34), with_waiting_moves),
     "moves": World(_moves, with_moves),
     "demands": World(every(20, 19), with_demands),
+    "guests": World(every(40, 23), with_guests),
     "power": World(every(40, 36), with_power),
     "quotas": World(every(20, 12), with_quotas),
     "shapes": World(every(20, 2), with_shapes),

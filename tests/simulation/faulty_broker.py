@@ -127,6 +127,9 @@ class FaultyConnection:
     async def depth(self, queue: str) -> int:
         return await self._inner.depth(queue)
 
+    async def consumers(self, queue: str) -> int:
+        return await self._inner.consumers(queue)
+
     async def close(self) -> None:
         self._process.connections.pop(self._inner, None)
         await self._inner.close()

@@ -19,6 +19,7 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    AdoptedRow,
     ChangeQuery,
     GroupQuery,
     HostQuery,
@@ -152,6 +153,9 @@ class RequestsTransaction:
         self.unsaid: set[InstanceId] = set()
         self.noted: set[InstanceId] = set()
         self._unsaid_before: set[InstanceId] = set()
+
+    async def adopt(self, rows: Sequence[AdoptedRow]) -> Sequence[InstanceId]:
+        return await self._inner.adopt(rows)
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
         fail_if_armed(self._process, "deadlock")

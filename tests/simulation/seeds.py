@@ -132,15 +132,15 @@ async def _play(cloud: Cloud) -> None:
     connection = cloud.memory.connect("")
     loop = asyncio.get_running_loop()
     latest = cloud.plan.faults_end_s + cloud.plan.settle_s_max
-    is_settled = False
-    while (left := await unsettled(cloud, connection)) or not is_settled:
-        if left and loop.time() > latest:
-            cloud.findings.breaks("everything settles", "; ".join(left[:5]))
+    settled_at = -1
+    while (left := await unsettled(cloud, connection)) or settled_at != cloud.books.commits:
+        if loop.time() > latest + FEED_S:
+            cloud.findings.breaks("everything settles", "; ".join(left[:5]) or "claims still change")
             return
         # The feed brings the last changes to the schedulers' pictures; if it has lost any, its positions show a gap.
-        # Meanwhile a host may count as down, and be evacuated: then all settles once more.
-        is_settled = not left
-        await asyncio.sleep(FEED_S if is_settled else LOOK_S)
+        # Meanwhile a host may count as down, and be evacuated, even to the end: then all settles once more.
+        settled_at = -1 if left else cloud.books.commits
+        await asyncio.sleep(LOOK_S if left else FEED_S)
     if wrong := await errors_at_the_end(cloud, connection):
         cloud.findings.breaks("everything settles", "; ".join(wrong[:5]))
     # If the answer to a claim comes after a scheduler has read everything anew, it counts that choice until the next

@@ -13,7 +13,7 @@ from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
-from compute_sim.core.attempts import AttemptRecord, BuildOrder
+from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -47,6 +47,9 @@ class CommitObserver(Protocol):
 
     def disk_written(self, order: BuildOrder) -> None:
         """A host begins to write an instance's disk."""
+
+    def cannot_give(self, order: HostOrder, words: str) -> None:
+        """A host is told to give an instance what it does not have, or what another instance has."""
 
 
 # The errors that bus/sql/errors.py makes of a database's errors.

@@ -82,6 +82,67 @@ def test_only_some_seeds_have_demands_and_these_have_every_kind() -> None:
     }
 
 
+def test_only_some_seeds_have_guests_with_a_shape_and_these_have_every_kind() -> None:
+    seeds = seeds_of("guests")
+    plans = [draw(seed) for seed in seeds]
+    demands = [boot.demand for plan in plans for boot in plan.boots if boot.demand is not None]
+
+    assert not draw(seeds[0] + 1).has_demands
+    assert {part.kind for demand in demands for part in demand.parts} == {"", "cell", "port"}
+    assert {part.nearness for demand in demands for part in demand.parts} == {
+        *("", "required", "legacy", "preferred")
+    }
+    assert {name for demand in demands for name, _ in demand.guest} >= {
+        *("hw:numa_nodes", "hw:mem_page_size", "hw:cpu_policy", "hw:cpu_dedicated_mask"),
+        *("hw:emulator_threads_policy", "hw:pci_numa_affinity_policy"),
+    }
+    hosts = [host.size for plan in plans for of_cell in plan.hosts.values() for host in of_cell]
+    assert {size.numa_nodes for size in hosts} == {0, 2}
+    assert all(size.pcpus and size.pages and size.devices for size in hosts)
+
+
+HOST, NUMA_A, NUMA_B, CARD_A, CARD_B, OUTSIDE = (ProviderId(UUID(int=n)) for n in range(10, 16))
+CELLS_TREE: Tree = {
+    HOST: ProviderNow(None, frozenset(), {}),
+    NUMA_A: ProviderNow(HOST, frozenset({"HW_NUMA_ROOT"}), {"PCPU": 2}),
+    NUMA_B: ProviderNow(HOST, frozenset({"HW_NUMA_ROOT"}), {"PCPU": 1}),
+    CARD_A: ProviderNow(NUMA_A, frozenset(), {"FPGA": 1}),
+    CARD_B: ProviderNow(NUMA_B, frozenset(), {"FPGA": 1}),
+    OUTSIDE: ProviderNow(HOST, frozenset(), {"FPGA": 1}),
+}
+
+
+@pytest.mark.parametrize(
+    ("nearness", "cards"),
+    [
+        ("required", {CARD_A}),
+        ("legacy", {CARD_A, OUTSIDE}),
+        ("preferred", {CARD_A, CARD_B, OUTSIDE}),
+    ],
+)
+def test_a_device_is_as_near_to_the_cell_of_the_guest_as_it_asks(
+    nearness: str, cards: set[ProviderId]
+) -> None:
+    cell = Part("guest cell 0", (("PCPU", 1),), kind="cell")
+    demand = Demand((cell, Part("_D", (("FPGA", 1),), nearness=nearness)))
+
+    beside_a = [way for way in ways(demand, CELLS_TREE) if (NUMA_A, "PCPU") in way]
+
+    assert {provider for way in beside_a for provider, name in way if name == "FPGA"} == cards
+
+
+def test_two_cells_of_a_guest_are_at_two_cells_of_the_host() -> None:
+    cells = [Part(f"guest cell {number}", (("PCPU", 1),), kind="cell") for number in range(2)]
+
+    assert [set(way) for way in ways(Demand(tuple(cells)), CELLS_TREE)] == [
+        {(NUMA_A, "PCPU"), (NUMA_B, "PCPU")},
+        {(NUMA_A, "PCPU"), (NUMA_B, "PCPU")},
+    ]
+    flat = {HOST: ProviderNow(None, frozenset(), {"PCPU": 4})}
+    assert has_room(Demand((cells[0],)), flat)
+    assert not has_room(Demand(tuple(cells)), flat)
+
+
 def test_only_some_seeds_have_requests_that_accept_several_flavors() -> None:
     seeds = seeds_of("flavors")
 

@@ -1,4 +1,4 @@
-"""Simulated hosts that tell what they write onto the disks of instances."""
+"""Simulated hosts that tell what they write onto the disks of instances, and which shares they cannot give."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,11 +16,16 @@ class WatchedDriver(SimulatedDriver):
         script: FaultScript,
         pools: Sequence[Pool],
         disk_written: Callable[[BuildOrder], None],
+        cannot_give: Callable[[HostOrder, str], None],
     ) -> None:
         super().__init__(host, script, pools)
         self._disk_written = disk_written
+        self._cannot_give = cannot_give
 
     def begin(self, order: HostOrder, at_s: float) -> Work:
         if isinstance(order, BuildOrder):
             self._disk_written(order)
         return super().begin(order, at_s)
+
+    def complain(self, order: HostOrder, words: str) -> None:
+        self._cannot_give(order, words)

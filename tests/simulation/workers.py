@@ -213,7 +213,13 @@ class Workers:
                 return compute_parts(
                     station,
                     [
-                        WatchedDriver(host, self._plan.script, pools_of(pools, host.name), told)
+                        WatchedDriver(
+                            host,
+                            self._plan.script,
+                            pools_of(pools, host.name),
+                            told,
+                            self._observer.cannot_give,
+                        )
                         for host in self._plan.hosts[cell]
                     ],
                     ComputeSettings(

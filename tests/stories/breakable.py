@@ -104,6 +104,9 @@ class _Connection:
     async def depth(self, queue: str) -> int:
         return await self._connection.depth(queue)
 
+    async def consumers(self, queue: str) -> int:
+        return await self._connection.consumers(queue)
+
     async def close(self) -> None:
         await self._connection.close()
 

@@ -63,7 +63,7 @@ def test_every_example_is_in_the_list_and_is_run_here() -> None:
     page = (EXAMPLES / "README.md").read_text()
     here = Path(__file__).read_text()
     programs = [each.name for each in EXAMPLES.glob("*.py")]
-    assert len(programs) == 5
+    assert len(programs) == 6
     assert [name for name in programs if f"[{name}]({name})" not in page] == []
     assert [name for name in programs if f'("{name}"' not in here] == []
 
@@ -173,11 +173,18 @@ async def test_twenty_boots_on_servers_with_aio_pika_alone_and_with_the_client()
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.asyncio
-async def test_a_compute_of_the_bus_alone_has_the_rights_of_computes_and_obeys_every_order_once() -> None:
+@pytest.mark.parametrize(
+    ("program", "files"), [("own_compute.py", ()), ("own_compute_pika.py", ("attempts.db",))]
+)
+async def test_a_compute_of_the_bus_alone_has_the_rights_of_computes_and_obeys_every_order_once(
+    program: str, files: tuple[str, ...], tmp_path: Path
+) -> None:
     async with real_cloud(CELL) as setup:
         await setup.start("placement-1", "scheduler-1", f"conductor-{CELL}")
         url = setup.under_test.url(user_of("compute", CELL))
-        compute = await start("own_compute.py", url, CELL, "shed-1", "shed-2")
+        compute = await start(
+            program, url, CELL, *(str(tmp_path / each) for each in files), "shed-1", "shed-2"
+        )
         await setup.until_up(2)
         async with Client(setup.under_test.url(ADMIN.user)) as client:
             request = await client.boot(Flavor(vcpus=1, ram_mb=512), count=6, name="web")

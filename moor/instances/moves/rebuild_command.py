@@ -56,9 +56,15 @@ def rebuild(
 
     async def order(asking: Client, instances: Sequence[InstanceId]) -> RebuildInstance:
         (instance,) = instances
-        wanted = given or (await stored_image(asking, image_name_in(image), project)).image
+        if not given:
+            await stored_image(asking, image_name_in(image), project)
         return RebuildInstance(
-            request_id=request, instance=instance, image=wanted, project=project, deadline_s=deadline
+            request_id=request,
+            instance=instance,
+            image=given,
+            image_name="" if given else image,
+            project=project,
+            deadline_s=deadline,
         )
 
     end = End[RebuildInstance]("the rebuild", lambda state, _: has_ended(state), why_not_rebuilt)

@@ -55,6 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     boots: int
     moves: int = 0
     cells: Mapping[str, int]
+    host_size: str = ""
     failing: float
     in_flight: int
     counts: Mapping[str, int]
@@ -69,6 +70,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             cells=self.cells,
             counts=self.counts,
             settings=self.settings,
+            host_size=self.host_size,
             faults=FaultScript(seed=1, spawn_ms=SPAWN_MS, faults=faults),
         )
 

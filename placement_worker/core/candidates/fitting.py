@@ -5,7 +5,7 @@ another, what is left when two take from one provider) are checked later, by slo
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Floats, Rows
+from placement_worker.core.candidates.near_slots import CELL_TRAIT
 from placement_worker.core.candidates.one_class import NOTHING_KEPT, Kept, OneClassProviders
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
@@ -82,13 +83,15 @@ class FittingProviders(Struct, frozen=True):
 
     `having_traits` has a column for each set of traits of which the group without a suffix needs one: which providers have
     any of them? `roots` are the roots of the trees in which at least one provider fits each slot. `pools` are the sharing
-    providers that fit a slot (by row), each with the roots of the trees that it shares with.
+    providers that fit a slot (by row), each with the roots of the trees that it shares with. `cells` has the NUMA cells of
+    hosts, if the query has devices near them.
     """
 
     slots: tuple[ColumnSlot, ...]
     having_traits: tuple[Flags, ...]
     roots: Flags
     pools: Mapping[int, Rows]
+    cells: Flags | None = None
 
 
 class SearchScope(Struct, frozen=True):
@@ -119,9 +122,7 @@ def fit(
         roots &= scope.roots
     slots: list[ColumnSlot] = []
     having_traits: tuple[Flags, ...] = ()
-    one_class = OneClassProviders(index, scope.taken, scope.kept) if index.one_class.rows else None
-    if one_class is not None:
-        budget.spend(len(index.one_class_stocks) * (2 + len(index.one_class.rows) // ROWS_PER_STEP))
+    one_class = _one_class_providers(index, scope, budget)
     for group in query.groups:
         _charge(index, group, budget)
         suits = suitable_providers(index, group)
@@ -138,14 +139,32 @@ def fit(
                 if shared is not None:
                     shared[barred] = False
             slots.append(ColumnSlot(group.suffix, resources, suits.worth, fits, shared))
-    pools = {
+    pools = _fitting_pools(index, slots, scope)
+    for slot in slots:
+        roots &= _served(index, slot, pools)
+    if not roots.any():
+        return None
+    cells = index.traits.having_any((CELL_TRAIT,), index.rows) if query.near else None
+    return FittingProviders(tuple(slots), having_traits, roots, pools, cells)
+
+
+def _one_class_providers(
+    index: ProviderIndex, scope: SearchScope, budget: Budget
+) -> OneClassProviders | None:
+    if not index.one_class.rows:
+        return None
+    budget.spend(len(index.one_class_stocks) * (2 + len(index.one_class.rows) // ROWS_PER_STEP))
+    return OneClassProviders(index, scope.taken, scope.kept)
+
+
+def _fitting_pools(
+    index: ProviderIndex, slots: Sequence[ColumnSlot], scope: SearchScope
+) -> Mapping[int, Rows]:
+    return {
         row: index.reached_from(row)
         for row in sorted(index.sharing - scope.barred)
         if any(slot.shared is not None and slot.shared[row] for slot in slots)
     }
-    for slot in slots:
-        roots &= _served(index, slot, pools)
-    return FittingProviders(tuple(slots), having_traits, roots, pools) if roots.any() else None
 
 
 def _charge(index: ProviderIndex, group: Group, budget: Budget) -> None:

@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from bus.message import AggregateId, ProviderId
+from placement_worker.core.candidates.near_slots import Nearness
 
 UNSUFFIXED = ""
 
@@ -46,6 +47,9 @@ class CandidatesQuery(Struct, frozen=True):
     providers of these groups, one is at or above all others. `root_required` and `root_forbidden` are traits of the
     candidate's root. With `one_provider_per_tree` (microversions before 1.29) no candidate takes from two providers of one
     tree. Without `limit` all candidates are wanted.
+
+    `cells` are the suffixes of groups that are NUMA cells of a guest: no two of them get the same provider. Each group in `near`
+    gets one near that of a cell (near_slots.py).
     """
 
     groups: tuple[Group, ...]
@@ -55,3 +59,5 @@ class CandidatesQuery(Struct, frozen=True):
     root_forbidden: tuple[str, ...] = ()
     limit: int | None = None
     one_provider_per_tree: bool = False
+    cells: tuple[str, ...] = ()
+    near: tuple[tuple[str, Nearness], ...] = ()

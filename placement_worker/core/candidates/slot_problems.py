@@ -11,6 +11,7 @@ from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.fitting import Slot
 from placement_worker.core.candidates.layouts import TreeLayout
 from placement_worker.core.candidates.matching import places_in
+from placement_worker.core.candidates.near_slots import CELL_TRAIT, NearSlots
 from placement_worker.core.candidates.packings import RowPacking
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
@@ -51,7 +52,13 @@ class ProblemBuilder:
         )
         self._suffixed = frozenset(index for index, slot in enumerate(slots) if slot.is_suffixed)
         self._unsuffixed = frozenset(range(len(slots))) - self._suffixed
-        self._isolates = query.group_policy == "isolate"
+        by_suffix = {slot.suffix: index for index, slot in enumerate(slots) if slot.is_suffixed}
+        cells = tuple([by_suffix[suffix] for suffix in query.cells])
+        self._differing = self._suffixed if query.group_policy == "isolate" else frozenset(cells)
+        self._near = tuple([NearSlots(by_suffix[suffix], cells, nearness) for suffix, nearness in query.near])
+        self._cells = (
+            provider_index.traits.having_any((CELL_TRAIT,), provider_index.rows) if query.near else None
+        )
         self._taking = frozenset(index for index, slot in enumerate(slots) if slot.resources)
         self._one_per_tree = query.one_provider_per_tree
         numbers: dict[str, int] = {}
@@ -84,7 +91,7 @@ class ProblemBuilder:
         return SlotProblem(
             domains=tuple([slot.domain(rows, places) for slot in self._slots]),
             under=(*layout.under, *self._under_pools(pools, places)) if pools else layout.under,
-            differing=self._suffixed if self._isolates else frozenset(),
+            differing=self._differing,
             subtrees=self._subtrees,
             packings=tuple(
                 [
@@ -99,9 +106,21 @@ class ProblemBuilder:
             excludes=self._excludes(pools, places) if self._one_per_tree else (),
             needs_own=needs_own,
             worth=self._preferences(rows),
+            near=self._near,
+            in_cells=self._in_cells(layout, own),
             one_class=one_class,
             classes=self._classes if one_class else (),
         )
+
+    def _in_cells(self, layout: TreeLayout, own: Sequence[int]) -> int:
+        """The places of a tree that are at or below a NUMA cell, as bits."""
+        if self._cells is None:
+            return 0
+        inside = 0
+        for place, row in enumerate(own):
+            if self._cells[row]:
+                inside |= layout.under[place]
+        return inside
 
     def _traits_at(self, row: int) -> int:
         return sum([1 << number for number, bearing in enumerate(self._having_traits) if bearing[row]])

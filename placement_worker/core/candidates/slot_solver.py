@@ -49,6 +49,7 @@ from msgspec import Struct
 
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.matching import can_all_differ, places_in
+from placement_worker.core.candidates.near_slots import NearSlots, parts_near
 
 # Estimated size of the entries of Python's tables, rather too high than too low.
 _PARTIAL_BYTES, _PER_SLOT_BYTES, _PER_LOAD_BYTES = 400, 16, 160
@@ -75,8 +76,10 @@ class SlotProblem(Struct, frozen=True):
     The slots in `unsuffixed` must together have all traits in `wanted`; `has_traits` has the traits of each place. `taking`
     are the slots that take resources. If one of them has a place, no other one may have a place that `excludes` names for it.
     The places in `one_class` give one resource class at a time: of the slots with such a place all that take something take of one class.
-    `classes` numbers the class of each slot; -1 if it takes nothing. With `needs_own` one of the tree's own places must be in the solution, not only pools. `worth` is the weight of preferred
-    traits by slot and place; it is empty if there are none.
+    `classes` numbers the class of each slot; -1 if it takes nothing. With `needs_own` one of the tree's own places must be in
+    the solution, not only pools. `worth` is the weight of preferred traits by slot and place; it is empty if there are none.
+    Slots in `near` get a place near that of a guest's cell, and `in_cells` are the places in NUMA cells of the host
+    (near_slots.py).
     """
 
     domains: tuple[int, ...]
@@ -91,6 +94,8 @@ class SlotProblem(Struct, frozen=True):
     excludes: tuple[int, ...] = ()
     needs_own: bool = False
     worth: tuple[tuple[float, ...], ...] = ()
+    near: tuple[NearSlots, ...] = ()
+    in_cells: int = 0
     one_class: int = 0
     classes: tuple[int, ...] = ()
 
@@ -150,10 +155,17 @@ class _Search:
         self._steps_per_try = 4 + len(problem.under) * len(problem.packings)
 
     def solutions(self) -> Iterator[tuple[int, ...]]:
-        for domains in self._split_by_apexes(self._problem.domains):
+        problem = self._problem
+        parts = self._split_by_apexes(problem.domains)
+        for domains in self._split_by_cells(parts) if problem.near else parts:
             start = self._start(domains)
             if self._is_hopeful(start):
                 yield from self._grow(start)
+
+    def _split_by_cells(self, parts: Iterator[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        problem = self._problem
+        for part in parts:
+            yield from parts_near(problem.near, part, problem.under, problem.in_cells, self._budget)
 
     def _start(self, domains: tuple[int, ...]) -> _Partial:
         problem = self._problem

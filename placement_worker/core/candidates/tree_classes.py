@@ -77,6 +77,8 @@ def _alike(
         labels.tell_apart(one_class[rows] & asked)
     for packing in packings:
         labels.tell_apart(np.where(asked, packing.level[rows], 0))
+    if fitting.cells is not None:
+        labels.tell_apart(fitting.cells[rows])
     if pools is not None:
         labels.tell_apart(pools[rows[:, :1]])
     return labels.alike()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from placement_worker.core.candidates.near_slots import Nearness
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group, Preferred
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup, NamedWeights
@@ -18,6 +19,8 @@ class Needs(NamedTuple):
     groups: tuple[GranularGroup, ...] = ()
     isolates: bool = False
     same_subtree: tuple[tuple[str, ...], ...] = ()
+    cells: tuple[str, ...] = ()
+    near: tuple[tuple[str, Nearness], ...] = ()
 
     @property
     def outside_of_groups(self) -> tuple[tuple[str, int], ...]:
@@ -45,13 +48,20 @@ class Needs(NamedTuple):
         groups = tuple([GranularGroup(group.suffix, group.amounts) for group in self.groups if group.amounts])
         left = {group.suffix for group in groups}
         subtrees = tuple([suffixes for suffixes in self.same_subtree if left.issuperset(suffixes)])
-        return Needs(self.amounts, groups=groups, isolates=self.isolates, same_subtree=subtrees)
+        return Needs(
+            self.amounts,
+            groups=groups,
+            isolates=self.isolates,
+            same_subtree=subtrees,
+            cells=self.cells,
+            near=self.near,
+        )
 
     def one_by_one(self) -> Iterator["Needs"]:
         """Yields the needs outside of groups, and then each group, as needs of their own."""
         outside = self.outside_of_groups
         if outside:
-            yield Needs(outside, self.required, self.forbidden)
+            yield Needs(outside) if self.cells else Needs(outside, self.required, self.forbidden)
         for group in self.groups:
             if group.amounts:
                 yield Needs(
@@ -69,6 +79,8 @@ def needs_of(spec: InstanceSpec) -> Needs:
         spec.groups,
         spec.isolates,
         spec.same_subtree,
+        spec.cells,
+        spec.near,
     )
 
 
@@ -78,12 +90,20 @@ def query_of(needs: Needs) -> CandidatesQuery:
         for group in needs.groups
     ]
     outside = needs.outside_of_groups
+    # The sizes of a guest with cells are in groups. So what it asks of the whole host is asked of the host's root.
+    of_root, of_outside = ((needs.required, needs.forbidden), ((), ()))
+    if not needs.cells:
+        of_root, of_outside = of_outside, of_root
     if outside:
-        groups.insert(0, _group(UNSUFFIXED, outside, needs.required, needs.forbidden, needs.preferred))
+        groups.insert(0, _group(UNSUFFIXED, outside, *of_outside, needs.preferred))
     return CandidatesQuery(
         groups=tuple(groups),
         group_policy="isolate" if needs.isolates else None,
         same_subtree=needs.same_subtree,
+        root_required=of_root[0],
+        root_forbidden=of_root[1],
+        cells=needs.cells,
+        near=needs.near,
     )
 
 

@@ -30,6 +30,7 @@ from scheduler_worker.core.choosing.filters.traits import TraitsFilter
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Filter, Plugins, Weigher
 from scheduler_worker.core.choosing.ways.fewest_fragments import FewestFragments
+from scheduler_worker.core.choosing.ways.near_devices import NearDevices
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.choosing.weighers.image_cache import ImageCache
 from scheduler_worker.core.choosing.weighers.metrics import MetricsWeight
@@ -132,5 +133,5 @@ def chosen_plugins(
             )
             for field in reads
         ),
-        way_judges=(FewestFragments(),),
+        way_judges=(FewestFragments(), NearDevices()),
     )

@@ -4,7 +4,7 @@ This is read from the row when somebody asks: nothing of it is written for it.
 """
 
 from bus.messages.build import InstanceDetails, Size
-from scheduler_worker.core.instances.rows import MOVED, MOVING, InstanceRow
+from scheduler_worker.core.instances.rows import MOVED, MOVING, REBUILDING, InstanceRow
 from scheduler_worker.core.instances.specs import alternatives_in, decoded, flavor_of, image_name_of
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -20,8 +20,16 @@ def details_of(row: InstanceRow) -> InstanceDetails:
         placed_at=None if row.decision is None else row.decision.at,
         move_placed_at=None if row.move_decision is None else row.move_decision.at,
         dropped=_dropped(row),
-        image="" if row.told.rebuild is not None else image_name_of(row.spec),
+        image=_image_name(row),
     )
+
+
+def _image_name(row: InstanceRow) -> str:
+    """The name of the stored image that the instance has; empty if it has another one, or none is known."""
+    rebuild = row.told.rebuild
+    if rebuild is None:
+        return image_name_of(row.spec)
+    return "" if rebuild.failure or row.told.state == REBUILDING else rebuild.image_name
 
 
 def size_in(kept: bytes) -> Size | None:

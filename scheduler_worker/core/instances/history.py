@@ -11,7 +11,15 @@ from msgspec import structs
 from bus.messages.build import InstanceState, Move, Rebuild
 from bus.messages.moves import WAITS, Change
 from scheduler_worker.core.instances.details import booted_size, size_in
-from scheduler_worker.core.instances.rows import ACTIVE, DELETED, DELETING, ERROR, REBUILDING, InstanceRow
+from scheduler_worker.core.instances.rows import (
+    ACTIVE,
+    DELETED,
+    DELETING,
+    ERROR,
+    REBUILDING,
+    STOPPED,
+    InstanceRow,
+)
 
 
 def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> tuple[Change, ...]:
@@ -42,6 +50,8 @@ def _change_between(was: InstanceState | None, after: InstanceRow, by: str) -> C
     is_ = after.told
     if is_.move is not None and (was is None or (is_.move, is_.waiting) != (was.move, was.waiting)):
         return _change_of_move(was, after, is_.move, by)
+    if is_.state == STOPPED and was is not None and was.state == ACTIVE:
+        return _of_stop_by_itself(after)
     if is_.rebuild is not None and was is not None:
         if was.rebuild is None or was.rebuild.number != is_.rebuild.number:
             return _of_rebuild(after, is_.rebuild, by)
@@ -82,6 +92,18 @@ def _of_move(row: InstanceRow, move: Move, by: str) -> Change:
         destination=move.destination,
         outcome=move.outcome,
         failure=move.failure,
+    )
+
+
+def _of_stop_by_itself(row: InstanceRow) -> Change:
+    """The entry for an instance that has stopped without an order. It has ended when it is told."""
+    told = row.told
+    return structs.replace(
+        _change(row, "stopped", told.sequence, ""),
+        source=told.host,
+        ended_at=told.changed_at,
+        outcome="by itself",
+        failure=told.reason,
     )
 
 

@@ -198,7 +198,7 @@ def with_state_of_cell(row: InstanceRow, said: InstanceState) -> InstanceRow:
         order=None,
         choices=(),
         resized_spec=resized_spec_after(row, said),
-        next_spec=row.next_spec if said.state == MOVED else b"",
+        next_spec=row.next_spec if said.state == MOVED or _may_be_rebuilt_yet(row, said) else b"",
         heard=said.sequence,
     )
 
@@ -270,12 +270,31 @@ def _is_before(said: InstanceState, told: InstanceState) -> bool:
 
 
 def resized_spec_after(row: InstanceRow, said: InstanceState) -> bytes:
-    """The row's `resized_spec` after this report of its cell: its next spec, if its resize is confirmed; or the spec of another
-    flavor that its request accepts, if the cell took that.
+    """The row's `resized_spec` after this report of its cell: its next spec, if its resize is confirmed or its rebuild is done; or
+    the spec of another flavor that its request accepts, if the cell took that.
     """
-    if said.move is not None and said.move.outcome == "confirmed" and row.next_spec:
+    is_confirmed = said.move is not None and said.move.outcome == "confirmed"
+    if row.next_spec and (is_confirmed or _is_rebuilt(row, said)):
         return row.next_spec
     return after_other_flavor(row, said)[0]
+
+
+def _is_rebuilt(row: InstanceRow, said: InstanceState) -> bool:
+    """Is this the end of the row's last rebuild, with its image?"""
+    mine, its = row.told.rebuild, said.rebuild
+    return (
+        mine is not None
+        and its is not None
+        and its.number == mine.number
+        and not its.failure
+        and said.state == ACTIVE
+    )
+
+
+def _may_be_rebuilt_yet(row: InstanceRow, said: InstanceState) -> bool:
+    """Was the row's last rebuild given up, and may its host still say that it is done?"""
+    mine, its = row.told.rebuild, said.rebuild
+    return mine is not None and its is not None and its.number == mine.number and said.state == ERROR
 
 
 def is_whole(event: CellEvent) -> bool:

@@ -5,7 +5,14 @@ from datetime import datetime
 
 from bus.message import Message
 from bus.messages.build import InstanceDeleted, InstanceFailed, InstanceId, InstancePlaced, InstanceWaiting
-from bus.messages.cell import EndMoveInCell, MoreAlternates, MoveInCell, RebuildInCell, RemoveFromCell
+from bus.messages.cell import (
+    EndMoveInCell,
+    GiveBackInCell,
+    MoreAlternates,
+    MoveInCell,
+    RebuildInCell,
+    RemoveFromCell,
+)
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
 from scheduler_worker.core.instances.rows import (
@@ -65,9 +72,10 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: C901, PLR0911
 
 
 def remove_of(row: InstanceRow) -> RemoveFromCell:
-    """The order to the instance's cell to delete it."""
+    """The order to the instance's cell to delete it, or to give it back."""
     told = row.told
-    return RemoveFromCell(
+    kind = GiveBackInCell if row.given_back else RemoveFromCell
+    return kind(
         cell=told.cell,
         instance=told.id,
         request_id=told.request_id,

@@ -1,5 +1,7 @@
 """The flavor of an instance whose row an earlier release wrote: such a row has the needs only, without the flavor."""
 
+from msgspec import structs
+
 from bus.messages.build import Flavor
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.groups_grammar import GROUP_POLICY, PREFERRED, SAME_SUBTREE
@@ -42,7 +44,11 @@ def flavor_with_needs(spec: InstanceSpec) -> Flavor:
 
 
 def has_needs(read: InstanceSpec, spec: InstanceSpec) -> bool:
-    """Does the spec that was read ask for the same of a host as `spec`, as far as a flavor and an image say it?"""
+    """Does the spec that was read ask for the same of a host as `spec`, as far as a flavor and an image say it?
+
+    Earlier releases made no cells of a guest: dedicated processors stood outside of groups.
+    """
+    read = _without_cells(read)
     return all(
         getattr(read, field) == getattr(spec, field)
         for field in (
@@ -50,6 +56,11 @@ def has_needs(read: InstanceSpec, spec: InstanceSpec) -> bool:
             *("groups", "isolates", "same_subtree", "extra_specs", "image_properties"),
         )
     )
+
+
+def _without_cells(spec: InstanceSpec) -> InstanceSpec:
+    left = tuple(group for group in spec.groups if group.suffix not in spec.cells)
+    return structs.replace(spec, groups=left, cells=(), near=())
 
 
 def _traits(

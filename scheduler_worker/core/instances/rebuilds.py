@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
-from bus.messages.build import BuildRejected, InstanceState, Rebuild, RebuildInstance
+from bus.messages.build import BuildRejected, Image, InstanceState, Rebuild, RebuildInstance
 from bus.messages.moves import EndMove, MoveInstance
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
@@ -23,6 +23,7 @@ from scheduler_worker.core.instances.rows import (
     InstanceRow,
     is_of,
 )
+from scheduler_worker.core.instances.specs import request_of
 from scheduler_worker.core.requests.checking import DEADLINE_S_MAX
 
 # How many requests for rebuilds and moves a row remembers. An older one would be done again if it was delivered again.
@@ -32,6 +33,16 @@ DIGEST_BYTES = 16
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
+class RebuildImage(Struct, frozen=True):
+    """The image that a rebuild gets. `properties` are those that count with it; None if they are those of the boot. `spec` is what
+    the instance needs of a host then, encoded; empty if that does not change.
+    """
+
+    image: Image
+    properties: dict[str, str] | None = None
+    spec: bytes = b""
+
+
 def rebuilt(
     row: InstanceRow | None,
     order: RebuildInstance,
@@ -39,15 +50,16 @@ def rebuilt(
     *,
     timeout_s: int,
     why_no_work: Callable[[str, str], str],
+    image_of: Callable[[InstanceRow, RebuildInstance], RebuildImage | BuildRejected] | None = None,
 ) -> InstanceRow | BuildRejected:
     """The row with the rebuild on its way to the cell; the same object if the order was accepted before. `why_no_work` says
-    why a cell's host of this name cannot work now.
+    why a cell's host of this name cannot work now, and `image_of` which image the instance gets, or why it cannot get that.
     """
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return refused(order, "instance", order.instance, "there is no such instance")
     told, last = row.told, row.told.rebuild
     if order.request_id in row.changes:
-        if last is not None and last.request_id == order.request_id and last.image != order.image:
+        if last is not None and last.request_id == order.request_id and _is_another(last, order):
             return refused(
                 order,
                 "request_id",
@@ -55,16 +67,23 @@ def rebuilt(
                 "duplicate id: a rebuild with this id and another image was taken before",
             )
         return problem_with_repeat(row, order) or row
-    if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
-        reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
-        return refused(order, "deadline_s", order.deadline_s, reason)
-    if reason := _why_not(told) or why_no_work(told.cell, told.host):
-        return refused(order, "instance", order.instance, reason)
+    if problem := _problem_with(told, order, why_no_work):
+        return problem
+    wanted = (image_of or image_as_given)(row, order)
+    return wanted if isinstance(wanted, BuildRejected) else _begun(row, order, wanted, now, timeout_s)
+
+
+def _begun(
+    row: InstanceRow, order: RebuildInstance, wanted: RebuildImage, now: datetime, timeout_s: int
+) -> InstanceRow:
+    told = row.told
     number = told.sequence + 1
     rebuild = Rebuild(
         request_id=order.request_id,
         number=number,
-        image=order.image,
+        image=wanted.image,
+        image_name=order.image_name,
+        image_properties=wanted.properties,
         ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
     )
     return structs.replace(
@@ -79,8 +98,41 @@ def rebuilt(
             changed_at=now,
         ),
         order=None,
+        next_spec=wanted.spec,
         unsaid=True,
     )
+
+
+def image_as_given(row: InstanceRow, order: RebuildInstance) -> RebuildImage | BuildRejected:
+    """An image that is not stored has no properties: those that count for the instance stay."""
+    assert order.image is not None, "an order that names no stored image has an image"
+    booted, now = request_of(row.spec), request_of(row.current_spec)
+    if booted is None or now is None or booted.image_properties == now.image_properties:
+        return RebuildImage(order.image)
+    return RebuildImage(order.image, now.image_properties)
+
+
+def _problem_with(
+    told: InstanceState, order: RebuildInstance, why_no_work: Callable[[str, str], str]
+) -> BuildRejected | None:
+    if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
+        reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
+        return refused(order, "deadline_s", order.deadline_s, reason)
+    if reason := _why_not(told) or why_no_work(told.cell, told.host):
+        return refused(order, "instance", order.instance, reason)
+    return _problem_with_image(order)
+
+
+def _problem_with_image(order: RebuildInstance) -> BuildRejected | None:
+    if order.image is None:
+        return None if order.image_name else refused(order, "image", "", "it is not given, nor is image_name")
+    if not order.image_name:
+        return None
+    return refused(order, "image_name", order.image_name, "image is given, too: an order has either")
+
+
+def _is_another(last: Rebuild, order: RebuildInstance) -> bool:
+    return last.image_name != order.image_name or (order.image is not None and last.image != order.image)
 
 
 def with_order(row: InstanceRow, order: RebuildInstance | MoveInstance) -> InstanceRow:

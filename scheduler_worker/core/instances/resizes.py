@@ -4,7 +4,7 @@ An order names what changes (`change`) and all else stays, or it replaces the wh
 instance that has memory or processors keeps some, unless the order says that it is to have none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import structs
 
@@ -13,7 +13,9 @@ from bus.messages.moves import MoveInstance
 from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.specs import KeptFlavor
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.device_profiles import PROFILE, without_profile
 from scheduler_worker.core.requests.groups_grammar import PREFERRED
+from scheduler_worker.core.requests.page_sizes import is_memory
 
 _DISK = ("root_gb", "ephemeral_gb", "swap_mb")
 # The classes that each size of a flavor asks for.
@@ -58,7 +60,10 @@ def flavor_after(order: MoveInstance, known: KeptFlavor) -> Flavor | BuildReject
             "swap_mb, or give the whole flavor"
         )
         return refused(order, f"change.{named[0]}", sizes[named[0]], reason)
-    extra_specs = dict(known.flavor.extra_specs)
+    # Another device profile replaces the devices of the one before.
+    replaces_devices = PROFILE in change.extra_specs
+    before = known.flavor.extra_specs
+    extra_specs = {**without_profile(before), **_named_profile(before)} if replaces_devices else dict(before)
     for key, value in change.extra_specs.items():
         if value is not None:
             extra_specs[key] = value
@@ -76,6 +81,10 @@ def flavor_after(order: MoveInstance, known: KeptFlavor) -> Flavor | BuildReject
     return after
 
 
+def _named_profile(extra_specs: Mapping[str, str]) -> dict[str, str]:
+    return {PROFILE: extra_specs[PROFILE]} if PROFILE in extra_specs else {}
+
+
 def problem_with_size(
     order: MoveInstance, flavor: Flavor, before: InstanceSpec, after: InstanceSpec
 ) -> BuildRejected | None:
@@ -88,7 +97,8 @@ def problem_with_size(
     for field in _NEEDED:
         classes = _CLASSES[field]
         lost = [f"{had[each]} {each}" for each in classes if had.get(each)]
-        if not lost or any(gets.get(each) for each in classes) or _says(order, flavor, field):
+        kept = any(gets.get(each) for each in classes) or (field == "ram_mb" and any(map(is_memory, gets)))
+        if not lost or kept or _says(order, flavor, field):
             continue
         none = f"resources:{classes[0]}"
         reason = (

@@ -119,6 +119,9 @@ class InstanceRow(Struct, frozen=True):
     kept_move: KeptMove | None = None
     history: tuple[Change, ...] = ()
     by: str = ""
+    # Taken over from another cloud; and then given back to it.
+    adopted: bool = False
+    given_back: bool = False
 
     @property
     def id(self) -> InstanceId:

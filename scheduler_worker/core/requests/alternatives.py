@@ -3,14 +3,19 @@
 A request has a flavor, and may name further ones in `alternatives`, of any amounts. A flavor may also prefer a custom
 class. If nodes have that class, none of them has room for the flavor itself, since a node has an inventory of its class
 alone. So for each such class an alternative comes before the flavor: one unit of the class, on a bare-metal node.
+
+A flavor whose `hw:mem_page_size` leaves the size of pages open is an alternative for each size, the largest first; `any` has
+small pages as its last one. The instance keeps the size that it got.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, structs
 
+from bus.guests import is_guest_key
 from bus.messages.build import BuildInstance, BuildRejected, Flavor
 from placement_worker.core.vocabulary import CUSTOM
+from scheduler_worker.core.requests.page_sizes import with_page_sizes
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 # Each alternative is a choice of its own.
@@ -38,12 +43,16 @@ def read_alternatives(build: BuildInstance, read: ReadFlavor) -> tuple[Alternati
     found: list[Alternative] = []
     for number, flavor in enumerate(flavors):
         field = f"alternatives[{number - 1}]" if number else "flavor"
-        with_flavor = structs.replace(build, flavor=flavor) if number else build
-        spec = read(with_flavor)
-        if isinstance(spec, BuildRejected):
-            return _about(field, spec) if number else spec
-        found += _on_preferred_nodes(with_flavor, flavor, spec, read)
-        found.append(Alternative(flavor.name or field, flavor, spec))
+        of_pages = with_page_sizes(flavor, build.image_properties)
+        for name, of_size in of_pages:
+            is_own = of_size is build.flavor
+            with_flavor = build if is_own else structs.replace(build, flavor=of_size)
+            spec = read(with_flavor)
+            if isinstance(spec, BuildRejected):
+                return _about(field, spec) if number else spec
+            if of_size is of_pages[0][1]:
+                found += _on_preferred_nodes(with_flavor, of_size, spec, read)
+            found.append(Alternative(f"{flavor.name or field}{name}", of_size, spec))
     if len(found) > ALTERNATIVES_MAX:
         return _too_many(build, len(found))
     return tuple(found)
@@ -64,7 +73,11 @@ def _on_preferred_nodes(
     for resource, weight in sorted(spec.preferred_classes, key=lambda each: (-each[1], each[0])):
         if weight <= 0 or not resource.startswith(CUSTOM) or resource in spec.classes:
             continue
-        others = {key: value for key, value in flavor.extra_specs.items() if not key.startswith(RESOURCES)}
+        others = {
+            key: value
+            for key, value in flavor.extra_specs.items()
+            if not key.startswith(RESOURCES) and not is_guest_key(key)
+        }
         on_node = Flavor(name=flavor.name, extra_specs={**others, f"{RESOURCES}{resource}": "1"})
         needs = read(structs.replace(build, flavor=on_node))
         # A request that makes no sense on a node is still a request for the flavor itself.
@@ -86,6 +99,6 @@ def _too_many(build: BuildInstance, number: int) -> BuildRejected:
         request_id=build.request_id,
         field="alternatives",
         value=str(number),
-        reason=f"a request accepts at most {ALTERNATIVES_MAX} flavors: its own, its alternatives, and a node of each custom "
-        "class that one of these prefers",
+        reason=f"a request accepts at most {ALTERNATIVES_MAX} flavors: its own, its alternatives, a node of each custom "
+        "class that one of these prefers, and one for each size that hw:mem_page_size leaves open",
     )

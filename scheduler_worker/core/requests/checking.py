@@ -7,6 +7,7 @@ client asked for.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from bus.guests import IMAGE_KEYS, SPEC_KEYS, is_guest_key
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId
 from bus.messages.config_drive import parts_of
@@ -23,20 +24,17 @@ from scheduler_worker.core.requests.assembling import (
     traits_that_are,
 )
 from scheduler_worker.core.requests.attached import attached_groups
-from scheduler_worker.core.requests.cpu_policies import (
-    IMAGE_POLICY,
-    IMAGE_THREADS,
-    POLICY,
-    THREADS,
-    cpu_policies,
-)
+from scheduler_worker.core.requests.device_profiles import PROFILE, problems_of_profile
 from scheduler_worker.core.requests.group_problems import problems_of_groups
 from scheduler_worker.core.requests.groups_grammar import read_grouped
+from scheduler_worker.core.requests.guest_groups import guest_groups
 from scheduler_worker.core.requests.parts import (
     AskedTrait,
+    CellOfGuest,
     DefaultAmount,
     ForPlugins,
     ImageProperty,
+    NearCells,
     RequestPart,
     RequestProblem,
 )
@@ -54,8 +52,6 @@ NAMED_HOSTS_MAX = 1_000
 # A long value is cut to this length in an error.
 SHOWN_MAX = 200
 
-KNOWN_SPECS = frozenset({POLICY, THREADS})
-KNOWN_PROPERTIES = frozenset({IMAGE_POLICY, IMAGE_THREADS})
 MB_PER_GB = 1024
 
 
@@ -71,7 +67,8 @@ def read_request(
     `scopes` are the prefixes (before the colon) of the extra specs that plugins read, and `image_keys` the image
     properties that plugins read.
     """
-    parts = tuple(_parts_of(build, vocabulary, scopes, image_keys))
+    read = tuple(_parts_of(build, vocabulary, scopes, image_keys))
+    parts = (*read, *guest_groups(build, read))
     needed = needed_by(parts)
     problem = next(_problems_of(build, parts, needed), None)
     if problem is not None:
@@ -97,6 +94,8 @@ def read_request(
         groups=groups_of(parts, needed),
         isolates=policy_of(parts) == "isolate",
         same_subtree=subtrees_of(parts),
+        cells=tuple([part.suffix for part in parts if isinstance(part, CellOfGuest)]),
+        near=tuple([(part.suffix, part.nearness) for part in parts if isinstance(part, NearCells)]),
         member_of=tuple(sorted({_in_order(any_of) for any_of in build.member_of})),
         forbidden_aggregates=_in_order(build.forbidden_aggregates),
         image_properties=tuple(
@@ -109,17 +108,16 @@ def _parts_of(
     build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
 ) -> Iterator[RequestPart]:
     if (flavor := build.flavor) is not None:
-        yield DefaultAmount("MEMORY_MB", flavor.ram_mb)
         swap_gb = -(-flavor.swap_mb // MB_PER_GB)
         yield DefaultAmount("DISK_GB", flavor.root_gb + flavor.ephemeral_gb + swap_gb)
+        yield from problems_of_profile(flavor)
         for key, value in flavor.extra_specs.items():
-            if key not in KNOWN_SPECS:
+            if key != PROFILE and not is_guest_key(key):
                 yield _extra_spec(key, value, vocabulary, scopes)
-    yield from cpu_policies(build)
     for key, value in build.image_properties.items():
         if key in image_keys:
             yield ImageProperty(key, value)
-        elif key not in KNOWN_PROPERTIES:
+        elif not is_guest_key(key):
             yield _image_property(key, value, vocabulary, image_keys)
     yield from attached_groups(build, vocabulary)
 
@@ -131,7 +129,7 @@ def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[
         return part
     if key.partition(":")[0] in scopes:
         return ForPlugins(key, value)
-    keys = KNOWN_SPECS | {f"{scope}:NAME" for scope in scopes}
+    keys = SPEC_KEYS | {PROFILE} | {f"{scope}:NAME" for scope in scopes}
     return RequestProblem(field, value, f"unknown key {key!r}: {_known(keys)}")
 
 
@@ -140,7 +138,7 @@ def _image_property(key: str, value: str, vocabulary: Vocabulary, image_keys: fr
     field = f"image_properties.{key}"
     part = read_grouped(field, key, value, vocabulary) if key.startswith("trait") else None
     if part is None:
-        known = ", ".join(("trait:TRAIT", *sorted(KNOWN_PROPERTIES | image_keys)))
+        known = ", ".join(("trait:TRAIT", *sorted(IMAGE_KEYS | image_keys)))
         return RequestProblem(
             field, value, f"unknown key {key!r}: of an image's properties, known are {known}"
         )

@@ -6,6 +6,7 @@ from scheduler_worker.core.requests.assembling import Needed, policy_of, subtree
 from scheduler_worker.core.requests.groups_grammar import GROUP_POLICY, SAME_SUBTREE
 from scheduler_worker.core.requests.parts import (
     AskedTrait,
+    CellOfGuest,
     RequestPart,
     RequestProblem,
     Resource,
@@ -37,8 +38,9 @@ def problems_of_groups(parts: Sequence[RequestPart], needed: Needed) -> Iterator
     together = {suffix for subtree in subtrees_of(parts) for suffix in subtree}
     for suffix in ("", *suffixes):
         yield from _problems_of_traits(parts, suffix)
+    has_cells = any(isinstance(part, CellOfGuest) for part in parts)
     if suffixes and not needed.outside_of_groups():
-        yield from _problems_of_nothing_outside(parts)
+        yield from _problems_of_nothing_outside(parts, has_cells=has_cells)
     for suffix in suffixes:
         if suffix not in taking and is_of_flavor(suffix):
             yield from _problems_without_amounts(parts, suffix, is_together=suffix in together)
@@ -65,9 +67,13 @@ def _problems_of_traits(parts: Sequence[RequestPart], suffix: str) -> Iterator[R
             yield RequestProblem(field, trait, "is both required and forbidden, which no host can be")
 
 
-def _problems_of_nothing_outside(parts: Sequence[RequestPart]) -> Iterator[RequestProblem]:
+def _problems_of_nothing_outside(
+    parts: Sequence[RequestPart], *, has_cells: bool
+) -> Iterator[RequestProblem]:
     for part in parts:
-        if isinstance(part, AskedTrait) and not part.suffix:
+        # What a guest with cells requires of the whole host is asked of the host's root.
+        of_root = has_cells and isinstance(part, AskedTrait) and part.word in ("required", "forbidden")
+        if isinstance(part, AskedTrait) and not part.suffix and not of_root:
             reason = (
                 "it is about the resources outside of granular groups, and the request has none; "
                 f"name the group that it is about, as in traitN:{part.name}"

@@ -4,6 +4,8 @@ belongs to the granular group with that suffix, all others to the whole instance
 
 from typing import NamedTuple
 
+from placement_worker.core.candidates.near_slots import Nearness
+
 
 class RequestProblem(NamedTuple):
     """Why the request is rejected."""
@@ -57,6 +59,19 @@ class SameSubtree(NamedTuple):
     field: str
 
 
+class CellOfGuest(NamedTuple):
+    """The group with this suffix is a NUMA cell of the guest."""
+
+    suffix: str
+
+
+class NearCells(NamedTuple):
+    """The group with this suffix is a device, which gets a provider near a cell of the guest."""
+
+    suffix: str
+    nearness: Nearness
+
+
 class ForPlugins(NamedTuple):
     key: str
     value: str
@@ -76,6 +91,8 @@ RequestPart = (
     | AskedTrait
     | GranularPolicy
     | SameSubtree
+    | CellOfGuest
+    | NearCells
     | ForPlugins
     | ImageProperty
     | RequestProblem

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from bus.message import AggregateId
 from bus.messages.placement import ServerGroup
+from placement_worker.core.candidates.near_slots import Nearness
 from placement_worker.core.vocabulary import CUSTOM
 
 # Names with their weights.
@@ -31,6 +32,9 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     from any providers of the tree, which together must have the traits in `required`. With `isolates`, no two groups
     get one provider. The providers of the groups in each tuple of `same_subtree` are at or below one of them.
     `preferred` are traits, `preferred_classes` resource classes, that a better host has.
+
+    A guest with NUMA cells: `cells` are the groups that are its cells, each of which gets a provider of its own, and `near` the
+    groups of devices that get one near a cell. `required` and `forbidden` are then traits of the host's root.
 
     Aggregates: a host is in at least one aggregate of each tuple in `member_of`, and in none of `forbidden_aggregates`.
 
@@ -69,6 +73,8 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     image: str = ""
     # Only hosts of this cell; empty: of any.
     cell: str = ""
+    cells: tuple[str, ...] = ()
+    near: tuple[tuple[str, Nearness], ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:

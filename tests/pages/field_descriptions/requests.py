@@ -20,6 +20,28 @@ REQUESTS: dict[str, dict[str, str]] = {
         "flavors": "the flavors, in the order of their names",
         "next": "where the next page begins; empty on the last one",
     },
+    "CreateDeviceProfile": {"profile": "the device profile, with its name"},
+    "DeleteDeviceProfile": {"name": "the device profile's name"},
+    "AskDeviceProfiles": {
+        "project": "the asker's project; empty for operators and admins",
+        "name": "only the device profile of this name; empty: a page of all",
+        "after": "the page behind this name",
+        "limit": "how many at most",
+    },
+    "DeviceProfilesFound": {
+        "profiles": "the device profiles, in the order of their names",
+        "next": "where the next page begins; empty on the last one",
+    },
+    "DeviceProfile": {
+        "name": "the name by which flavors ask for it (`accel:device_profile`)",
+        "groups": "the devices: each group is a granular group of the request, with a suffix such as `_DEVICE_PROFILE_0`",
+        "description": "for people",
+    },
+    "DeviceGroup": {
+        "resources": "the amount of each resource class; one provider gives all of them",
+        "required": "traits that the provider must have",
+        "forbidden": "traits that the provider must not have",
+    },
     "CreateImage": {"image": "the image, with its name"},
     "SetImage": {
         "name": "the image's name",
@@ -81,6 +103,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "resources": "amounts by class, such as `NET_BW_EGR_KILOBIT_PER_SEC`",
         "physical_network": "the physical network that the provider must be on: its trait is `CUSTOM_PHYSNET_` and the name",
         "vnic_type": "the kind of port that the provider must offer: its trait is `CUSTOM_VNIC_TYPE_` and the name",
+        "numa_affinity_policy": "how near the device is to the NUMA cells of the guest: `legacy`, `required`, `preferred`, `socket`; empty: as the flavor and the image say",
         "required": "traits that the provider must have",
         "forbidden": "traits that the provider must not have",
     },
@@ -163,7 +186,8 @@ REQUESTS: dict[str, dict[str, str]] = {
     "RebuildInstance": {
         "request_id": "an id of your choice: repeated with the same content, it is the same rebuild",
         "instance": "the instance's id",
-        "image": "the image that is written onto its node",
+        "image": "the image that it is built from; or name a stored one",
+        "image_name": "in place of `image`: the name of a stored image, whose properties the host must have",
         "project": "rebuild it only if it belongs to this project. The routing key names the same project, or `-`",
         "deadline_s": "seconds until an unfinished rebuild fails. Left out: 7200",
     },
@@ -321,6 +345,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "image": "the image that is written onto the node",
         "ends_by": "when its cell stops waiting for it",
         "failure": "why it failed; empty while it is under way, and when it is done",
+        "image_name": "the name of the stored image, if the order gave one",
+        "image_properties": "the properties that count with this image; null if they are those of the boot",
     },
     "Move": {
         "request_id": "the id that the client gave the move",

@@ -15,6 +15,7 @@ from tests.simulation.planted import (
     demand_bugs,
     flavor_bugs,
     group_bugs,
+    guest_bugs,
     host_bugs,
     move_bugs,
     node_bugs,
@@ -122,6 +123,12 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
         "a disabled host chosen": demand_bugs.disabled_host_chosen,
         "failed builds ignored": demand_bugs.failed_builds_ignored,
         "a port's network spelled otherwise": demand_bugs.network_spelled_otherwise,
+    },
+    "guests": {
+        "a page size ignored": guest_bugs.page_size_ignored,
+        "a virtual function given twice": guest_bugs.virtual_function_given_twice,
+        "a pinned processor given twice": guest_bugs.pinned_processor_given_twice,
+        "a physical function and its virtual ones both given": guest_bugs.both_functions_given,
     },
     "feeds": {
         "a new feed queue raises no doubt": scheduler_bugs.new_feed_queue_not_doubted,

@@ -31,6 +31,7 @@ class HeldDriver:
         self.clock = clock
         # When the work for an attempt ends, by the test's clock.
         self._ends_at_s: dict[tuple[ConsumerId, int], float] = {}
+        self.wake_with, self.stopped, self.console = driver.wake_with, driver.stopped, driver.console
 
     @property
     def root(self) -> ProviderId:

@@ -5,12 +5,13 @@ Its instances are domains that a hypervisor starts and removes in its own time, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 from msgspec import structs
 
+from bus.message import ProviderId
 from bus.messages.cell import (
     DestroyInstance,
     InstanceSpawned,
@@ -28,6 +29,7 @@ from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Conditi
 from compute_sim.core.hosts import Host
 from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.wiring import compute_parts
 from tests.contracts.driver_contract import breaches
 from tests.contracts.stage import PATIENCE_S, SETTINGS
@@ -98,6 +100,15 @@ class DomainDriver:
 
     def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it has no clock
         return WELL
+
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        """It is looked at every LOOK_MS."""
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:  # noqa: ARG002 - none ever does
+        return ()
+
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:  # noqa: ARG002 - there is none
+        raise NoConsole(f"{NAME} keeps no consoles")
 
     def begin(self, order: HostOrder, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
         domain, hypervisor = (order.instance, order.attempt), self._hypervisor

@@ -50,6 +50,10 @@ class Process:
         self._process = process
         self.told: list[str] = []
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def until_printed(self, what: str) -> str:
         """The next line of its standard output that contains `what`."""
         return await self._until_printed(what, self._process.stdout)
@@ -68,8 +72,8 @@ class Process:
         _, err = await self._process.communicate()
         raise AssertionError(f"it ended without saying {what!r}: {self.told}, {err.decode()}")
 
-    async def ended(self) -> Result:
-        async with asyncio.timeout(PATIENCE_S):
+    async def ended(self, within_s: float = PATIENCE_S) -> Result:
+        async with asyncio.timeout(within_s):
             out, err = await self._process.communicate()
         return Result(self._process.returncode or 0, "".join(self.told) + out.decode(), err.decode())
 

@@ -92,7 +92,7 @@ async def test_a_program_without_asyncio_boots_moves_lists_and_deletes(home: Pat
             shelved = moorage.shelve(instance.id).until_done()
             unshelved = moorage.unshelve(instance.id).until_done()
             assert [each.state for each in (*shelved, *unshelved)] == ["shelved", "active"]
-            assert moorage.rebuild(instance.id, "debian").until_done()[0].state == "active"
+            assert moorage.rebuild(instance.id, "http://images/debian").until_done()[0].state == "active"
             assert [each.what for each in moorage.history(instance.id)] == [
                 *("boot", "migrate", "resize", "shelve", "unshelve", "rebuild")
             ]

@@ -147,6 +147,7 @@ async def test_an_application_publishes_and_receives_for_its_own_projects_only(t
         for key in (
             *("host.set", "host.query", "application.set", "application.query"),
             *("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete"),
+            *("device.profile.create", "device.profile.delete"),
             *("reasons.query", "capability.query", "drain.query"),
         ):
             assert not await may_publish(url, API, key), key

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "make ": "Makefile",
     ".venv/bin/": "Makefile",
     "python -m tests.simulation": "tests/simulation/test_simulation.py",
+    "python -m compute_sim.check": "tests/stories/cells/test_compute_check.py",
     "docker compose": "deploy/compose.yaml",
     "openstack ": "tests/conformance/clients.py",
     "oslopolicy-": "tests/api/test_policy.py",
@@ -45,6 +46,8 @@ ELSEWHERE = {
 # A page with its own test, which runs its commands with a file of flavors; and the folder of pages that test_tutorials.py runs.
 OF_FLAVORS = "docs/scheduling.md"
 TUTORIALS = "docs/tutorials/"
+# A page with its own test: test_import_page.py.
+OF_NOVA = "docs/import-nova.md"
 # Pages with a test of their own, which runs them in order: tests/deploy/test_operators_pages.py.
 OPERATE = tuple(
     f"docs/operate/{page}.md" for page in ("deploying", "monitoring", "troubleshooting", "backup", "upgrades")
@@ -82,7 +85,7 @@ def test_every_page_with_commands_is_run() -> None:
         command.where
         for page in PAGES
         for command in commands_of(page)
-        if page not in (*ONE_MACHINE, OF_FLAVORS, *OPERATE)
+        if page not in (*ONE_MACHINE, OF_FLAVORS, OF_NOVA, *OPERATE)
         and not page.startswith(TUTORIALS)
         and not runs_elsewhere(command)
     ]

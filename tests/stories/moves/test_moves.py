@@ -21,7 +21,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound
 from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
+from compute_sim.laboratory.hosts import SUPPORTS, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import EMBEDDED, STAGES
@@ -80,7 +80,11 @@ async def movers(
 ) -> AsyncIterator[Movers]:
     """The host with the name `wide` is the first choice."""
     hosts = [
-        SimulatedHost(name=name, size=HostSize(64, 2 * HostSize().ram_mb, 8_000) if name == wide else NARROW)
+        SimulatedHost(
+            name=name,
+            size=HostSize(64, 2 * HostSize().ram_mb, 8_000) if name == wide else NARROW,
+            supports=SUPPORTS,
+        )
         for name in names
     ]
     async with (

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import (
+    AskInstances,
     BuildRejected,
     DeleteInstance,
     Image,
@@ -16,7 +17,11 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.hosts import SetHost
+from bus.messages.images import CreateImage, NamedImage
 from compute_sim.laboratory.faults import BuildsSlowly, FailsToBuild
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.specs import request_of
+from scheduler_worker.store import InstanceQuery
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import BOTH, STAGES
@@ -26,11 +31,20 @@ from tests.stories.moves.test_moves_fail import NEVER_MS, SILENT, down, hosts_of
 pytestmark = pytest.mark.asyncio
 
 NEW = Image(source="http://images/fedora", checksum="1b2c")
+INTEL = NamedImage(name="intel", source="http://images/intel", properties={"hw_architecture": "x86_64"})
+ARM = NamedImage(name="arm", source="http://images/arm", properties={"hw_architecture": "aarch64"})
+GOLD = NamedImage(name="gold", source="http://images/gold", properties={"trait:CUSTOM_GOLD": "required"})
+PINNED = NamedImage(name="pinned", source="http://images/pinned", properties={"hw_cpu_policy": "dedicated"})
 
 
 async def rebuild(here: Movers, instance: InstanceId, number: int = 1, **fields: object) -> Message:
     order = RebuildInstance(request_id=RequestId(UUID(int=2000 + number)), instance=instance, image=NEW)
     return await here.setup.client.ask(structs.replace(order, **fields))
+
+
+async def row_of(here: Movers, instance: InstanceId) -> InstanceRow:
+    (row,) = await here.setup.rows.instances(InstanceQuery(instances=(instance,)))
+    return row
 
 
 async def until_begun(driver: HeldDriver) -> None:
@@ -69,6 +83,52 @@ async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_cha
         assert (await here.until(instance, "active", "confirmed")).host == "h2"
         await here.setup.client.ask(DeleteInstance(instance=instance))
         await here.until_used(h1=0, h2=0)
+
+
+@STAGES
+async def test_a_stored_image_counts_with_its_properties_for_the_host_and_for_later_moves(
+    bus: str, books: str
+) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        ask = here.setup.client.ask
+        for image in (INTEL, ARM, GOLD, PINNED):
+            await ask(CreateImage(image=image))
+        instance = await here.booted()
+
+        for name, field, why in (
+            ("arch", "image_name", "there is no image of this name"),
+            ("arm", "image_name", "image properties: asked aarch64"),
+            ("gold", "image_name", "traits: it lacks CUSTOM_GOLD"),
+            ("pinned", "image_name", "it asks for other resources than the instance has"),
+        ):
+            refused = await rebuild(here, instance, 1, image=None, image_name=name)
+            assert isinstance(refused, BuildRejected), refused
+            assert (refused.field, refused.value, why in refused.reason) == (field, name, True), refused
+        assert (await here.until(instance, "active")).rebuild is None
+
+        await rebuild(here, instance, 2, image=None, image_name="intel")
+        active = await here.until(instance, "active")
+        assert active.rebuild is not None
+        assert (active.rebuild.image, active.rebuild.image_name) == (INTEL.image, "intel")
+        found = await ask(AskInstances(instances=(instance,)))
+        assert isinstance(found, InstancesFound)
+        assert [each.image for each in found.details] == ["intel"]
+        kept = request_of((await row_of(here, instance)).current_spec)
+        assert kept is not None
+        assert kept.image_properties == INTEL.properties
+
+        # An image of its own has no properties: those of the stored one stay. It is no stored image any more.
+        await rebuild(here, instance, 3)
+        assert (await here.until(instance, "active")).rebuild is not None
+        row = await row_of(here, instance)
+        assert (row.told.rebuild.image_properties if row.told.rebuild else None) == INTEL.properties
+        kept = request_of(row.current_spec)
+        assert kept is not None
+        assert kept.image_properties == INTEL.properties
+        await here.move(instance)
+        await here.until(instance, "moved")
+        await here.end(instance, "confirm")
+        assert (await here.until(instance, "active", "confirmed")).host == "h2"
 
 
 @BOTH

@@ -36,7 +36,7 @@ from tests.stories.cloud import (
     host_id,
     instance_of,
 )
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import ONE_BROKER, STAGES
 
 pytestmark = pytest.mark.asyncio
 
@@ -159,6 +159,20 @@ async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus
         assert sum(step.removed for step in state.no_valid_host.steps) == 2
         await until(lambda: len(heard) >= 1, "the failure heard")
         assert heard[0] == InstanceFailed(cell="cell0", instance=state)
+
+
+@ONE_BROKER
+async def test_a_request_waits_for_a_host_of_which_placement_heard_first(bus: str, books: str) -> None:
+    """As when a whole cloud starts, and requests are queued already."""
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        await setup.report(a_host("h1"))
+        build = a_build(1)
+        await setup.send(build)
+        await setup.until_state(instance_of(build), "accepted")
+        await asyncio.sleep(0.3)
+        await setup.add_host("h1")
+
+        await setup.until_state(instance_of(build), "active")
 
 
 @STAGES

@@ -164,6 +164,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "declare": {"objects": Objects()},
     "bind": {"queue": "work", "bindings": ()},
     "depth": {"queue": "work"},
+    "consumers": {"queue": "work"},
     "open_publishing": {},
     "open_consuming": {"queue": "work", "prefetch": 1},
     "publish": {"parcel": Parcel("moor.town", "work", b"late")},

@@ -54,7 +54,8 @@ RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # Messages that only an operator may publish.
 FOR_OPERATORS = {
     *("host.set", "application.set", "application.query", "flavor.create", "flavor.delete", *BOOK_WRITES),
-    *("image.create", "image.set", "image.delete"),
+    *("image.create", "image.set", "image.delete", "device.profile.create", "device.profile.delete"),
+    *("instance.adopt", "instance.give_back"),
     *("instance.mend", "cell.books.query", "host.books.query", *AUDIT_QUESTIONS, *AUDIT_WRITES),
 }
 ADMINS = rights_of(Application("admin", admin=True).role, [each.name for each in objects_of(CELLS).exchanges])

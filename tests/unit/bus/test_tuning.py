@@ -74,6 +74,21 @@ ZERO_SAYS_SOMETHING = {
     "bus.blameless_delay_ms",
     "bus.connect_delay_ms_first",
     "bus.drain_ms_max",
+    # All of the machine, nothing reserved, CPU 0, or no NUMA cells; names and folders may be called 0.
+    "libvirt.uri",
+    "libvirt.name",
+    "libvirt.images",
+    "libvirt.network",
+    "libvirt.flat",
+    "libvirt.cpus_shared",
+    "libvirt.cpus_dedicated",
+    "libvirt.cpus_reserved",
+    "libvirt.memory_mb",
+    "libvirt.memory_reserved_mb",
+    "libvirt.disk_gb",
+    "libvirt.disk_reserved_gb",
+    "libvirt.availability_zone",
+    "libvirt.mediated_types",
     # A name, a password or a file may be called 0.
     "ironic.exchange",
     "ironic.topics",
@@ -120,6 +135,8 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
         return
     # A value slightly larger, so that no limit is exceeded; for texts, another text.
     value = words[-1] if words else default + (1 if kind is int else 0.5)
+    if isinstance(default, bool):
+        value = str(not default).lower()
     if section is BUS and field in ("parcel_items_max", "parcel_bytes_max"):
         value = default - 1
     written = f'"{value}"' if words else value
@@ -128,17 +145,26 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
     by_variable = section.read({section.variable(field): f" {value} "})
     by_file = sources({}, config=file, here=HERE).of(section)
 
-    assert by_variable == by_file == structs.replace(section.kind(), **{field: value})
+    assert (
+        by_variable
+        == by_file
+        == structs.replace(section.kind(), **{field: not default if isinstance(default, bool) else value})
+    )
 
 
 def check_a_text(section: Section[Any], field: str, place: Path) -> None:
-    file = a_file(place / "c.toml", f'[{section.name}]\n{field} = "other"\n')
+    text = TEXTS.get(f"{section.name}.{field}", "other")
+    file = a_file(place / "c.toml", f'[{section.name}]\n{field} = "{text}"\n')
 
-    by_variable = section.read({section.variable(field): " other "})
+    by_variable = section.read({section.variable(field): f" {text} "})
     by_file = sources({}, config=file, here=HERE).of(section)
     handed_on = section.read(environment_of(CloudSettings(**{section.name: by_file}), {}))
 
-    assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: "other"})
+    assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: text})
+
+
+# Texts that must have a certain form.
+TEXTS = {"libvirt.folder": "/other", "libvirt.cpus_shared": "0-3,^2", "libvirt.cpus_dedicated": "4,5"}
 
 
 # Lists of texts, each with another value than its default.
@@ -148,6 +174,12 @@ LISTS = {
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
     "ironic.topics": ("of_nova", "of_us"),
+    "libvirt.hosts": ("a=qemu:///system", "b=test:///default"),
+    "libvirt.pages_reserved": ("0:2048=512", "1:2048=256"),
+    "libvirt.devices": ("8086:10ed", "8086:10ee@0000:81:*=physnet0"),
+    "libvirt.mediated_types": ("nvidia-35", "nvidia-36@0000:83:*"),
+    "libvirt.networks": ("physnet0=1000", "physnet-1=20000000"),
+    "libvirt.traits": ("CUSTOM_A", "CUSTOM_B"),
     "compute.networks": ("physnet0=1000", "physnet-1=20000000"),
     "compute.pools": ("nfs:DISK_GB=2000", "net:IPV4_ADDRESS=250@c1-*"),
 }

@@ -164,7 +164,7 @@ def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
     no_demands = {"count", "preferred", "preferred_classes", "image"}
     # The cell is that of an instance which moves.
     of_who_asks = {"project", "flavor", "is_for_nodes", "cell"}
-    otherwise = {"amounts", "groups", "isolates"}
+    otherwise = {"amounts", "groups", "isolates", "cells"}
 
     assert {*InstanceSpec.__struct_fields__} == {
         *(relaxing.DEMANDS_BY_ITEM | relaxing.DEMANDS_AS_A_WHOLE),

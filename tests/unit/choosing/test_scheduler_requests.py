@@ -190,7 +190,9 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
         ),
         (a_build({"resource:VCPU": "1"}), "flavor.extra_specs.resource:VCPU", "1"),
         (a_build({"traits": "1"}), "flavor.extra_specs.traits", "1"),
-        (a_build({"hw:numa_nodes": "2"}), "flavor.extra_specs.hw:numa_nodes", "2"),
+        (a_build({"hw:numa_nodes": "3"}), "flavor.extra_specs.hw:numa_nodes", "3"),
+        (a_build({"hw:numa_nodes": "2", "resources:VCPU": "2"}), "flavor.extra_specs.resources:VCPU", "2"),
+        (a_build({"hw:cpu_sockets": "2"}), "flavor.extra_specs.hw:cpu_sockets", "2"),
         (
             a_build(image_properties={"trait:NO_SUCH": "required"}),
             "image_properties.trait:NO_SUCH",

@@ -18,6 +18,7 @@ from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Wo
 from compute_sim.core.pools import Pool
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
+from compute_sim.laboratory.devices import gpu, pci_function, physical_function
 from compute_sim.laboratory.driver import SimulatedDriver
 from compute_sim.laboratory.faults import (
     Changes,
@@ -48,12 +49,28 @@ STORAGE_POOL = Pool("c1-nfs", "DISK_GB", 500)
 
 ADDRESSES = Pool("c1-net", "IPV4_ADDRESS", 250, "c1-*")
 
+# Two cells with dedicated processors and huge pages; a physical function and a GPU in each by turns.
+DEEP = HostSize(
+    vcpus=4,
+    ram_mb=1024,
+    numa_nodes=2,
+    pcpus=5,
+    pages=((2048, 1026), (1048576, 3072)),
+    devices=(
+        physical_function("8086", "10fb", virtual=4, network="net.1"),
+        pci_function("10de", "1eb8", "CUSTOM_FAST"),
+        gpu(nvidia_11=2, nvidia_12=1),
+        gpu(nvidia_11=2),
+    ),
+)
+
 CONFORMING: dict[str, Callable[[], Driver]] = {
     "plain": lambda: SimulatedDriver(SimulatedHost(name="h1")),
     "numa": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(numa_nodes=3, vcpus=16))),
     "pci": lambda: SimulatedDriver(
         SimulatedHost(name="h1", size=HostSize(pci_devices=(frozenset(), frozenset({"CUSTOM_FAST"}))))
     ),
+    "in depth": lambda: SimulatedDriver(SimulatedHost(name="h1", size=DEEP)),
     "diskless": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(disk_gb=0))),
     "in pools": lambda: SimulatedDriver(SimulatedHost(name="h1"), None, (STORAGE_POOL, ADDRESSES)),
     "shrunk below its reserve": lambda: SimulatedDriver(
@@ -78,6 +95,8 @@ class BadDriver:
         self.root, self.host = self._honest.root, self._honest.host
         self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
         self.begin, self.look_at = self._honest.begin, self._honest.look_at
+        self.wake_with, self.stopped = self._honest.wake_with, self._honest.stopped
+        self.console = self._honest.console
         self.metrics, self.images = self._honest.metrics, self._honest.images
         self.reshape, self.reshaped = self._honest.reshape, self._honest.reshaped
 
@@ -230,3 +249,50 @@ def test_pci_devices_are_in_the_numa_nodes_by_turns_or_below_the_root() -> None:
 
     assert parents(2) == ["h1_NUMA0", "h1_NUMA1", "h1_NUMA0"]
     assert parents(0) == ["h1"] * 3
+
+
+def test_cells_have_their_parts_of_dedicated_processors_and_pages_and_devices_by_turns() -> None:
+    driver = SimulatedDriver(SimulatedHost(name="h1", size=DEEP))
+
+    built = driver.update_provider_tree(ProviderTree(driver.root), 0).providers
+
+    by_name = {each.name: each for each in built.values()}
+    assert {
+        name: {resource: (each.total, each.step_size) for resource, each in by_name[name].inventories.items()}
+        for name in ("h1_NUMA0", "h1_NUMA1")
+    } == {
+        "h1_NUMA0": {
+            "VCPU": (2, 1),
+            "MEMORY_MB": (512, 1),
+            "PCPU": (3, 1),
+            "CUSTOM_MEMORY_MB_PAGES_2048": (514, 2),
+            "CUSTOM_MEMORY_MB_PAGES_1048576": (2048, 1024),
+        },
+        "h1_NUMA1": {
+            "VCPU": (2, 1),
+            "MEMORY_MB": (512, 1),
+            "PCPU": (2, 1),
+            "CUSTOM_MEMORY_MB_PAGES_2048": (512, 2),
+            "CUSTOM_MEMORY_MB_PAGES_1048576": (1024, 1024),
+        },
+    }
+    function, passed, several, one = (by_name[f"h1_0000:{bus}:00.0"] for bus in (81, 82, 83, 84))
+    assert {each.name: built[each.parent].name for each in (function, passed) if each.parent} == {
+        function.name: "h1_NUMA0",
+        passed.name: "h1_NUMA1",
+    }
+    assert {name: each.total for name, each in function.inventories.items()} == {
+        "CUSTOM_PCI_8086_10FB": 1,
+        "SRIOV_NET_VF": 4,
+    }
+    assert function.traits == {
+        "CUSTOM_ONE_CLASS_AT_A_TIME",
+        "CUSTOM_PHYSNET_NET_1",
+        "CUSTOM_VNIC_TYPE_DIRECT",
+    }
+    assert set(passed.inventories) == {"CUSTOM_PCI_10DE_1EB8"}
+    assert passed.traits == {"CUSTOM_FAST"}
+    assert set(several.inventories) == {"CUSTOM_VGPU_NVIDIA_11", "CUSTOM_VGPU_NVIDIA_12"}
+    assert several.traits == {"CUSTOM_ONE_CLASS_AT_A_TIME"}
+    assert set(one.inventories) == {"VGPU"}
+    assert one.traits == {"CUSTOM_NVIDIA_11"}

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceActive, InstanceFailed, InstanceMoved, InstanceState, MoveKind
-from bus.messages.cell import ReceiveInstance, SpawnInstance, StartInstance, StopInstance
+from bus.messages.cell import InstanceStopped, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
 from cell_conductor.core.books import entry_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
@@ -17,6 +17,7 @@ from tests.unit.conductor.test_conductor import (
     failed,
     host,
     kinds,
+    place,
     spawned,
 )
 from tests.unit.conductor.test_conductor_hosts import SILENT
@@ -209,3 +210,59 @@ def test_a_running_instance_is_received_and_built_to_run() -> None:
     assert cell.hear(stopped(2, "h2", number=0)) == []
     cell.hear(spawned(2, "h2"))
     assert cell.row.state == "moved"
+
+
+def died(attempt: int = 1, name: str = "h1") -> InstanceStopped:
+    return InstanceStopped(
+        cell="c1", instance=ONE, attempt=attempt, host=host(name), by_itself="its guest was killed"
+    )
+
+
+def test_an_active_instance_that_stops_by_itself_is_stopped_for_that_reason_and_can_be_started() -> None:
+    cell = active()
+
+    (told,) = cell.hear(died())
+
+    assert isinstance(told, InstanceMoved)
+    assert (told.instance.state, told.instance.host, told.instance.reason) == (
+        "stopped",
+        "h1",
+        "its guest was killed",
+    )
+    cell.confirm_all()
+    assert cell.hear(died()) == []
+    assert cell.hear(move("start")) == [START]
+    (started_again,) = cell.hear(started("h1"))
+    assert isinstance(started_again, InstanceActive)
+    assert started_again.instance.reason == ""
+
+
+def test_a_guest_that_ended_before_its_start_was_told_was_built() -> None:
+    cell = Cell(place())
+
+    told = cell.hear(died())
+
+    assert kinds(told) == [InstanceActive, InstanceMoved]
+    assert cell.row.state == "stopped"
+
+
+def test_an_attempt_that_no_longer_counts_changes_nothing_when_its_guest_ends() -> None:
+    cell = active()
+
+    cell.hear(died(attempt=7))
+
+    assert cell.row.state == "active"
+
+
+def test_an_instance_that_stops_on_the_destination_of_its_move_ends_the_move_as_stopped() -> None:
+    cell = active()
+    cell.hear(move("migrate", "h2", confirm_s=600))
+    cell.swap(CLAIMED)
+    cell.hear(stopped(1, "h1"))
+    cell.hear(spawned(2, "h2"))
+    assert told_by(cell).state == "moved"
+
+    cell.hear(died(2, "h2"))
+    cell.hear(end(move("migrate", "h2", confirm_s=600), "confirm"))
+
+    assert told_by(cell).state == "stopped"

@@ -80,6 +80,18 @@ def test_a_rebuild_is_ordered_from_the_node_of_the_attempt_with_all_fields_of_it
     assert cell.row.state == "rebuilding"
 
 
+def test_a_node_is_told_the_properties_of_a_stored_image() -> None:
+    cell = an_active_cell()
+    order = rebuild()
+    properties = {"trait:CUSTOM_GOLD": "required"}
+    named = structs.replace(order.rebuild, image_name="gold", image_properties=properties)
+
+    (said,) = cell.hear(structs.replace(order, rebuild=named))
+
+    assert isinstance(said, RedeployInstance)
+    assert said.image_properties == properties
+
+
 def test_a_rebuilt_instance_is_active_again_with_a_higher_sequence() -> None:
     cell = an_active_cell()
     cell.hear(rebuild())

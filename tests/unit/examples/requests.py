@@ -3,6 +3,7 @@
 from msgspec import structs
 
 from bus.message import Message
+from bus.messages.adoption import AdoptInstance, GiveBackInstance
 from bus.messages.build import (
     AlternatesSpent,
     AskInstances,
@@ -29,6 +30,14 @@ from bus.messages.build import (
     Wait,
     Waiting,
 )
+from bus.messages.device_profiles import (
+    AskDeviceProfiles,
+    CreateDeviceProfile,
+    DeleteDeviceProfile,
+    DeviceGroup,
+    DeviceProfile,
+    DeviceProfilesFound,
+)
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
 from bus.messages.moves import (
@@ -50,10 +59,19 @@ from tests.unit.examples.values import (
     GROUP,
     IMAGE,
     REQUEST,
+    SHARE,
     STATE,
     WHEN,
 )
 
+PROFILE = DeviceProfile(
+    name="fpga",
+    groups=(
+        DeviceGroup(resources={"FPGA": 1}, required=("CUSTOM_FAST",), forbidden=("CUSTOM_OLD",)),
+        DeviceGroup(resources={"CUSTOM_CARD": 2}),
+    ),
+    description="a fast one, with two cards",
+)
 NAMED_IMAGE = NamedImage(
     name="debian",
     source="http://images/debian-13",
@@ -64,6 +82,26 @@ NAMED_IMAGE = NamedImage(
 )
 
 REQUESTS: tuple[Message, ...] = (
+    AdoptInstance(
+        instance=CONSUMER,
+        request_id=REQUEST,
+        number=1,
+        of_cell="c1",
+        host="h1",
+        share=SHARE,
+        state="broken",
+        flavor=FLAVOR,
+        name="web-1",
+        project="p",
+        user="u",
+        created_at=WHEN,
+        image=IMAGE,
+        image_properties={"hw_architecture": "x86_64"},
+        availability_zone="az1",
+        group=GROUP,
+        reason="its disk is full",
+    ),
+    GiveBackInstance(instance=CONSUMER),
     BuildInstance(
         request_id=REQUEST,
         flavor=FLAVOR,
@@ -106,6 +144,10 @@ REQUESTS: tuple[Message, ...] = (
         wait=Wait(for_s=3600, priority=7),
         alternatives=(structs.replace(FLAVOR, name="smaller", vcpus=1),),
     ),
+    CreateDeviceProfile(profile=PROFILE),
+    DeleteDeviceProfile(name="fpga"),
+    AskDeviceProfiles(project="p", name="fpga", after="a", limit=100),
+    DeviceProfilesFound(profiles=(PROFILE,), next="fpga"),
     CreateFlavor(flavor=FLAVOR),
     DeleteFlavor(name="small"),
     AskFlavors(project="p", name="small", after="large", limit=100),
@@ -127,7 +169,9 @@ REQUESTS: tuple[Message, ...] = (
     ),
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
     DeleteInstance(instance=CONSUMER, for_user="ann"),
-    RebuildInstance(request_id=REQUEST, instance=CONSUMER, image=IMAGE, project="p", deadline_s=300),
+    RebuildInstance(
+        request_id=REQUEST, instance=CONSUMER, image=IMAGE, image_name="debian", project="p", deadline_s=300
+    ),
     MoveInstance(
         request_id=REQUEST,
         instance=CONSUMER,

@@ -139,7 +139,15 @@ IMAGE = Image(
     ramdisk="http://images/initrd",
 )
 
-REBUILD = Rebuild(request_id=REQUEST, number=4, image=IMAGE, ends_by=WHEN, failure="deploy failed: no disk")
+REBUILD = Rebuild(
+    request_id=REQUEST,
+    number=4,
+    image=IMAGE,
+    ends_by=WHEN,
+    failure="deploy failed: no disk",
+    image_name="debian",
+    image_properties={"hw_architecture": "aarch64"},
+)
 
 MOVE = Move(
     request_id=REQUEST,

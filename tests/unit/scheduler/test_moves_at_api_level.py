@@ -359,3 +359,22 @@ def test_a_delete_ends_the_move_that_goes_on() -> None:
     gone = after_delete(over, DeleteInstance(instance=ONE), NOON)
     assert gone is not None
     assert [each.what for each in changes_between(over, gone, "")] == ["delete"]
+
+
+def test_an_instance_that_stops_by_itself_has_an_entry_that_says_why() -> None:
+    row = a_row()
+    stopped = structs.replace(
+        row.told,
+        sequence=row.told.sequence + 1,
+        state="stopped",
+        reason="its guest was killed",
+        changed_at=NOON,
+    )
+    after = heard(row, InstanceMoved(cell="c1", instance=stopped), NOON)
+    assert after is not None
+
+    (change,) = changes_between(row, after, "")
+
+    told = (change.what, change.outcome, change.failure, change.source, change.by, change.ended_at)
+    assert told == ("stopped", "by itself", "its guest was killed", "h1", "", NOON)
+    assert changes_between(after, after, "") == ()

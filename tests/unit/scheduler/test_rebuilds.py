@@ -21,11 +21,13 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
+from scheduler_worker.core.instances.details import details_of
 from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen, heard, is_whole
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, rebuilt
+from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, RebuildImage, rebuilt
+from scheduler_worker.core.instances.rebuilds import refused as refused_order
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     ERROR,
@@ -68,7 +70,18 @@ def judged(
     def why_no_work(_cell: str, host: str) -> str:
         return f"{host} is down" if host == down else ""
 
-    return rebuilt(row, order or an_order(), NOON, timeout_s=7_200, why_no_work=why_no_work)
+    return rebuilt(
+        row, order or an_order(), NOON, timeout_s=7_200, why_no_work=why_no_work, image_of=image_of
+    )
+
+
+def image_of(_: InstanceRow, order: RebuildInstance) -> RebuildImage | BuildRejected:
+    """Of the stored images, `debian` has properties, and no host may run any other."""
+    if order.image is not None:
+        return RebuildImage(order.image)
+    if order.image_name == "debian":
+        return RebuildImage(OTHER, {"os_type": "linux"}, b"its needs")
+    return refused_order(order, "image_name", order.image_name, "its host cannot run it")
 
 
 def taken(row: InstanceRow, order: RebuildInstance | None = None) -> InstanceRow:
@@ -303,3 +316,67 @@ def test_a_delete_ends_the_rebuild_that_goes_on() -> None:
         "moor-app-shop",
     )
     assert delete.what == "delete"
+
+
+BY_NAME = an_order(image=None, image_name="debian")
+
+
+def test_a_stored_image_counts_with_its_needs_when_its_rebuild_is_done() -> None:
+    row = taken(a_row(), BY_NAME)
+    rebuild = row.told.rebuild
+    assert rebuild is not None
+    assert (rebuild.image, rebuild.image_name, rebuild.image_properties) == (
+        OTHER,
+        "debian",
+        {"os_type": "linux"},
+    )
+    before = row.current_spec
+    assert details_of(row).image == ""
+
+    after = heard(row, said(InstanceActive, row, 104, rebuild), NOON)
+
+    assert after is not None
+    assert (before, after.current_spec, after.next_spec) == (row.spec, b"its needs", b"")
+    assert details_of(after).image == "debian"
+
+
+def test_a_failed_rebuild_leaves_the_needs_and_one_that_is_done_late_does_not() -> None:
+    row = taken(a_row(), BY_NAME)
+    rebuild = row.told.rebuild
+    assert rebuild is not None
+    failed = structs.replace(rebuild, failure="no disk")
+
+    runs_on = heard(row, said(InstanceActive, row, 104, failed), NOON)
+    assert runs_on is not None
+    assert (runs_on.current_spec, runs_on.next_spec, details_of(runs_on).image) == (row.spec, b"", "")
+
+    given_up = heard(row, said(InstanceFailed, row, 104, failed, state=ERROR, keeps_share=True), NOON)
+    assert given_up is not None
+    assert given_up.current_spec == row.spec
+    late = heard(given_up, said(InstanceActive, row, 105, rebuild), NOON)
+    assert late is not None
+    assert late.current_spec == b"its needs"
+
+
+def test_another_order_forgets_what_an_unfinished_rebuild_would_have_needed() -> None:
+    row = taken(a_row(), BY_NAME)
+    rebuild = row.told.rebuild
+    assert rebuild is not None
+    failed = structs.replace(rebuild, failure="no disk")
+    given_up = heard(row, said(InstanceFailed, row, 104, failed, state=ERROR, keeps_share=True), NOON)
+    assert given_up is not None
+
+    again = taken(given_up, an_order(2))
+
+    assert again.next_spec == b""
+
+
+def test_an_order_names_one_image_and_a_repeated_one_is_the_same_whatever_is_stored_now() -> None:
+    row = taken(a_row(), BY_NAME)
+
+    assert taken(row, BY_NAME) is row
+    assert refused(row, an_order()).field == "request_id"
+    assert refused(a_row(), an_order(image=None)).field == "image"
+    both = refused(a_row(), an_order(image_name="debian"))
+    assert (both.field, both.value) == ("image_name", "debian")
+    assert refused(a_row(), an_order(image=None, image_name="arch")).reason == "its host cannot run it"

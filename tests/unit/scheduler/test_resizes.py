@@ -78,7 +78,10 @@ class Cloud:
         assert not isinstance(spec, BuildRejected), spec
         kept = encoded(spec, build)
         if old:
-            needs, others, *_ = msgspec.msgpack.decode(kept)
+            _, others, *_ = msgspec.msgpack.decode(kept)
+            # It had dedicated processors outside of groups.
+            groups = tuple(group for group in spec.groups if group.suffix not in spec.cells)
+            needs = msgspec.to_builtins(structs.replace(spec, groups=groups, cells=(), near=()))
             kept = msgspec.msgpack.encode([needs, others])
         row = structs.replace(a_row(), spec=kept)
         async with worker.store.transaction() as transaction:

@@ -27,6 +27,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cells import AskCells
+from bus.messages.device_profiles import AskDeviceProfiles
 from bus.messages.flavors import AskFlavors
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostChanged, HostFacts, HostsFound, HostsReported, HostState, SetHost
@@ -55,6 +56,7 @@ from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.questions.planning import Planner
+from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.instance_ids import instance_id_of
@@ -182,6 +184,7 @@ class Worker:
                 picture=self.picture,
                 aggregates=aggregates,
                 mover=mover,
+                adopter=InstanceAdopter(self.store, reader, asks_nothing, lambda: NOON, timeout_s=300),
                 know_hosts=self.look_at_hosts,
             ),
         }
@@ -452,7 +455,7 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     handlers = worker.questions
     assert handlers.keys() == {
         *(AskInstances, AskHistory, AskMoves, AskHosts, AskGroups, AskApplications, AskAggregates),
-        *(AskFlavors, AskImages),
+        *(AskFlavors, AskImages, AskDeviceProfiles),
         *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, AskCells, Unreadable),
     }
     handler = handlers[Unreadable]

@@ -22,7 +22,7 @@ def why_no_room(host: OneHost, needs: Needs) -> str:
             if not alone.groups:
                 return shortfalls_of_compound(host, alone.amounts)
             return f"{name_of(alone)}: {_shortfalls_of_group(host, alone.amounts)}"
-    unbound = needs._replace(isolates=False, same_subtree=())
+    unbound = needs._replace(isolates=False, same_subtree=(), near=(), cells=needs.cells[:1])
     if unbound == needs or not host.compounds.can_give(unbound, host.row):
         return (
             f"each of {_names(needs)} has room alone, but not all together{_one_class_in_words(host, needs)}"
@@ -32,6 +32,8 @@ def why_no_room(host: OneHost, needs: Needs) -> str:
 
 def why_no_traits(host: OneHost, needs: Needs) -> str:
     """Which groups of a request find room on this host, but not with their traits."""
+    if needs.cells and (said := _root_traits(host, needs)):
+        return said
     for alone in needs.one_by_one():
         if not host.compounds.can_give(alone, host.row):
             return f"{name_of(alone)}: {_missing_traits(host, alone)}"
@@ -41,6 +43,15 @@ def why_no_traits(host: OneHost, needs: Needs) -> str:
         if not group.amounts and not traits_at(host).issuperset(group.required)
     ]
     return "; ".join(missing) or f"each of {_names(needs)} finds its traits alone, but not all together"
+
+
+def _root_traits(host: OneHost, needs: Needs) -> str:
+    """The traits that a guest with NUMA cells asks of the host's root, and that the root does not have as asked."""
+    root = {trait for state in host.providers if state.id == state.root for trait in state.traits}
+    lacks = [trait for trait in needs.required if trait not in root]
+    has = [trait for trait in needs.forbidden if trait in root]
+    said = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has forbidden {', '.join(has)}"] * bool(has)
+    return "; ".join(said)
 
 
 def _one_class_in_words(host: OneHost, needs: Needs) -> str:
@@ -178,6 +189,12 @@ def _names(needs: Needs) -> str:
 
 
 def _conditions(needs: Needs) -> str:
-    said = ["each group at a provider of its own (group_policy isolate)"] if needs.isolates else []
+    said = ["each guest cell at a NUMA cell of its own"] if len(needs.cells) > 1 else []
+    said += ["each group at a provider of its own (group_policy isolate)"] if needs.isolates else []
     said += [f"{', '.join(suffixes)} in one subtree (same_subtree)" for suffixes in needs.same_subtree]
+    said += [
+        f"{_named(suffix)} at a NUMA cell of the guest"
+        for suffix, nearness in needs.near
+        if nearness != "preferred"
+    ]
     return " and ".join(said)

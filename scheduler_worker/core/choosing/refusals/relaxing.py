@@ -42,6 +42,7 @@ DEMANDS_AS_A_WHOLE = {
     "ignore_hosts": "on the hosts to ignore, too",
     "different_hosts": "on the hosts of the instances to be apart from, too",
     "server_group": "without its server group",
+    "near": "with its devices in any NUMA cell",
     "same_hosts": "on other hosts than those of the instances to be together with",
 }
 
@@ -106,10 +107,7 @@ def _demands(spec: InstanceSpec) -> Iterator[_Demand]:
     for field, words in DEMANDS_BY_ITEM.items():
         for item in getattr(spec, field):
             yield (_Change(words.format(item), partial(_without, field, item)),)
-    for group in spec.groups:
-        yield (_Change(f"without group {group.suffix}", partial(_without_group, group)),)
-    if spec.isolates:
-        yield (_Change("with several groups at one provider", partial(_with, "isolates", value=False)),)
+    yield from _demands_of_groups(spec)
     in_groups = {resource for group in spec.groups for resource, _ in group.amounts}
     for resource, amount in spec.amounts:
         if amount > 1 and resource not in in_groups:
@@ -121,6 +119,16 @@ def _demands(spec: InstanceSpec) -> Iterator[_Demand]:
                 )
                 for halvings in range(1, amount.bit_length())
             )
+
+
+def _demands_of_groups(spec: InstanceSpec) -> Iterator[_Demand]:
+    if spec.cells:
+        yield (_Change("with its processors and memory from any NUMA cells", _without_cells),)
+    for group in spec.groups:
+        if group.suffix not in spec.cells:
+            yield (_Change(f"without group {group.suffix}", partial(_without_group, group)),)
+    if spec.isolates:
+        yield (_Change("with several groups at one provider", partial(_with, "isolates", value=False)),)
 
 
 def _with(field: str, spec: InstanceSpec, *, value: object) -> InstanceSpec:
@@ -140,6 +148,13 @@ def _without_group(group: GranularGroup, spec: InstanceSpec) -> InstanceSpec:
         amounts=tuple((resource, amount) for resource, amount in left.items() if amount),
         groups=tuple(each for each in spec.groups if each != group),
         same_subtree=tuple(each for each in spec.same_subtree if group.suffix not in each),
+        near=tuple(each for each in spec.near if each[0] != group.suffix),
+    )
+
+
+def _without_cells(spec: InstanceSpec) -> InstanceSpec:
+    return structs.replace(
+        spec, groups=tuple(each for each in spec.groups if each.suffix not in spec.cells), cells=(), near=()
     )
 
 

@@ -43,6 +43,10 @@ class Way:
             if amounts
         ]
 
+    def is_under(self, provider: int, other: int) -> bool:
+        """Is the first provider the second one, or below it in the host's tree?"""
+        return self._index.is_under(self._way.rows[provider], self._way.rows[other])
+
     def has(self, provider: int, trait: str) -> bool:
         return trait in self._index.state(self._way.rows[provider]).traits
 

@@ -1,0 +1,159 @@
+"""The rules about what a compute tells of its host, about deliveries that are not as usual, and about restarts."""
+
+import asyncio
+from uuid import uuid4
+
+import msgspec
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.cell import InstanceSpawned, SpawnFailed
+from bus.messages.host_modes import CheckHost
+from compute_sim.check.expected import ANSWERS
+from compute_sim.check.session import CheckSession, RuleBroken, as_text
+from compute_sim.check.shares import impossible_share
+
+# Orders that are under way when the compute is restarted.
+UNDER_WAY = 20
+NOT_JSON = b'{"message": {"type": "spawn", no JSON'
+
+
+async def reports(session: CheckSession) -> None:
+    report = session.report()
+    wanted = "inventory.report of the host's tree with inventories of its root or below"
+    if report is None:
+        raise RuleBroken("nothing", wanted, "none since this check began: it is sent at the start")
+    if report.root not in {each.id for each in report.providers}:
+        raise RuleBroken("nothing", "the root among the providers", as_text(report))
+    if not any(each.inventories for each in report.providers):
+        raise RuleBroken("nothing", wanted, as_text(report))
+
+
+async def tells_facts(session: CheckSession) -> None:
+    if await session.wire.until(session.facts, session.options.limit_s) is None:
+        raise RuleBroken("nothing", "host.state with the host", "none since this check began")
+
+
+async def lives(session: CheckSession) -> None:
+    limit_s = session.options.beat_s_max
+    before = session.beats()
+    if await session.wire.until(lambda: session.beats() > before or None, limit_s) is None:
+        raise RuleBroken("nothing", "a host.beat with the host", f"none in {limit_s:g} s")
+
+
+async def lists(session: CheckSession) -> None:
+    built = sorted([session.instance() for _ in range(3)], key=lambda each: each.instance)
+    for each in built:
+        await session.answered(each.spawn())
+    ids = [each.instance for each in built]
+    for number, after in enumerate((None, *ids)):
+        question = CheckHost(
+            cell=session.host.cell, host=session.host.host, number=1_000_000_000 + number, after=after
+        )
+        page = await session.page(question)
+        listed = [each.instance for each in page.attempts]
+        if listed != sorted(listed) or any(after is not None and each <= after for each in listed):
+            raise RuleBroken(as_text(question), "instances in their order, all behind `after`", as_text(page))
+        behind = await session.holds(after)
+        missing = [each for each in ids[number:] if (each, 1) not in behind]
+        if missing:
+            raise RuleBroken(as_text(question), f"also {', '.join(map(str, missing))}", str(behind))
+
+
+async def has_no_foreign_host(session: CheckSession) -> None:
+    of = session.instance(structs.replace(session.host, host=ProviderId(uuid4()), share=None))
+    mark = len(session.wire.heard)
+    (line,) = await session.wire.send(of.spawn())
+
+    def look() -> str | None:
+        for heard in session.wire.heard[mark:]:
+            if isinstance(heard.message, SpawnFailed) and heard.message.instance == of.instance:
+                return ""
+            if isinstance(heard.message, ANSWERS) and heard.message.instance == of.instance:
+                return str(heard)
+            if heard.exchange == "moor.dead" and line in heard.line:
+                return ""
+        return None
+
+    came = await session.wire.until(look, session.options.limit_s)
+    if came != "":
+        session.strays.append(of.destroy())
+        wanted = "spawn.failed, or the order as a dead letter"
+        raise RuleBroken(as_text(of.spawn()), wanted, came or "neither")
+    await session.must_live("an order for a host that it does not have")
+
+
+async def survives_an_impossible_share(session: CheckSession) -> None:
+    host = structs.replace(session.host, share=impossible_share(session.host.share_of_it))
+    of = session.instance(host)
+    expected = session.expect(of.spawn())
+    mark = len(session.wire.heard)
+    await session.wire.send(of.spawn())
+
+    def look() -> bool | None:
+        answers = [each.message for each in session.wire.heard[mark:] if not each.refused]
+        return (
+            any(
+                isinstance(each, InstanceSpawned | SpawnFailed) and each.instance == of.instance
+                for each in answers
+            )
+            or None
+        )
+
+    if not await session.wire.until(look, session.options.limit_s):
+        raise RuleBroken(
+            as_text(of.spawn()), f"spawn.failed with the reason, or {as_text(expected)}", "neither"
+        )
+    await session.must_live("a share that no host can give")
+
+
+async def buries_no_json(session: CheckSession) -> None:
+    line = NOT_JSON + f" {uuid4()}".encode()
+    await _is_buried(session, line)
+
+
+async def buries_unknown_orders(session: CheckSession) -> None:
+    message = {"type": "explode", "cell": session.host.cell, "host": str(session.host.host)}
+    line = msgspec.json.encode({"message": message, "id": f"check-{uuid4()}"})
+    await _is_buried(session, line)
+
+
+async def _is_buried(session: CheckSession, line: bytes) -> None:
+    mark = len(session.wire.heard)
+    await session.wire.send_lines([line], "spawn")
+    sent = line.decode()
+    if not await session.dead_letter(line, mark):
+        raise RuleBroken(sent, "a dead letter", f"none in {session.options.limit_s:g} s")
+    await session.must_live(sent)
+
+
+async def reads_parcels(session: CheckSession) -> None:
+    one, other = session.instance(), session.instance()
+    mark = len(session.wire.heard)
+    await session.wire.send(one.spawn(), other.spawn())
+    for of in (one, other):
+        await session.wait_for(of.spawn(), session.expect(of.spawn()), mark)
+
+
+async def keeps_over_a_restart(session: CheckSession) -> None:
+    runs, stopped, destroyed = session.instance(), session.instance(), session.instance()
+    await session.obeyed(
+        runs.spawn(), stopped.spawn(), stopped.stop(5), destroyed.spawn(), destroyed.destroy()
+    )
+    await session.restart()
+    await session.must_hold(runs, 1)
+    await session.must_hold(stopped, 1)
+    await session.must_hold(destroyed)
+    # The old order comes again, and one that is older than what was obeyed.
+    await session.obeyed(runs.spawn(), stopped.start(4), stopped.start(5), destroyed.spawn())
+
+
+async def answers_before_it_acknowledges(session: CheckSession) -> None:
+    built = [session.instance() for _ in range(UNDER_WAY)]
+    mark = len(session.wire.heard)
+    expected = [session.expect(each.spawn()) for each in built]
+    await asyncio.gather(*(session.wire.send(each.spawn()) for each in built))
+    await session.wait_for(built[0].spawn(), expected[0], mark)
+    await session.restart()
+    for each, answer in zip(built, expected, strict=True):
+        await session.wait_for(each.spawn(), answer, mark)

@@ -1,0 +1,180 @@
+"""Orders about one instance, and the sequences of them that every driver and every compute must obey.
+
+They are written once: tests/contracts/driver_contract.py gives them to a driver in its own process, and rules.py sends them to
+a compute over the bus. core/attempts.py decides what the answer to each must be.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.build import Flavor, Image, InstanceId
+from bus.messages.cell import (
+    DestroyInstance,
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from bus.messages.placement import ResourceAmount, Share
+from compute_sim.core.attempts import HostOrder
+
+
+class HostUnderCheck(Struct, frozen=True):
+    """The host that gets the orders, and the flavor, share and images in them."""
+
+    cell: str
+    host: ProviderId
+    flavor: Flavor = Flavor(vcpus=1)
+    share: Share | None = None
+    image: Image | None = None
+    other_image: Image = Image(source="another")
+
+    @property
+    def share_of_it(self) -> Share:
+        if self.share is not None:
+            return self.share
+        return Share(host=self.host, amounts=(ResourceAmount(provider=self.host, resource="VCPU", amount=1),))
+
+
+class InstanceOrders:
+    """Makes the orders about one instance on this host. Its attempts have the numbers 1 and 2."""
+
+    def __init__(self, on: HostUnderCheck, instance: InstanceId | ConsumerId) -> None:
+        self.on = on
+        self.instance = InstanceId(instance)
+
+    def spawn(self, attempt: int = 1, *, stopped: bool = False) -> SpawnInstance:
+        return SpawnInstance(
+            cell=self.on.cell,
+            host=self.on.host,
+            instance=self.instance,
+            attempt=attempt,
+            flavor=self.on.flavor,
+            share=self.on.share_of_it,
+            image=self.on.image,
+            name=f"check-{str(self.instance)[:8]}",
+            stopped=stopped,
+        )
+
+    def receive(
+        self, source: ProviderId | None = None, *, live: bool = False, stopped: bool = False
+    ) -> ReceiveInstance:
+        """The second attempt takes over the first one, which is on `source`: by default on the same host."""
+        return ReceiveInstance(
+            cell=self.on.cell,
+            host=self.on.host,
+            instance=self.instance,
+            attempt=2,
+            flavor=self.on.flavor,
+            share=self.on.share_of_it,
+            source=source or self.on.host,
+            source_attempt=1,
+            live=live,
+            stopped=stopped,
+        )
+
+    def stop(self, number: int, attempt: int = 1, save_as: str = "") -> StopInstance:
+        on = self.on
+        return StopInstance(
+            cell=on.cell,
+            host=on.host,
+            instance=self.instance,
+            attempt=attempt,
+            number=number,
+            save_as=save_as,
+        )
+
+    def start(self, number: int, attempt: int = 1) -> StartInstance:
+        return StartInstance(
+            cell=self.on.cell, host=self.on.host, instance=self.instance, attempt=attempt, number=number
+        )
+
+    def respawn(self, number: int, attempt: int = 1) -> RespawnInstance:
+        return RespawnInstance(
+            cell=self.on.cell,
+            host=self.on.host,
+            instance=self.instance,
+            attempt=attempt,
+            number=number,
+            flavor=self.on.flavor,
+            share=self.on.share_of_it,
+            image=self.on.other_image,
+        )
+
+    def destroy(self, attempt: int = 1) -> DestroyInstance:
+        return DestroyInstance(cell=self.on.cell, host=self.on.host, instance=self.instance, attempt=attempt)
+
+
+class OrderSequence(Struct, frozen=True):
+    """Orders of which each is sent when the one before is carried out, and begins work of its own."""
+
+    words: str
+    orders: tuple[HostOrder, ...]
+
+
+class Interruption(Struct, frozen=True):
+    """After `before` is carried out, `work` is ordered, and `last` while the host may still be at it."""
+
+    words: str
+    before: tuple[HostOrder, ...]
+    work: HostOrder
+    last: HostOrder
+    # The answer depends on whether the work has ended when the last order comes.
+    depends_on_time: bool = False
+
+
+OrdersOf = Callable[[str], InstanceOrders]
+
+
+def stop_and_start(of: InstanceOrders) -> OrderSequence:
+    return OrderSequence("twice", (of.spawn(), of.stop(1), of.start(1), of.stop(2), of.start(2)))
+
+
+def rebuild(of: InstanceOrders) -> OrderSequence:
+    return OrderSequence(
+        "in place",
+        (of.spawn(), of.respawn(1), of.stop(2), of.respawn(3)),
+    )
+
+
+def resize_in_place(of: InstanceOrders) -> OrderSequence:
+    return OrderSequence("from itself", (of.spawn(), of.stop(1), of.receive(), of.destroy(1)))
+
+
+def without_running(of: InstanceOrders) -> OrderSequence:
+    return OrderSequence(
+        "without running it",
+        (of.spawn(stopped=True), of.receive(stopped=True), of.start(3, attempt=2)),
+    )
+
+
+def destroy_twice(of: InstanceOrders) -> OrderSequence:
+    return OrderSequence("and again", (of.spawn(), of.destroy(), of.destroy()))
+
+
+SEQUENCES = (stop_and_start, rebuild, resize_in_place, without_running, destroy_twice)
+
+
+def interruptions(of: OrdersOf) -> tuple[Interruption, ...]:
+    """Each is about an instance of its own; `of` makes the orders of the instance with this name."""
+    a, b, c, d, e, f, g, h, i = map(of, "abcdefghi")
+    return (
+        Interruption("destroyed while it is built", (), a.spawn(), a.destroy()),
+        Interruption("started while it is stopped", (b.spawn(),), b.stop(1), b.start(1)),
+        Interruption("destroyed while it is stopped", (c.spawn(),), c.stop(1), c.destroy()),
+        Interruption("stopped while it is started", (d.spawn(), d.stop(1)), d.start(1), d.stop(2)),
+        Interruption("destroyed while it is started", (e.spawn(), e.stop(1)), e.start(1), e.destroy()),
+        Interruption("destroyed while it is received", (f.spawn(), f.stop(1)), f.receive(), f.destroy(2)),
+        Interruption("rebuilt while it is rebuilt", (g.spawn(),), g.respawn(1), g.respawn(2)),
+        Interruption("destroyed while it is rebuilt", (h.spawn(),), h.respawn(1), h.destroy()),
+        Interruption(
+            "started while it is received",
+            (i.spawn(), i.stop(1)),
+            i.receive(stopped=True),
+            i.start(3, attempt=2),
+            depends_on_time=True,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""A compute whose host is a machine under libvirt."""

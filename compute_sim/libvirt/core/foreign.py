@@ -1,0 +1,95 @@
+"""What guests that are not the host's own take of what it offers. It is reported as reserved, and no guest gets it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import ceil
+
+from bus.message import ProviderId
+from compute_sim.libvirt.core.device_layout import Gives
+from compute_sim.libvirt.core.layout import HostLayout, OfferedCell, in_proportion
+from compute_sim.libvirt.core.plans import ForeignGuest
+
+
+def foreign_dedicated(layout: HostLayout, foreign: Iterable[ForeignGuest]) -> frozenset[int]:
+    """The dedicated CPUs of the host on which foreign guests are pinned."""
+    offered = {cpu for cell in layout.cells for cpu in cell.dedicated}
+    return frozenset(
+        cpu
+        for guest in foreign
+        for pins in guest.pins
+        if _is_pinned(layout, pins)
+        for cpu in pins
+        if cpu in offered
+    )
+
+
+def foreign_shared(layout: HostLayout, foreign: Iterable[ForeignGuest]) -> dict[ProviderId, int]:
+    """How many shared CPUs of each cell foreign guests take.
+
+    One of their CPUs takes as much as one of the host's own guests: with a ratio of 4, a fourth of a shared CPU.
+    """
+    taken: Counter[ProviderId] = Counter()
+    parts = 0.0
+    weights: dict[ProviderId, float] = {cell.provider: 0.0 for cell in layout.cells}
+    for guest in foreign:
+        for pins in guest.pins:
+            where = [
+                (
+                    cell.provider,
+                    len(cell.shared if not _is_pinned(layout, pins) else set(pins) & set(cell.shared)),
+                )
+                for cell in layout.cells
+            ]
+            parts = sum(count for _, count in where)
+            for provider, count in where:
+                weights[provider] += count / parts if parts else 0.0
+    for provider, cpus in weights.items():
+        # Thirds do not add up to one in floating point.
+        taken[provider] = ceil(round(cpus / layout.offer.cpu_ratio, 6))
+    return dict(taken)
+
+
+def foreign_memory(
+    layout: HostLayout, foreign: Sequence[ForeignGuest], kib: int = 0
+) -> dict[ProviderId, int]:
+    """How many MB foreign guests have of each cell, in pages of this size (0: small ones)."""
+    taken = dict.fromkeys((cell.provider for cell in layout.cells), 0)
+    for memory in (each for guest in foreign for each in guest.memory if each.kib == kib):
+        cells = [cell for cell in layout.cells if not memory.cells or cell.number in (None, *memory.cells)]
+        sizes = [_size(cell, kib) for cell in cells]
+        for cell, mb in zip(cells, in_proportion(memory.mb, sizes), strict=True):
+            taken[cell.provider] += mb
+    return taken
+
+
+def foreign_devices(
+    layout: HostLayout, gives: Gives, others: Iterable[Gives], foreign: Sequence[ForeignGuest]
+) -> int:
+    """How many of these devices foreign guests keep from the host; all of them while they use another class of the provider."""
+    functions = {address for guest in foreign for address in guest.functions}
+    uuids = {uuid for guest in foreign for uuid in guest.mediated}
+    used = [each for each in layout.mediated if each.uuid in uuids]
+
+    def count(each: Gives) -> int:
+        if each.mediated_type:
+            return sum(1 for one in used if one.parent in each.parents and one.type == each.mediated_type)
+        return len(functions.intersection(each.functions))
+
+    if any(count(other) for other in others):
+        return len(gives.functions) or MANY
+    return count(gives)
+
+
+# More than any provider has: a reserve is cut to the total.
+MANY = 1_000_000
+
+
+def _is_pinned(layout: HostLayout, pins: Sequence[int]) -> bool:
+    """Does this set of CPUs say more than "anywhere"?"""
+    return bool(pins) and not layout.machine.cpus.issubset(pins)
+
+
+def _size(cell: OfferedCell, kib: int) -> int:
+    if not kib:
+        return cell.memory_mb + cell.outside_mb
+    return sum(pages.mb for pages in cell.huge_pages if pages.kib == kib)

@@ -1,0 +1,109 @@
+"""The traits of a host: what its CPU can do, and what guests of it may have."""
+
+import re
+from collections.abc import Iterable
+
+import os_traits
+
+from compute_sim.libvirt.core.image_asks import DISK_BUSES, FIRMWARES, NIC_MODELS, VIDEO_MODELS, X86
+from compute_sim.libvirt.core.machine import Machine
+from compute_sim.libvirt.core.offer import HostOffer
+
+HYPERTHREADS = "HW_CPU_HYPERTHREADING"
+_KNOWN = frozenset(os_traits.get_traits())
+
+# Where os-traits' name is not libvirt's name in capitals without dots and dashes.
+_FEATURES = {
+    "aes": ("HW_CPU_X86_AESNI",),
+    "amd-no-ssb": ("HW_CPU_X86_AMD_NO_SSB",),
+    "amd-ssbd": ("HW_CPU_X86_AMD_SSBD",),
+    "amx-bf16": ("HW_CPU_X86_AMXBF16",),
+    "bmi1": ("HW_CPU_X86_BMI",),
+    "fma": ("HW_CPU_X86_FMA3",),
+    "ibpb": ("HW_CPU_X86_AMD_IBPB",),
+    "md-clear": ("HW_CPU_X86_INTEL_MD_CLEAR",),
+    "pcid": ("HW_CPU_X86_INTEL_PCID",),
+    "pclmuldq": ("HW_CPU_X86_CLMUL",),
+    "pclmulqdq": ("HW_CPU_X86_CLMUL",),
+    "pni": ("HW_CPU_X86_SSE3",),
+    "rtm": ("HW_CPU_X86_TSX",),
+    "sha-ni": ("HW_CPU_X86_SHA",),
+    "spec-ctrl": ("HW_CPU_X86_INTEL_SPEC_CTRL",),
+    "ssbd": ("HW_CPU_X86_INTEL_SSBD",),
+    "svm": ("HW_CPU_X86_SVM", "HW_CPU_X86_AMD_SVM"),
+    "virt-ssbd": ("HW_CPU_X86_AMD_VIRT_SSBD",),
+    "vmx": ("HW_CPU_X86_VMX", "HW_CPU_X86_INTEL_VMX"),
+}
+_AVX512 = {"gfni", "vaes", "vpclmulqdq"}
+
+
+def traits_of(machine: Machine, offer: HostOffer) -> frozenset[str]:
+    """The traits of the host's root provider."""
+    return frozenset(
+        (
+            "COMPUTE_NODE",
+            *_of_arch(machine.arch),
+            *_of_cpu(machine, offer),
+            *_of_guests(machine, offer),
+            *offer.traits,
+        )
+    )
+
+
+def features_of(machine: Machine, offer: HostOffer) -> tuple[str, ...]:
+    """What the CPU of a guest can do. Without KVM it is emulated, and the host's own CPU says nothing of it: it is as libvirt
+    describes the mode host-model, or a plain one, whose features libvirt does not tell.
+    """
+    if offer.domain_type == "qemu":
+        return machine.guest_cpu_features if offer.guest_cpu_mode else ()
+    return tuple(sorted({*machine.cpu_features, *machine.guest_cpu_features}))
+
+
+def as_name(text: str) -> str:
+    return re.sub("[^A-Z0-9_]", "_", text.upper())
+
+
+def _of_cpu(machine: Machine, offer: HostOffer) -> Iterable[str]:
+    if machine.cpu_model:
+        yield f"CUSTOM_CPU_MODEL_{as_name(machine.cpu_model)}"
+    if any(len(threads) > 1 for cell in machine.cells for threads in cell.threads.values()):
+        yield HYPERTHREADS
+    for feature in features_of(machine, offer):
+        yield from _of_feature(feature, machine.arch)
+
+
+def _of_feature(feature: str, arch: str) -> tuple[str, ...]:
+    """The traits of a feature: os-traits' where it has one, else one of our own."""
+    prefix = "X86" if arch in X86 else as_name(arch)
+    if prefix == "X86":
+        if named := _FEATURES.get(feature):
+            return named
+        if feature in _AVX512:
+            return (f"HW_CPU_X86_AVX512{feature.upper()}",)
+    plain = f"HW_CPU_{prefix}_{re.sub('[^A-Z0-9]', '', feature.upper())}"
+    return (plain,) if plain in _KNOWN else (f"CUSTOM_CPU_{prefix}_{as_name(feature)}",)
+
+
+def _of_arch(arch: str) -> Iterable[str]:
+    if (trait := f"HW_ARCH_{as_name(arch)}") in _KNOWN:
+        yield trait
+
+
+def _of_guests(machine: Machine, offer: HostOffer) -> Iterable[str]:
+    """What guests may have, of that which a domain is built with if its image asks for it (image_asks.py)."""
+    kinds = [kind for kind in machine.guests if offer.domain_type in kind.domain_types]
+    yield from (trait for kind in kinds if (trait := f"COMPUTE_ARCH_{as_name(kind.arch)}") in _KNOWN)
+    for name, words in (
+        ("disk.bus", DISK_BUSES),
+        ("video.modelType", VIDEO_MODELS),
+        ("os.firmware", FIRMWARES),
+    ):
+        yield from (words[each] for each in machine.devices.get(name, ()) if each in words)
+    if machine.devices:
+        if machine.arch in X86:
+            # A guest without other firmware has it; libvirt lists only what it can choose.
+            yield FIRMWARES["bios"]
+        # Older libvirts do not list the models of network cards; QEMU has these for long.
+        yield from NIC_MODELS.values()
+    if offer.devices:
+        yield "COMPUTE_NET_VIF_MODEL_SRIOV"

@@ -1,0 +1,98 @@
+"""The disks of guests: files of qemu-img. A guest's disk is an overlay of its cached image."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from compute_sim.libvirt.failures import WorkFailed
+from compute_sim.libvirt.programs import run
+
+GIB = 1024**3
+
+
+class DiskInfo(Struct, rename="kebab"):
+    """What qemu-img says of a file."""
+
+    format: str
+    virtual_size: Annotated[int, Meta(ge=0)]
+    backing_filename: str = ""
+    format_specific: dict[str, object] = {}
+
+    @property
+    def has_data_file(self) -> bool:
+        data = self.format_specific.get("data")
+        return isinstance(data, dict) and "data-file" in data
+
+
+def info_of(path: Path, format_: str = "") -> DiskInfo:
+    asked = ("-f", format_) if format_ else ()
+    text = run(("qemu-img", "info", "--force-share", "--output=json", *asked, path))
+    return msgspec.json.decode(text, type=DiskInfo)
+
+
+def checked_image(path: Path, name: str) -> tuple[Literal["qcow2", "raw"], int]:
+    """The format and the virtual size of an image. Raises `WorkFailed` if it may not be a guest's disk."""
+    found = info_of(path)
+    if found.format not in ("qcow2", "raw"):
+        raise WorkFailed(f"image {name!r} has the format {found.format}, must be qcow2 or raw")
+    if found.backing_filename or found.has_data_file:
+        # Its owner would read a file of the host.
+        raise WorkFailed(f"image {name!r} refers to another file, which no image may")
+    return ("qcow2" if found.format == "qcow2" else "raw"), found.virtual_size
+
+
+def make_overlay(disk: Path, base: Path, format_: str, size: int) -> None:
+    run(("qemu-img", "create", "-q", "-f", "qcow2", "-b", base, "-F", format_, disk, str(size)))
+
+
+def make_empty(disk: Path, size: int) -> None:
+    run(("qemu-img", "create", "-q", "-f", "qcow2", disk, str(size)))
+
+
+def grow(disk: Path, size: int) -> None:
+    """Make the disk larger. Raises `WorkFailed` if it is larger already: what is behind the end would be lost."""
+    now = info_of(disk, "qcow2").virtual_size
+    if size < now:
+        raise WorkFailed(
+            f"its disk has {_gib(now)} GiB, and the flavor gives {_gib(size)} GiB: a disk does not shrink"
+        )
+    if size > now:
+        run(("qemu-img", "resize", "-q", "-f", "qcow2", disk, str(size)))
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a disk; holes stay holes, and file systems that can share the blocks do so."""
+    run(("cp", "--sparse=always", "--reflink=auto", "--no-preserve=ownership", source, target))
+
+
+def flatten(disk: Path, target: Path) -> None:
+    """Write the disk, with all that it has of its image, as one file."""
+    run(("qemu-img", "convert", "-q", "-f", "qcow2", "-O", "qcow2", disk, target))
+
+
+def disk_size(name: str, virtual: int, root_gb: int) -> int:
+    """The size of a disk of this image. Raises `WorkFailed` if the flavor's disk is too small."""
+    if not root_gb:
+        return virtual
+    if virtual > root_gb * GIB:
+        raise WorkFailed(
+            f"image {name!r} has {_gib(virtual)} GiB, and the flavor's root disk has {root_gb} GiB"
+        )
+    return root_gb * GIB
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all it has. Raises `WorkFailed` if something stays."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise WorkFailed(f"{error.filename} cannot be removed: {error.strerror}") from error
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}".rstrip("0").rstrip(".")

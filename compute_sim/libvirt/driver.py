@@ -1,0 +1,370 @@
+"""The driver of a host with libvirt (a `Driver`): the loop asks it, and threads do the work.
+
+Work ends when its thread says so, and the compute is woken then. After a restart of the process the orders are in the folders of the
+attempts: work that was begun is done again, from its beginning.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.cell import (
+    DestroyInstance,
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Silent, Work
+from compute_sim.core.hosts import Host
+from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
+from compute_sim.core.tree import ProviderTree
+from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
+from compute_sim.libvirt.core.bound_guests import bound_guests
+from compute_sim.libvirt.core.xml_reading import BadXmlError
+from compute_sim.libvirt.failures import GivenUp, LibvirtAway, WorkFailed
+from compute_sim.libvirt.guest_folders import GuestFolders
+from compute_sim.libvirt.guest_work import AtStep, GuestWork
+from compute_sim.libvirt.hypervisor import Hypervisor
+from compute_sim.libvirt.images import CachedImages, now_s
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from compute_sim.libvirt.views import AttemptName, HostView
+from compute_sim.libvirt.work_queues import WorkQueues
+
+log = logging.getLogger(__name__)
+
+# How long the compute waits at most before it looks at work: it is woken when the work ends.
+BUSY = Work(1000.0)
+# The pause before a destroy is tried again, for which libvirt was away.
+AGAIN_S = 1.0
+# The pause between a change and the look for it: further changes of a burst are seen by the same look.
+SETTLE_S = 0.05
+
+
+class _Job:
+    """A piece of work. `is_useless` is set if a later order for the attempt has come that needs it not."""
+
+    def __init__(self, *, builds: bool) -> None:
+        self.builds = builds
+        self.is_useless = threading.Event()
+        self.is_done = False
+        self.failure = ""
+
+
+class LibvirtDriver:
+    def __init__(
+        self,
+        host: LibvirtHost,
+        settings: LibvirtSettings,
+        images: CachedImages,
+        peers: dict[ProviderId, GuestWork] | None = None,
+        at_step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`peers` has the work of all hosts of this compute, and gets this one's. `at_step` is called before each step."""
+        self.root = host.root
+        self._named = host
+        self._settings = settings
+        self._images = images
+        self._at_step = at_step
+        self.view = HostView(host, settings)
+        self._hypervisor = Hypervisor(host.uri, self._look_soon)
+        self._folders = GuestFolders(settings.folder, host.name)
+        peers = {} if peers is None else peers
+        self._work = GuestWork(
+            self._hypervisor, self.view, self._folders, images, settings=settings, peers=peers
+        )
+        peers[host.root] = self._work
+        self._queues = WorkQueues(settings.work_at_once_max, f"work {host.name}")
+        self._jobs: dict[AttemptName, _Job] = {}
+        self._lock = threading.Lock()
+        self._looking = threading.Thread(target=self._look_on, name=f"look {host.name}", daemon=True)
+        self._must_look = threading.Event()
+        self._has_looked = threading.Event()
+        self._closing = threading.Event()
+        self._away_since_s: float | None = None
+        self._wake: Callable[[ProviderId], None] = lambda _: None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # Its life
+
+    def open(self) -> None:
+        """Prepare the folders, and begin to look at the host. Raises OSError if a folder cannot be made."""
+        self._images.begin()
+        self._folders.begin()
+        self._looking.start()
+
+    def wait_until_known(self, timeout_s: float) -> bool:
+        """Wait until libvirt has answered for the first time. Returns whether it has."""
+        self._has_looked.wait(timeout_s)
+        return self.view.is_known
+
+    @property
+    def why_away(self) -> str:
+        return self._hypervisor.why_away
+
+    def close(self) -> None:
+        """End the work: what goes on gives up at its next step, and a successor of this process does it again."""
+        self._closing.set()
+        self._must_look.set()
+        self._queues.close()
+        self._looking.join()
+        self._hypervisor.close()
+
+    def abandon(self) -> None:
+        """End like a process that is killed, as far as threads can: no step begins any more. For tests."""
+        self.close()
+
+    # What it tells
+
+    @property
+    def host(self) -> Host:
+        return self.view.host
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - the last look counts
+        return self.view.tree(tree)
+
+    def reshape(
+        self, known: ProviderTree, new: ProviderTree, allocations: Allocations
+    ) -> Allocations | CannotReshape:
+        """Guests that float over the host get a cell in the books. Those that are bound to CPUs or pages stay where they are, so
+        the host keeps its shape until they have left.
+        """
+        return bound_guests(new, allocations) or first_fit(known, new, allocations)
+
+    def reshaped(self, allocations: Allocations) -> None:
+        """The domains of guests that float stay as they are."""
+
+    def condition(self, at_s: float) -> Condition:
+        if not self._hypervisor.why_away:
+            self._away_since_s = None
+            return WELL
+        if self._away_since_s is None:
+            self._away_since_s = at_s
+        return WELL if at_s - self._away_since_s < self._settings.away_s else Silent()
+
+    def next_change_s(self, at_s: float) -> float | None:
+        return at_s + self._settings.look_every_s
+
+    def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - it measures nothing
+        return {}
+
+    def images(self) -> Sequence[str]:
+        return self._images.sources()
+
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        self._loop, self._wake = asyncio.get_running_loop(), wake
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:
+        found = []
+        for each in running:
+            name = _name(each.instance, each.attempt)
+            job = self._jobs.get(name)
+            if (job is None or job.is_done) and (why := self.view.why_off(name)):
+                found.append(GuestStopped(each, why))
+        return found
+
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
+        folder = self._folders.of(attempt.instance, attempt.attempt)
+        return await asyncio.to_thread(_read_console, folder.console, start, limit)
+
+    def has(self) -> list[tuple[InstanceId, int, bool]]:
+        """All attempts that the host has something of, by their folders and their domains; and whether each runs."""
+        folders = [(each.instance, each.attempt) for each in self._folders]
+        return [
+            (instance, attempt, self.view.runs(_name(instance, attempt)))
+            for instance, attempt in sorted({*folders, *self.view.ours()})
+        ]
+
+    # Orders
+
+    def begin(self, order: HostOrder, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
+        work: Callable[[AtStep], None]
+        if isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance):
+            try:
+                self._folders.of(order.instance, order.attempt).note(order)
+            except OSError as error:
+                return Work(failure=f"{self._settings.folder} cannot be written: {error.strerror}")
+        match order:
+            case SpawnInstance():
+                work = partial(self._work.spawn, order)
+            case ReceiveInstance():
+                work = partial(self._work.receive, order)
+            case RespawnInstance():
+                work = partial(self._work.respawn, order)
+            case StopInstance():
+                work = partial(self._work.stop, order.instance, order.attempt, order.save_as)
+            case StartInstance():
+                work = partial(self._work.start, order.instance, order.attempt)
+            case DestroyInstance():
+                work = self._destroying(order.instance, order.attempt)
+        builds = isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance)
+        # What is being built is built first, and started or stopped after that.
+        ends_builds = isinstance(order, RespawnInstance | DestroyInstance)
+        return self._submit(order.instance, order.attempt, work, builds=builds, ends_builds=ends_builds)
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
+        name = _name(attempt.instance, attempt.attempt)
+        job = self._jobs.get(name)
+        if job is None:
+            work = self._again(attempt)
+            if work is None:
+                return Work(failure=attempt.failure)
+            return self._submit(attempt.instance, attempt.attempt, work, builds=attempt.state.takes_slot)
+        if not job.is_done:
+            return BUSY
+        if attempt.state is AttemptState.DESTROYED:
+            del self._jobs[name]
+            self.view.forget(name)
+        return Work(failure=job.failure)
+
+    def _again(self, attempt: AttemptRecord) -> Callable[[AtStep], None] | None:
+        """The work of this attempt once more, since the process that began it has ended; None if it has ended."""
+        match attempt.state:
+            case AttemptState.BUILDING | AttemptState.RECEIVING | AttemptState.REBUILDING:
+                return partial(self._build_again, attempt)
+            case AttemptState.STOPPING:
+                return partial(self._work.stop, attempt.instance, attempt.attempt, attempt.image)
+            case AttemptState.STARTING:
+                return partial(self._work.start, attempt.instance, attempt.attempt)
+            case AttemptState.DESTROYED:
+                return self._destroying(attempt.instance, attempt.attempt)
+            case _:
+                return None
+
+    def _build_again(self, attempt: AttemptRecord, at_step: AtStep) -> None:
+        match attempt.state, self._folders.of(attempt.instance, attempt.attempt).noted():
+            case AttemptState.BUILDING, SpawnInstance() as order:
+                self._work.spawn(order, at_step)
+            case AttemptState.RECEIVING, ReceiveInstance() as order:
+                self._work.receive(order, at_step)
+            case AttemptState.REBUILDING, RespawnInstance() as order:
+                self._work.respawn(order, at_step)
+            case _:
+                self._work.destroy(attempt.instance, attempt.attempt, at_step)
+                raise WorkFailed("the compute has ended before it had begun the work")
+
+    def _destroying(self, instance: InstanceId, attempt: int) -> Callable[[AtStep], None]:
+        """A destroy does not fail: while libvirt is away or something is in the way, it is tried again."""
+
+        def work(at_step: AtStep) -> None:
+            told = ""
+            while True:
+                try:
+                    self._work.destroy(instance, attempt, at_step)
+                except (WorkFailed, LibvirtAway) as problem:
+                    if str(problem) != told:
+                        told = str(problem)
+                        log.warning("attempt %s of %s is not destroyed yet: %s", attempt, instance, problem)
+                else:
+                    return
+                if self._closing.wait(AGAIN_S):
+                    raise GivenUp
+
+        return work
+
+    def _submit(
+        self,
+        instance: InstanceId,
+        attempt: int,
+        work: Callable[[AtStep], None],
+        *,
+        builds: bool,
+        ends_builds: bool = False,
+    ) -> Work:
+        name = _name(instance, attempt)
+        with self._lock:
+            before, job = self._jobs.get(name), _Job(builds=builds)
+            self._jobs[name] = job
+            if before is not None and (ends_builds or not before.builds):
+                before.is_useless.set()
+        self.view.changed(name)
+        self._queues.add(instance.int, partial(self._do, name, job, work))
+        return BUSY
+
+    def _do(self, name: AttemptName, job: _Job, work: Callable[[AtStep], None]) -> None:
+        def at_step(step: str) -> None:
+            if self._closing.is_set() or job.is_useless.is_set():
+                raise GivenUp
+            self._at_step(step)
+
+        try:
+            at_step("begin")
+            work(at_step)
+        except (WorkFailed, LibvirtAway) as failed:
+            job.failure = str(failed)
+        except GivenUp:
+            return
+        except (OSError, BadXmlError) as failed:
+            job.failure = str(failed)
+        except Exception as bug:
+            log.exception("a bug in the work of attempt %s of instance %x", name[1], name[0])
+            job.failure = f"a bug in the compute: {type(bug).__name__}: {bug}"
+        # A look that goes on may have seen the guest before the work ended.
+        self.view.changed(name)
+        job.is_done = True
+        self._tell()
+
+    # Looks
+
+    def _tell(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._wake, self.root)
+            except RuntimeError:
+                # The loop has been closed meanwhile.
+                return
+
+    def _look_soon(self) -> None:
+        self._must_look.set()
+
+    def _look_on(self) -> None:
+        images_at_s = now_s()
+        while not self._closing.is_set():
+            pause_s = self._settings.look_every_s
+            self._must_look.clear()
+            try:
+                with self._hypervisor.connected() as connection:
+                    self.view.look(connection)
+                for warning in self.view.warnings:
+                    log.warning("host %s: %s", self._named.name, warning)
+            except LibvirtAway as away:
+                log.warning("%s", away)
+                pause_s = AGAIN_S
+            except (WorkFailed, BadXmlError, ValueError) as failed:
+                log.error("host %s is not seen: %s", self._named.name, failed)  # noqa: TRY400 - it says what is wrong
+            self._has_looked.set()
+            self._tell()
+            if now_s() - images_at_s > self._settings.images_kept_s / 10:
+                images_at_s = now_s()
+                self._forget_images()
+            if self._must_look.wait(pause_s):
+                self._closing.wait(SETTLE_S)
+
+    def _forget_images(self) -> None:
+        try:
+            self._images.forget_unused(self._folders.used(), now_s())
+        except (OSError, WorkFailed) as failed:
+            log.warning("unused images stay in the cache: %s", failed)
+
+
+def _name(instance: InstanceId, attempt: int) -> AttemptName:
+    return (instance.int, attempt)
+
+
+def _read_console(path: Path, start: int, limit: int) -> ConsoleText:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            begin = max(0, size + start) if start < 0 else min(start, size)
+            file.seek(begin)
+            return ConsoleText(file.read(limit), begin, size)
+    except FileNotFoundError:
+        raise NoConsole("its guest has written nothing yet: it has not run here") from None
+    except OSError as error:
+        raise NoConsole(f"its console cannot be read: {error.strerror}") from error

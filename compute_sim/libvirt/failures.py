@@ -1,0 +1,15 @@
+"""Why work on a guest fails: the text is told to the conductor, and is for people."""
+
+from bus.errors import Operational
+
+
+class WorkFailed(Exception):  # noqa: N818 - a reason, which the attempt's answer tells
+    """The work for an attempt has failed; the text says why, in the words of the program that refused it."""
+
+
+class GivenUp(BaseException):
+    """The work ends here, since a later order for the instance has come, or the process ends."""
+
+
+class LibvirtAway(Operational):
+    """libvirt does not answer; the text has its own words."""

@@ -1,0 +1,153 @@
+"""The folders of the attempts on a host: each has the attempt's order, its disks, its domain and its console.
+
+The order is noted when it comes, before anything is built, so a process that comes after a crash finds what was begun.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from bus.message import ConsumerId
+from bus.messages.build import Image, InstanceId
+from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance
+from compute_sim.libvirt import disks
+from compute_sim.libvirt.failures import WorkFailed
+
+Order = SpawnInstance | ReceiveInstance | RespawnInstance
+_NOTED = "ordered.json"
+_NAME = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,19})")
+
+
+class KeptOrder(Struct, frozen=True):
+    """The last order to build an attempt, and what it does not say itself: an order to receive has no image.
+
+    `uses` are the cached images that the attempt needs.
+    """
+
+    order: Order
+    image: Image | None = None
+    image_properties: dict[str, str] = {}
+    config_drive: str = ""
+    uses: tuple[str, ...] = ()
+    # It was built to its end.
+    is_done: bool = False
+
+
+class GuestFolder:
+    """The folder of one attempt."""
+
+    def __init__(self, path: Path, instance: InstanceId, attempt: int) -> None:
+        self.path = path
+        self.instance = instance
+        self.attempt = attempt
+
+    @property
+    def disk(self) -> Path:
+        return self.path / "disk"
+
+    @property
+    def ephemeral(self) -> Path:
+        return self.path / "ephemeral"
+
+    @property
+    def swap(self) -> Path:
+        return self.path / "swap"
+
+    @property
+    def config_drive(self) -> Path:
+        return self.path / "config.iso"
+
+    @property
+    def console(self) -> Path:
+        return self.path / "console.log"
+
+    @property
+    def domain(self) -> Path:
+        return self.path / "domain.xml"
+
+    @property
+    def domain_name(self) -> str:
+        return f"moor-{self.instance}-{self.attempt}"
+
+    @property
+    def is_there(self) -> bool:
+        return self.path.exists()
+
+    def kept(self) -> KeptOrder | None:
+        """The order that was last begun; None if none was."""
+        try:
+            return msgspec.json.decode((self.path / "order.json").read_bytes(), type=KeptOrder)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as wrong:
+            raise WorkFailed(f"{self.path / 'order.json'} cannot be read: {wrong}") from wrong
+
+    def note(self, order: Order) -> None:
+        """Note an order that is to be obeyed. It is called on the event loop: a small file, and no wait for the disk."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        part = self.path / f"{_NOTED}.part"
+        part.write_bytes(msgspec.json.encode(order))
+        part.replace(self.path / _NOTED)
+
+    def noted(self) -> Order | None:
+        """The order that was last noted; None if none was."""
+        try:
+            order: Order = msgspec.json.decode((self.path / _NOTED).read_bytes(), type=Order)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        return order
+
+    def keep(self, kept: KeptOrder) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write("order.json", msgspec.json.encode(kept))
+        except OSError as error:
+            raise WorkFailed(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def write(self, name: str, text: bytes) -> None:
+        """Write a file whole or not at all."""
+        part = self.path / f"{name}.part"
+        with part.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.path / name)
+
+    def empty(self) -> None:
+        """Remove all but the noted order."""
+        if not self.is_there:
+            return
+        for each in self.path.iterdir():
+            if each.name != _NOTED:
+                each.unlink()
+
+    def remove(self) -> None:
+        disks.remove_folder(self.path)
+
+
+class GuestFolders:
+    """The folders of a host."""
+
+    def __init__(self, folder: str, host: str) -> None:
+        self._path = Path(folder) / "instances" / host
+
+    def begin(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def of(self, instance: InstanceId, attempt: int) -> GuestFolder:
+        return GuestFolder(self._path / f"{instance}.{attempt}", instance, attempt)
+
+    def __iter__(self) -> Iterator[GuestFolder]:
+        for path in sorted(self._path.iterdir()):
+            if found := _NAME.fullmatch(path.name):
+                yield GuestFolder(path, ConsumerId(UUID(found[1])), int(found[2]))
+
+    def used(self) -> list[Path]:
+        """The cached images that the attempts here need."""
+        kept = [each.kept() for each in self]
+        return [Path(path) for each in kept if each is not None for path in each.uses]

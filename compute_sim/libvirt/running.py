@@ -1,0 +1,132 @@
+"""Creates the parts of a compute whose hosts have libvirt, and runs them: `moor run compute --driver libvirt`."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from bus.configuration.settings import BusSettings, DatabaseSettings
+from bus.errors import Failure
+from bus.operating.running import about, run_worker
+from bus.process import Part
+from bus.sql import upgrade
+from bus.urls import broker_at
+from bus.workers.station import Station, process_name
+from compute_sim.core.attempts import AttemptRecord, AttemptState
+from compute_sim.fleet import Elapsed
+from compute_sim.libvirt.driver import LibvirtDriver
+from compute_sim.libvirt.images import CachedImages
+from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
+from compute_sim.store_sql import SqlComputeStore, open_compute_store
+from compute_sim.wiring import compute_parts
+
+if TYPE_CHECKING:
+    from bus.message import ProviderId
+    from compute_sim.libvirt.guest_work import GuestWork
+
+log = logging.getLogger(__name__)
+
+# The pause between two looks whether libvirt answers, at the start.
+_LOOK_S = 5.0
+
+
+class WrongFolder(Failure):
+    """The folder of the guests cannot be used; the text says why."""
+
+
+@asynccontextmanager
+async def libvirt_parts(
+    station: Station,
+    settings: ComputeSettings,
+    libvirt: LibvirtSettings,
+    database_url: str = "",
+    database: DatabaseSettings | None = None,
+    *,
+    at_step: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[tuple[Part, ...]]:
+    """The parts of a compute of these hosts. It waits until the libvirt of each host has answered once.
+
+    The attempts are stored in the database; without one, in an SQLite file in the folder.
+    """
+    drivers = _drivers(libvirt, at_step)
+    clock_s = Elapsed()
+    store: SqlComputeStore | None = None
+    try:
+        try:
+            for each in drivers:
+                each.open()
+        except OSError as error:
+            raise WrongFolder(f"the folder {libvirt.folder} cannot be used: {error}") from error
+        for each in drivers:
+            while not await asyncio.to_thread(each.wait_until_known, _LOOK_S):
+                log.warning(
+                    "host %s waits for its libvirt: %s", each.host.name, each.why_away or "it is looked at"
+                )
+        url = database_url or f"sqlite+aiosqlite:///{libvirt.folder}/attempts-{settings.cell}.sqlite"
+        await upgrade(url, "compute_sim", database)
+        store = await open_compute_store(url, settings.cell, clock_s, database)
+        await adopt(store, drivers, settings.cell)
+        yield compute_parts(station, drivers, settings, clock_s=clock_s, store=store)
+    finally:
+        for each in drivers:
+            await asyncio.to_thread(each.close)
+        if store is not None:
+            await store.close()
+
+
+def _drivers(libvirt: LibvirtSettings, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
+    images = CachedImages(libvirt)
+    peers: dict[ProviderId, GuestWork] = {}
+    return [LibvirtDriver(host, libvirt, images, peers, at_step) for host in libvirt.all_hosts()]
+
+
+async def adopt(store: ComputeStore, drivers: Sequence[LibvirtDriver], cell: str) -> None:
+    """Store the attempts that the hosts have and the store does not know, such as those of a lost database.
+
+    The conductors are told of them, as of all others, and order the hosts to destroy what does not count any more.
+    """
+    async with store.transaction() as tx:
+        known = await tx.of_hosts([each.root for each in drivers])
+        stored = {each.key for attempts in known.values() for each in attempts}
+        found = [
+            AttemptRecord(
+                cell=cell,
+                host=driver.root,
+                instance=instance,
+                attempt=attempt,
+                state=AttemptState.BUILT if runs else AttemptState.STOPPED,
+            )
+            for driver in drivers
+            for instance, attempt, runs in driver.has()
+        ]
+        await tx.save([each for each in found if each.key not in stored])
+
+
+async def run(
+    bus_url: str,
+    settings: ComputeSettings,
+    libvirt: LibvirtSettings,
+    database_url: str = "",
+    *,
+    bus: BusSettings | None = None,
+    database: DatabaseSettings | None = None,
+    health_at: str = "",
+    at_step: Callable[[str], None] = lambda _: None,
+) -> None:
+    station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True, settings=bus)
+    try:
+        async with libvirt_parts(
+            station, settings, libvirt, database_url, database, at_step=at_step
+        ) as parts:
+            await run_worker(
+                about("compute", cell=settings.cell, brokers=(bus_url,)),
+                parts,
+                station.settings.drain_ms_max / 1000,
+                tells_by=station,
+                health_at=health_at,
+            )
+    finally:
+        await station.close()

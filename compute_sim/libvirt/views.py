@@ -1,0 +1,115 @@
+"""What a driver knows of its host without asking: the last look at the machine and its domains.
+
+A look takes time, and work on guests goes on meanwhile. So each attempt has the number of its last change, and a look that began
+before says nothing about it.
+"""
+
+import threading
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import libvirt
+
+from bus.message import ConsumerId
+from bus.messages.build import InstanceId
+from compute_sim.core.hosts import Host
+from compute_sim.core.tree import ProviderTree
+from compute_sim.libvirt.core.layout import HostLayout
+from compute_sim.libvirt.core.plans import ForeignGuest
+from compute_sim.libvirt.core.trees import tree_of
+from compute_sim.libvirt.machines import GONE, SeenDomain, see_domains, see_machine
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AttemptName = tuple[int, int]
+
+
+class HostView:
+    """The last look at a host. Threads look, and the event loop reads."""
+
+    def __init__(self, host: LibvirtHost, settings: LibvirtSettings) -> None:
+        self.root = host.root
+        self._named = host
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._layout: HostLayout | None = None
+        self._host = Host(name=host.name)
+        self._foreign: tuple[ForeignGuest, ...] = ()
+        # By instance and attempt, as integers: whether it runs, and else why not.
+        self._off: Mapping[AttemptName, str] = {}
+        self._running: frozenset[AttemptName] = frozenset()
+        self._look = 0
+        self._seen_in = 0
+        self._changed_in: dict[AttemptName, int] = {}
+        # The tree that placement has accepted last.
+        self.known: ProviderTree | None = None
+        self.warnings: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> HostLayout:
+        assert self._layout is not None, "a host is looked at before anything is built there"
+        return self._layout
+
+    @property
+    def is_known(self) -> bool:
+        return self._layout is not None
+
+    @property
+    def host(self) -> Host:
+        return self._host
+
+    def look_at_machine(self, connection: libvirt.virConnect) -> None:
+        layout, host = see_machine(connection, self._named, self._settings)
+        self._layout, self._host = layout, host
+
+    def look(self, connection: libvirt.virConnect) -> None:
+        """Look at the machine and at all domains."""
+        with self._lock:
+            self._look += 1
+            number = self._look
+        self.look_at_machine(connection)
+        seen = list(see_domains(connection, self.root))
+        domains = [each for each in seen if isinstance(each, SeenDomain)]
+        with self._lock:
+            self.warnings = tuple(each for each in seen if isinstance(each, str))
+            self._foreign = tuple(each.held for each in domains if isinstance(each.held, ForeignGuest))
+            ours = {(each.instance.int, each.attempt): each for each in domains if each.instance is not None}
+            self._running = frozenset(name for name, each in ours.items() if each.runs)
+            self._off = {name: each.why_off for name, each in ours.items() if not each.runs}
+            self._seen_in = number
+
+    def changed(self, name: AttemptName) -> None:
+        """Work on this attempt begins or ends now: only a look that begins later counts for it."""
+        with self._lock:
+            self._changed_in[name] = self._look
+
+    def why_off(self, name: AttemptName) -> str:
+        """Why the guest of this attempt does not run; empty if it runs, or if no look has seen it since its last change."""
+        with self._lock:
+            if self._seen_in <= self._changed_in.get(name, 0) or name in self._running:
+                return ""
+            return self._off.get(name, GONE)
+
+    def runs(self, name: AttemptName) -> bool:
+        with self._lock:
+            return name in self._running
+
+    def ours(self) -> list[tuple[InstanceId, int]]:
+        """The attempts of the host's own domains."""
+        with self._lock:
+            names = (*self._running, *self._off)
+        return [(ConsumerId(UUID(int=instance)), attempt) for instance, attempt in names]
+
+    def forget(self, name: AttemptName) -> None:
+        with self._lock:
+            self._changed_in.pop(name, None)
+
+    def tree(self, known: ProviderTree) -> ProviderTree:
+        if self._layout is None:
+            return known
+        self.known = known
+        with self._lock:
+            foreign = self._foreign
+        return tree_of(self._layout, foreign, known)

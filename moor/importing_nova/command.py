@@ -1,0 +1,231 @@
+"""`moor import`: takes over what another cloud has."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import typer
+
+from bus.clock import now
+from moor.books.audit_command import clients
+from moor.client.errors import Rejected
+from moor.importing_nova.cloud import Cloud
+from moor.importing_nova.databases import CONNECTIONS_MAX, NovaDatabaseError
+from moor.importing_nova.handing_over import HandingOver, HostReport
+from moor.importing_nova.reading import HostRow, NovaDatabases, nova_databases
+from moor.importing_nova.shared import create_shared, read_shared
+from moor.options import NOT_DONE, AsJson, BusUrl, command_settings, fail, run, say, tell
+from moor.showing import print_json
+from moor.tables import Columns, print_table
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Take over what another cloud has.")
+
+REASONS_SHOWN = 10
+# In a terminal each host is told.
+TOLD_EVERY = 100
+_COLUMNS = Columns[HostReport](
+    {
+        "cell": lambda each: each.cell,
+        "host": lambda each: each.host,
+        "is": lambda each: each.stage,
+        "instances": lambda each: f"{each.copied}/{each.instances}",
+        "kept back by": lambda each: each.reasons[0] if each.reasons else "",
+    },
+    prose=("kept back by",),
+)
+
+
+@app.callback()
+def of_another_cloud() -> None:
+    """Take over what another cloud has."""
+
+
+@app.command()
+def nova(
+    bus: BusUrl = "",
+    *,
+    api_db: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="MOOR_NOVA_API_DB",
+            show_envvar=False,
+            show_default=False,
+            help=r"Nova's API database: mysql://USER:PASSWORD@HOST/nova_api, or sqlite:///FILE. [dim]\[MOOR_NOVA_API_DB][/dim]",
+        ),
+    ],
+    cell_db: Annotated[
+        list[str],
+        typer.Option(
+            metavar="CELL=URL",
+            envvar="MOOR_NOVA_CELL_DBS",
+            show_envvar=False,
+            show_default=False,
+            help="The database of a cell of Nova, and the name of the cell here that gets its hosts; may be repeated. "
+            r"[dim]\[MOOR_NOVA_CELL_DBS][/dim]",
+        ),
+    ],
+    placement_db: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="MOOR_NOVA_PLACEMENT_DB",
+            show_envvar=False,
+            help="The database of Nova's Placement. Without it, what instances hold follows from their flavors. "
+            r"[dim]\[MOOR_NOVA_PLACEMENT_DB][/dim]",
+        ),
+    ] = "",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST", help="Only this host, by the name of its nova-compute; may be repeated."
+        ),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only compare both sides, and name each difference.")
+    ] = False,
+    give_back: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST", help="Give this host back to Nova, if nothing new was built or moved there."
+        ),
+    ] = "",
+    patience: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
+    ] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Take the hosts of a Nova over, with their instances: each one that is disabled there, and has nothing under way.
+
+    Nova's databases are only read. The command may be interrupted, and repeated: it goes on. Exit code 1 if hosts are left.
+    """
+    if verify and give_back:
+        raise typer.BadParameter("--verify and --give-back do not go together")
+    cells = [_cell_and_url(each) for each in cell_db]
+    settings = command_settings(bus=bus)
+
+    async def work() -> tuple[list[HostReport], list[str]]:
+        async with AsyncExitStack() as stack:
+            databases = await stack.enter_async_context(nova_databases(api_db, cells, placement_db))
+            api, below = await stack.enter_async_context(clients(settings, patience))
+            cloud = Cloud(api, below)
+            await cloud.look()
+            return await _import(
+                databases,
+                cloud,
+                [give_back] if give_back else host or (),
+                verify=verify,
+                give_back=bool(give_back),
+            )
+
+    try:
+        reports, problems = run(work())
+    except NovaDatabaseError as problem:
+        fail(str(problem))
+    if as_json:
+        print_json({"hosts": reports, "not_created": problems})
+    else:
+        _print(reports, problems, is_verified=verify)
+    is_done = all(each.stage in ("here", "given back", "bare metal") for each in reports)
+    if not is_done or any(each.reasons for each in reports):
+        raise typer.Exit(NOT_DONE)
+
+
+async def _import(
+    databases: NovaDatabases, cloud: Cloud, wanted: Sequence[str], *, verify: bool, give_back: bool
+) -> tuple[list[HostReport], list[str]]:
+    rows = await databases.hosts()
+    chosen = [row for row in rows if not wanted or row.name in wanted]
+    if missing := sorted({*wanted} - {row.name for row in rows}):
+        fail(f"Nova has no host {', '.join(missing)}")
+    shared = await read_shared(databases)
+    problems: list[str] = []
+    if not verify and not give_back:
+        problems = await create_shared(cloud.api, shared, [*cloud.hosts.values()], cloud.providers)
+    handing = HandingOver(
+        databases,
+        cloud,
+        shared.flavors,
+        clashes=_clashes(rows),
+        doubled=await databases.duplicates(),
+        clock=now,
+    )
+    step = handing.verify if verify else handing.give_back if give_back else handing.take
+    return await of_all(chosen, step), problems
+
+
+async def of_all(
+    rows: Sequence[HostRow], step: Callable[[HostRow], Awaitable[HostReport]]
+) -> list[HostReport]:
+    """Take this step with each host, some at a time, and tell how far it is."""
+    at_once, done = asyncio.Semaphore(CONNECTIONS_MAX), 0
+    every = 1 if sys.stderr.isatty() else TOLD_EVERY
+
+    async def one(row: HostRow) -> HostReport:
+        nonlocal done
+        async with at_once:
+            try:
+                report = await step(row)
+            except Rejected as refused:
+                why = f"{refused.field} is {refused.value}: {refused.reason}"
+                report = HostReport(row.cell, row.name, "kept back", row.instances, reasons=(why,))
+        done += 1
+        if done % every == 0:
+            tell(f"{done:,} of {len(rows):,} hosts; the last: {row.cell}/{row.name} is {report.stage}")
+        return report
+
+    tasks = [asyncio.create_task(one(row)) for row in rows]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        # The first failure ends the command: it is a database or a broker that cannot be used.
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _clashes(rows: Sequence[HostRow]) -> Mapping[str, str]:
+    cells: dict[str, list[str]] = {}
+    for row in rows:
+        cells.setdefault(row.name, []).append(row.cell)
+    return {
+        name: f"host {name} is in several cells of Nova: {', '.join(some)}"
+        for name, some in cells.items()
+        if len(some) > 1
+    }
+
+
+def _cell_and_url(text: str) -> tuple[str, str]:
+    cell, equals, url = text.partition("=")
+    if not equals or not cell or "/" in cell:
+        # It may have a password.
+        raise typer.BadParameter(f"--cell-db must be CELL=URL: {cell.partition(':')[0]!r} names no cell")
+    return cell, url
+
+
+def _print(reports: Sequence[HostReport], problems: Sequence[str], *, is_verified: bool) -> None:
+    if reports:
+        print_table(reports, _COLUMNS)
+    for each in reports:
+        for reason in each.reasons[1:REASONS_SHOWN]:
+            say(f"{each.cell}/{each.host}: {reason}", "yellow")
+        if len(each.reasons) > REASONS_SHOWN:
+            say(f"{each.cell}/{each.host}: and {len(each.reasons) - REASONS_SHOWN:,} more", "yellow")
+    for problem in problems:
+        say(f"not created: {problem}", "yellow")
+    left = [each for each in reports if each.stage in ("in nova", "kept back")]
+    done = [each for each in reports if each.stage == "here"]
+    differing = sum(len(each.reasons) for each in reports)
+    if is_verified:
+        say(f"{differing:,} differences" if differing else "both sides agree")
+    say(
+        f"{len(done):,} of {len(reports):,} hosts are here; {len(left):,} hosts with "
+        f"{sum(each.instances for each in left):,} instances are left in Nova"
+    )
+    for each in reports:
+        if each.stage == "given back":
+            say(
+                f"start nova-compute on {each.host}, then: openstack compute service set --enable {each.host} nova-compute"
+            )

@@ -1,0 +1,1 @@
+"""Decides what an import does, from values that were read before."""

@@ -1,0 +1,149 @@
+"""A whole cloud in one process whose hosts have a real libvirt, for stories."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bus.broker import Broker
+from bus.configuration.settings import BusSettings
+from bus.memory import MemoryBroker
+from bus.messages.build import Flavor, InstanceState
+from bus.workers.station import Station
+from cell_conductor.settings import ConductorSettings
+from compute_sim.libvirt.running import libvirt_parts
+from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.settings import ComputeSettings
+from moor.asking import running
+from moor.client import Client
+from moor.clouds.cloud import cloud
+from moor.laboratory.at_rest import problems_of
+from moor.worker_settings import CloudSettings
+from scheduler_worker.settings import SchedulerSettings
+from tests.libvirt.guest_images import write_image
+
+PATIENCE_S = 60.0
+TINY = Flavor(name="tiny", vcpus=1, ram_mb=32)
+SETTINGS = CloudSettings(
+    conductor=ConductorSettings(),
+    scheduler=SchedulerSettings(),
+    compute=ComputeSettings(beat_s=0.5, facts_every_s=0.2, again_s=0.2),
+    bus=BusSettings(),
+)
+
+
+def libvirt_settings(folder: Path, uri: str, name: str = "h1", **more: Any) -> LibvirtSettings:
+    usual = {
+        "flat": True,
+        "stop_s": 0.2,
+        "memory_reserved_mb": 0,
+        "disk_gb": 100,
+        "domain_type": "qemu",
+        "look_every_s": 2.0,
+    }
+    return LibvirtSettings(uri=uri, name=name, folder=str(folder), **{**usual, **more})
+
+
+class LibvirtCloud:
+    """The cloud, its client, and a look behind its back."""
+
+    def __init__(self, client: Client, broker: Broker, station: Station, connection: Any) -> None:
+        self.client = client
+        self.broker = broker
+        self._station = station
+        self._connection = connection
+
+    async def boot(
+        self, name: str = "web", flavor: Flavor = TINY, image: str = "tiny", **fields: Any
+    ) -> InstanceState:
+        request = await self.client.boot(flavor, name=name, image=image, **fields)
+        (state,) = await request.until_done()
+        return state
+
+    async def until(
+        self, instance: InstanceState, state: str, timeout_s: float = PATIENCE_S
+    ) -> InstanceState:
+        """The instance when it has this state."""
+        async with asyncio.timeout(timeout_s):
+            while (found := await self.client.show(instance.id)).state != state:
+                await asyncio.sleep(0.02)
+        return found
+
+    async def problems(self) -> list[str]:
+        """What an audit finds when all is at rest."""
+        by_s = asyncio.get_running_loop().time() + 15.0
+        while (found := await problems_of(self._station, self._connection, {})) and (
+            asyncio.get_running_loop().time() < by_s
+        ):
+            await asyncio.sleep(0.2)
+        return found
+
+
+def virsh(uri: str, *words: str) -> str:
+    done = subprocess.run(
+        ("virsh", "-c", uri, *words), capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout
+
+
+def domains(uri: str) -> list[str]:
+    """The names of all domains, running or not."""
+    return sorted(virsh(uri, "list", "--all", "--name").split())
+
+
+def files(folder: Path) -> list[str]:
+    """What is left of guests in the folder of a host."""
+    return sorted(str(each.relative_to(folder)) for each in folder.glob("instances/*/**/*"))
+
+
+async def until(holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def libvirt_cloud(
+    folder: Path,
+    hosts: Mapping[str, LibvirtSettings],
+    *,
+    settings: CloudSettings = SETTINGS,
+    at_step: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[LibvirtCloud]:
+    """The cloud, with these hosts by cell. There is an image `tiny`. It returns when all hosts are known."""
+    for each in hosts.values():
+        write_image(each.images_folder / "tiny")
+    broker = MemoryBroker().as_user()
+    url = f"sqlite+aiosqlite:///{folder / 'moor.db'}"
+    computes = {cell: partial(_parts, of_libvirt=each, at_step=at_step) for cell, each in hosts.items()}
+    async with (
+        cloud(broker, url, dict.fromkeys(hosts, ()), settings=settings, computes=computes),
+        Client(broker, as_operator=True) as client,
+    ):
+        station = Station(broker, "test", asks=True)
+        connection = await broker.connect()
+        names = {host.name for each in hosts.values() for host in each.all_hosts()}
+        try:
+            async with running((station,)):
+                async with asyncio.timeout(PATIENCE_S):
+                    while {each.name async for each in client.list_hosts() if each.up} != names:
+                        await asyncio.sleep(0.05)
+                yield LibvirtCloud(client, broker, station, connection)
+        finally:
+            await station.close()
+            await connection.close()
+
+
+@asynccontextmanager
+async def _parts(
+    station: Station,
+    settings: ComputeSettings,
+    *,
+    of_libvirt: LibvirtSettings,
+    at_step: Callable[[str], None],
+) -> AsyncIterator[Any]:
+    async with libvirt_parts(station, settings, of_libvirt, at_step=at_step) as parts:
+        yield parts

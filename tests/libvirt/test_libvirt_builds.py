@@ -1,0 +1,62 @@
+"""A build request starts a guest: on libvirt's test driver, and a real one on QEMU."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.libvirt.guest_images import TEXT
+from tests.libvirt.libvirt_cloud import domains, files, libvirt_cloud, libvirt_settings, until, virsh
+from tests.servers.libvirtd import PrivateLibvirtd
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(scope="module")
+def libvirtd() -> Iterator[PrivateLibvirtd]:
+    with PrivateLibvirtd() as server:
+        yield server
+
+
+async def test_a_guest_is_built_stopped_started_and_destroyed(
+    tmp_path: Path, libvirtd: PrivateLibvirtd
+) -> None:
+    uri = libvirtd.uri
+    async with libvirt_cloud(tmp_path, {"c1": libvirt_settings(tmp_path, uri)}) as cloud:
+        web = await cloud.boot()
+        assert (web.state, web.host) == ("active", "h1")
+        assert domains(uri) == [f"moor-{web.id}-1"]
+        console = tmp_path / "instances" / "h1" / f"{web.id}.1" / "console.log"
+        await until(lambda: TEXT.strip() in console.read_text(errors="replace"))
+
+        await (await cloud.client.stop(web.id)).until_done()
+        assert virsh(uri, "list", "--name").split() == []
+        await (await cloud.client.start(web.id)).until_done()
+        assert virsh(uri, "list", "--name").split() == [f"moor-{web.id}-1"]
+
+        await (await cloud.client.delete(web.id)).until_done()
+        assert (domains(uri), files(tmp_path)) == ([], [])
+        assert await cloud.problems() == []
+
+
+async def test_a_guest_that_was_killed_is_told_within_a_second_and_runs_again(
+    tmp_path: Path, libvirtd: PrivateLibvirtd
+) -> None:
+    uri = libvirtd.uri
+    async with libvirt_cloud(tmp_path, {"c1": libvirt_settings(tmp_path, uri, look_every_s=600.0)}) as cloud:
+        web = await cloud.boot()
+
+        virsh(uri, "destroy", f"moor-{web.id}-1")
+        # A second from the event to the row; the rest is for slow machines.
+        began_s = asyncio.get_running_loop().time()
+        stopped = await cloud.until(web, "stopped")
+        assert asyncio.get_running_loop().time() - began_s < 5.0
+        assert "by none of our orders" in stopped.reason
+        *_, last = [each async for each in cloud.client.history(web.id)]
+        assert (last.what, last.outcome, last.source) == ("stopped", "by itself", "h1")
+
+        await (await cloud.client.start(web.id)).until_done()
+        assert (await cloud.client.show(web.id)).state == "active"
+        await (await cloud.client.delete(web.id)).until_done()
+        assert await cloud.problems() == []

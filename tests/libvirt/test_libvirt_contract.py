@@ -1,0 +1,66 @@
+"""The driver of hosts with libvirt keeps the contract of drivers, on libvirt's own test driver."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from compute_sim.core.tree import ProviderTree
+from compute_sim.libvirt.driver import LibvirtDriver
+from compute_sim.libvirt.images import CachedImages
+from compute_sim.libvirt.settings import LibvirtSettings
+from tests.contracts.driver_contract import breaches
+
+PATIENCE_S = 60.0
+
+
+class Drivers:
+    """Makes drivers of one host. The one before ends first, like a process that was killed."""
+
+    def __init__(self, settings: LibvirtSettings) -> None:
+        self.settings = settings
+        self._last: LibvirtDriver | None = None
+
+    def make(self) -> LibvirtDriver:
+        self.end()
+        driver = LibvirtDriver(self.settings.all_hosts()[0], self.settings, CachedImages(self.settings))
+        driver.open()
+        assert driver.wait_until_known(PATIENCE_S), driver.why_away
+        self._last = driver
+        return driver
+
+    def end(self) -> None:
+        if self._last is not None:
+            self._last.close()
+            self._last = None
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Iterator[Drivers]:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "another").write_bytes(bytes(1024 * 1024))
+    made = Drivers(
+        LibvirtSettings(uri="test:///default", name="t1", folder=str(tmp_path), flat=True, stop_s=1.0)
+    )
+    yield made
+    made.end()
+
+
+def test_the_driver_keeps_the_contract(drivers: Drivers) -> None:
+    found = breaches(drivers.make, proceed=lambda: time.sleep(0.02), moves_live=False)
+
+    assert found == ()
+
+
+def test_what_the_test_machine_runs_is_reserved(drivers: Drivers) -> None:
+    drivers.settings = structs.replace(drivers.settings, flat=False)
+    driver = drivers.make()
+
+    tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0)
+
+    # Its one domain, `test`, has 2 CPUs and 8 GiB, and more memory than its machine.
+    cells = [each for each in tree.providers.values() if "HW_NUMA_ROOT" in each.traits]
+    assert len(cells) == 2
+    assert all(each.inventories["MEMORY_MB"].reserved > 0 for each in cells)

@@ -1,0 +1,293 @@
+"""What goes wrong on a host: the attempt fails with the words of what refused it, and nothing is left there."""
+
+import hashlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId
+from bus.messages.build import Flavor, Image
+from bus.messages.cell import DestroyInstance, SpawnInstance
+from bus.messages.placement import ResourceAmount, Share
+from compute_sim.core.attempts import WELL, AttemptRecord, Silent, begun
+from compute_sim.libvirt.driver import LibvirtDriver
+from compute_sim.libvirt.failures import WorkFailed
+from compute_sim.libvirt.images import CachedImages
+from tests.libvirt.guest_images import write_image
+from tests.libvirt.libvirt_cloud import files, libvirt_settings
+
+PATIENCE_S = 30.0
+URI = "test:///default"
+
+
+class Host:
+    """A host on libvirt's test driver, and orders to it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.settings = libvirt_settings(folder, URI, domain_type="test", **settings)
+        write_image(self.settings.images_folder / "tiny")
+        self.interrupts: dict[str, Callable[[], None]] = {}
+        self.steps: list[str] = []
+        self.driver = self._driver()
+
+    def _driver(self) -> LibvirtDriver:
+        driver = LibvirtDriver(
+            self.settings.all_hosts()[0], self.settings, CachedImages(self.settings), at_step=self.at_step
+        )
+        driver.open()
+        assert driver.wait_until_known(PATIENCE_S), driver.why_away
+        return driver
+
+    def restart(self) -> None:
+        """Another process takes over: what the last one knew is gone."""
+        self.driver.close()
+        self.driver = self._driver()
+
+    def at_step(self, step: str) -> None:
+        self.steps.append(step)
+        if step in self.interrupts:
+            self.interrupts.pop(step)()
+
+    def spawn(self, number: int = 1, **fields: Any) -> SpawnInstance:
+        root = self.driver.root
+        amounts = (
+            ResourceAmount(provider=root, resource="VCPU", amount=1),
+            ResourceAmount(provider=root, resource="MEMORY_MB", amount=32),
+        )
+        usual = {"flavor": Flavor(vcpus=1, ram_mb=32), "image": Image(source="tiny"), "attempt": 1}
+        return SpawnInstance(
+            cell="c1",
+            instance=ConsumerId(UUID(int=number)),
+            host=root,
+            share=Share(host=root, amounts=amounts),
+            **{**usual, **fields},
+        )
+
+    def end_of(self, order: SpawnInstance | DestroyInstance) -> str:
+        """Why the work of this order failed; empty if it did not."""
+        return self.end_of_attempt(begun(order, self.driver.begin(order, 0.0), 0.0))
+
+    def end_of_attempt(self, attempt: AttemptRecord) -> str:
+        until_s = time.monotonic() + PATIENCE_S
+        while (work := self.driver.look_at(attempt, 0.0)).left_ms:
+            assert time.monotonic() < until_s, "the work does not end"
+            time.sleep(0.01)
+        return work.failure
+
+    def destroy(self, number: int = 1, attempt: int = 1) -> str:
+        instance = ConsumerId(UUID(int=number))
+        return self.end_of(
+            DestroyInstance(cell="c1", instance=instance, attempt=attempt, host=self.driver.root)
+        )
+
+    def close(self) -> None:
+        """Leave the test machine as it was: it lives as long as the test process."""
+        with libvirt_at(self.driver) as connection:
+            for each in connection.listAllDomains():
+                if each.name() != "test":
+                    if each.isActive():
+                        each.destroy()
+                    each.undefine()
+        self.driver.close()
+
+    def destroy_both(self) -> None:
+        """Destroy both attempts of the first instance."""
+        assert self.destroy() == ""
+        assert self.destroy(attempt=2) == ""
+        for each in (self.folder / "cache").iterdir():
+            each.unlink()
+
+    @property
+    def running(self) -> list[str]:
+        with libvirt_at(self.driver) as connection:
+            found = [each.name() for each in connection.listAllDomains() if each.isActive()]
+        return [each for each in found if each != "test"]
+
+    @property
+    def domains(self) -> list[str]:
+        """The domains but the one that the test machine has."""
+        with libvirt_at(self.driver) as connection:
+            return [each.name() for each in connection.listAllDomains() if each.name() != "test"]
+
+    @property
+    def left(self) -> list[str]:
+        parts = [each.name for each in (self.folder / "cache").glob("*.part")]
+        return [*self.domains, *files(self.folder), *parts]
+
+
+def libvirt_at(driver: LibvirtDriver) -> Any:
+    return driver._hypervisor.connected()  # noqa: SLF001 - libvirt's test machine lives in its connection
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_guest_has_its_files_and_none_is_left_after_its_end(host: Host) -> None:
+    config_drive = '{"meta_data": {"uuid": "1"}, "user_data": "#cloud-config"}'
+    flavor = Flavor(vcpus=1, ram_mb=32, root_gb=1, ephemeral_gb=1, swap_mb=4)
+    assert host.end_of(host.spawn(flavor=flavor, config_drive=config_drive)) == ""
+
+    assert host.domains == ["moor-00000000-0000-0000-0000-000000000001-1"]
+    names = {Path(each).name for each in files(host.folder)}
+    assert {"disk", "ephemeral", "swap", "config.iso", "domain.xml"} <= names
+
+    assert host.destroy() == ""
+    assert host.left == []
+
+
+def test_a_kernel_of_the_image_is_started_with_its_command_line(host: Host) -> None:
+    for name in ("kernel", "initramfs"):
+        (host.settings.images_folder / name).write_bytes(name.encode())
+    image = Image(source="tiny", kernel="kernel", ramdisk="initramfs")
+    assert (
+        host.end_of(host.spawn(image=image, image_properties={"os_command_line": "console=ttyS0 quiet"}))
+        == ""
+    )
+
+    with libvirt_at(host.driver) as connection:
+        text = connection.lookupByName(host.domains[0]).XMLDesc()
+    assert "<cmdline>console=ttyS0 quiet</cmdline>" in text
+    kernel = text.partition("<kernel>")[2].partition("</kernel>")[0]
+    assert Path(kernel).read_bytes() == b"kernel"
+
+
+def write_backed(path: Path) -> None:
+    subprocess.run(
+        ("qemu-img", "create", "-q", "-f", "qcow2", "-b", "/etc/passwd", "-F", "raw", path, "1M"), check=True
+    )
+
+
+def test_a_broken_image_is_named_with_both_digests(host: Host) -> None:
+    found = hashlib.sha256((host.settings.images_folder / "tiny").read_bytes()).hexdigest()
+
+    failure = host.end_of(host.spawn(image=Image(source="tiny", checksum="0" * 64)))
+
+    assert failure == f"image 'tiny' is broken: its sha256 is {found}, and must be {'0' * 64}"
+    assert host.left == []
+    assert host.end_of(host.spawn(image=Image(source="tiny", checksum=found))) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"image": Image(source="unknown")}, "image 'unknown' is not in "),
+        ({"image": Image(source="../../etc/passwd")}, "image '../../etc/passwd' is neither"),
+        ({"image": Image(source="file:///etc/passwd")}, "image 'file:///etc/passwd' is neither"),
+        (
+            {"image": Image(source="http://127.0.0.1:9/x")},
+            "image 'http://127.0.0.1:9/x' cannot be downloaded: ",
+        ),
+        ({"image": Image(source="tiny", checksum="xyz")}, "the checksum of image 'tiny' is 'xyz', must be "),
+        ({"image": Image(source="backed")}, "image 'backed' refers to another file, which no image may"),
+        (
+            {"image": Image(source="large"), "flavor": Flavor(vcpus=1, ram_mb=32, root_gb=1)},
+            "image 'large' has 2 GiB, ",
+        ),
+        (
+            {"image_properties": {"hw_disk_bus": "tape"}},
+            "image_properties.hw_disk_bus is 'tape'",
+        ),
+        ({"config_drive": "{nonsense"}, "config_drive: it begins with '{'"),
+        ({"config_drive": "nonsense"}, "config_drive is no URL, no parts, and no base64"),
+    ],
+)
+def test_what_cannot_be_built_is_named_and_leaves_nothing(
+    host: Host, fields: dict[str, Any], words: str
+) -> None:
+    write_backed(host.settings.images_folder / "backed")
+    subprocess.run(
+        ("qemu-img", "create", "-q", "-f", "qcow2", host.settings.images_folder / "large", "2G"), check=True
+    )
+
+    assert words in host.end_of(host.spawn(**fields))
+    assert host.left == []
+
+
+def test_a_definition_that_libvirt_refuses_fails_with_its_words(host: Host) -> None:
+    assert host.end_of(host.spawn(1)) == ""
+    # A domain of this name is there, and none of ours.
+    with libvirt_at(host.driver) as connection:
+        taken = (
+            connection.lookupByName("test")
+            .XMLDesc()
+            .replace("<name>test</name>", "<name>moor-00000000-0000-0000-0000-000000000002-1</name>")
+        )
+        begin, end = taken.index("<uuid>"), taken.index("</uuid>")
+        connection.defineXML(taken[:begin] + "<uuid>00000000-0000-0000-0000-0000000000aa" + taken[end:])
+
+    failure = host.end_of(host.spawn(2))
+
+    with libvirt_at(host.driver) as connection:
+        connection.lookupByUUIDString("00000000-0000-0000-0000-0000000000aa").undefine()
+    assert failure.startswith("libvirt: ")
+    assert "already" in failure
+    assert [each for each in files(host.folder) if "0002" in each] == []
+
+
+def test_a_full_disk_fails_the_build_and_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise WorkFailed("qemu-img: Could not write: No space left on device")
+
+    monkeypatch.setattr("compute_sim.libvirt.disks.make_overlay", full)
+
+    assert host.end_of(host.spawn()).endswith("No space left on device")
+    assert host.left == []
+
+
+def test_an_image_is_fetched_once_for_many_builds_and_again_when_it_changes(host: Host) -> None:
+    for number in range(1, 4):
+        assert host.end_of(host.spawn(number)) == ""
+    assert len(list((host.folder / "cache").glob("*.json"))) == 1
+
+    write_image(host.settings.images_folder / "tiny", "another text")
+    assert host.end_of(host.spawn(4)) == ""
+    assert len(list((host.folder / "cache").glob("*.json"))) == 2
+    assert host.driver.images() == ("tiny",)
+
+
+def test_an_image_that_no_disk_needs_is_forgotten_after_a_while(host: Host) -> None:
+    assert host.end_of(host.spawn()) == ""
+    images = CachedImages(structs.replace(host.settings, images_kept_s=0.001))
+    used = host.driver._folders.used()  # noqa: SLF001 - as the driver calls it
+    images.forget_unused(used, time.time() + 10)
+    assert len(list((host.folder / "cache").glob("*.json"))) == 1
+
+    images.forget_unused([], time.time() + 10)
+    assert list((host.folder / "cache").iterdir()) == []
+
+
+def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
+    spawn = host.spawn()
+    destroy = DestroyInstance(cell="c1", instance=spawn.instance, attempt=1, host=host.driver.root)
+    host.interrupts["define: define"] = lambda: time.sleep(0.3)
+    host.driver.begin(spawn, 0.0)
+
+    assert host.end_of(destroy) == ""
+    assert host.left == []
+
+
+def test_a_libvirt_that_goes_away_in_a_build_fails_it_and_the_host_falls_silent(tmp_path: Path) -> None:
+    host = Host(tmp_path, away_s=5.0)
+    try:
+        connection = host.driver._hypervisor._connection  # noqa: SLF001 - it is broken here
+        host.interrupts["define: plan"] = lambda: host.driver._hypervisor._lose(connection, "it ended")  # noqa: SLF001
+        host.driver._hypervisor.uri = "test:///nowhere"  # noqa: SLF001 - it is not there when it is looked for
+
+        failure = host.end_of(host.spawn())
+
+        assert failure.startswith("libvirt at test:///nowhere is away: ")
+        assert host.driver.condition(10.0) == WELL
+        assert host.driver.condition(16.0) == Silent()
+    finally:
+        host.driver.close()

@@ -1,0 +1,138 @@
+"""The compute ends at each step of its work, and libvirtd too: afterwards each guest has its row, each row its guest, and no file is left."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.messages.cell import (
+    DestroyInstance,
+    ReceiveInstance,
+    RespawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from compute_sim.core.attempts import AttemptRecord, HostOrder, begun
+from compute_sim.libvirt.failures import GivenUp
+from tests.libvirt.libvirt_cloud import files
+from tests.libvirt.test_libvirt_failures import Host
+
+
+class Killed(GivenUp):
+    """The process ends here, and cleans nothing up."""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.close()
+
+
+def orders(host: Host) -> dict[str, tuple[tuple[HostOrder, ...], HostOrder]]:
+    """What is done before, and the order whose work is interrupted, by its name."""
+    spawn = host.spawn()
+    stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
+    start = StartInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
+    save = StopInstance(
+        cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1, save_as="saved"
+    )
+    destroy = DestroyInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host)
+    assert spawn.image is not None
+    respawn = RespawnInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=1,
+        host=spawn.host,
+        number=2,
+        flavor=spawn.flavor,
+        share=spawn.share,
+        image=spawn.image,
+    )
+    receive = ReceiveInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=2,
+        host=spawn.host,
+        flavor=spawn.flavor,
+        share=spawn.share,
+        source=spawn.host,
+        source_attempt=1,
+    )
+    return {
+        "spawn": ((), spawn),
+        "destroy": ((spawn,), destroy),
+        "stop": ((spawn,), stop),
+        "save": ((spawn,), save),
+        "start": ((spawn, stop), start),
+        "respawn": ((spawn,), respawn),
+        "receive": ((spawn, stop), receive),
+    }
+
+
+def steps_of(host: Host, name: str) -> list[str]:
+    """The steps of this work, as it goes when nothing interrupts it."""
+    before, work = orders(host)[name]
+    for each in before:
+        assert host.end_of_attempt(begun(each, host.driver.begin(each, 0.0), 0.0)) == ""
+    host.steps.clear()
+    assert host.end_of_attempt(begun(work, host.driver.begin(work, 0.0), 0.0)) == ""
+    found = list(dict.fromkeys(host.steps))
+    host.destroy_both()
+    return found
+
+
+@pytest.mark.parametrize("name", ["spawn", "destroy", "stop", "save", "start", "respawn", "receive"])
+def test_work_that_a_kill_interrupts_at_any_step_is_done_by_the_next_process(host: Host, name: str) -> None:
+    before, work = orders(host)[name]
+    steps = steps_of(host, name)
+    assert len(steps) >= 2
+    for step in steps:
+        for each in before:
+            assert host.end_of_attempt(begun(each, host.driver.begin(each, 0.0), 0.0)) == ""
+        attempt = begun_and_killed(host, work, step)
+        host.restart()
+
+        assert host.end_of_attempt(attempt) == "", f"killed at {step!r}"
+        check_whole(host, name, step)
+        host.destroy_both()
+        assert host.left == [], f"killed at {step!r}"
+
+
+def begun_and_killed(host: Host, work: HostOrder, step: str) -> AttemptRecord:
+    def kill() -> None:
+        raise Killed
+
+    host.interrupts[step] = kill
+    attempt = begun(work, host.driver.begin(work, 0.0), 0.0)
+    until_s = time.monotonic() + 30.0
+    while step in host.interrupts:
+        assert time.monotonic() < until_s, f"the step {step!r} does not come"
+        time.sleep(0.005)
+    return attempt
+
+
+def check_whole(host: Host, name: str, step: str) -> None:
+    """What must be there after the interrupted work was done."""
+    names = {
+        "destroy": [],
+        "receive": ["moor-00000000-0000-0000-0000-000000000001-2"],
+    }.get(name, ["moor-00000000-0000-0000-0000-000000000001-1"])
+    assert host.domains == names, f"killed at {step!r}"
+    assert host.running == (names if name not in ("stop", "save", "destroy") else []), f"killed at {step!r}"
+    if name == "save":
+        assert [each.name for each in host.settings.images_folder.iterdir() if "saved" in each.name] == [
+            "saved"
+        ]
+    if name == "destroy":
+        assert files(host.folder) == []
+
+
+def test_a_build_that_a_kill_interrupts_may_be_destroyed_by_the_next_process(host: Host) -> None:
+    for step in steps_of(host, "spawn"):
+        begun_and_killed(host, host.spawn(), step)
+        host.restart()
+
+        assert host.destroy() == ""
+        assert host.left == [], f"killed at {step!r}"

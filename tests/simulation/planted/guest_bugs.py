@@ -1,0 +1,40 @@
+"""Planted bugs in what a guest with a shape gets: pages, dedicated processors, and functions of cards."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from compute_sim.laboratory.devices import VIRTUAL_FUNCTIONS
+from placement_worker.core import shares
+from scheduler_worker.core.requests import guest_groups
+from tests.simulation.replacing import replaced
+
+
+def page_size_ignored() -> AbstractContextManager[None]:
+    """Whatever pages the flavor asks for, the memory is claimed in small ones."""
+    return replaced(guest_groups, "cell_amounts", lambda real: lambda shape, _page_kib: real(shape, 0))
+
+
+def virtual_function_given_twice() -> AbstractContextManager[None]:
+    """A claim gets a virtual function, whether one is left or not: placement relies on the scheduler's picture."""
+    return _always_fits(VIRTUAL_FUNCTIONS)
+
+
+def pinned_processor_given_twice() -> AbstractContextManager[None]:
+    """A claim gets dedicated processors, whether these are left or not."""
+    return _always_fits("PCPU")
+
+
+def both_functions_given() -> AbstractContextManager[None]:
+    """A claim gets a physical function whose virtual ones are in use, and the reverse."""
+    return replaced(shares, "mixed_classes", lambda _: lambda _usage, _after, _held: ())
+
+
+def _always_fits(always: str) -> AbstractContextManager[None]:
+    def planted(real: Any) -> Any:
+        def shortfall_of(usage: Any, resource: str, asked: int, held: int) -> Any:
+            is_there = resource == always and resource in usage.row.limits
+            return None if is_there else real(usage, resource, asked, held)
+
+        return shortfall_of
+
+    return replaced(shares, "shortfall_of", planted)

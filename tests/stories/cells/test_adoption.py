@@ -1,0 +1,158 @@
+"""Instances of another cloud are taken over by a host that has them, and given back, while nothing is built or destroyed."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.messages.adoption import AdoptedState, AdoptInstance, GiveBackInstance
+from bus.messages.build import BuildRejected, Flavor, InstanceId, InstancesFound, InstanceState, RequestId
+from bus.messages.hosts import HostSet, SetHost
+from bus.messages.placement import ResourceAmount, Share
+from compute_sim.laboratory.driver import root_of
+from moor.asking import answer_of, providers_of
+from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
+
+pytestmark = pytest.mark.asyncio
+
+HOST = root_of("c1-h1")
+CREATED = datetime(2024, 5, 6, tzinfo=UTC)
+FLAVOR = Flavor(name="legacy", vcpus=2, ram_mb=1024, root_gb=3, extra_specs={"hw_rng:allowed": "True"})
+STATES: tuple[AdoptedState, ...] = ("active", "stopped", "shelved", "broken")
+TOLD = {"active": "active", "stopped": "stopped", "shelved": "shelved", "broken": "error"}
+
+
+async def an_order(stage: BooksStage, number: int, state: AdoptedState = "active") -> AdoptInstance:
+    tree = await providers_of(stage.client)
+    numa = next(each for each in tree if each.name == "c1-h1_NUMA1")
+    disk = next(each for each in tree if each.cell == "c1" and "DISK_GB" in each.inventories)
+    amounts = (
+        ResourceAmount(provider=numa.id, resource="VCPU", amount=2),
+        ResourceAmount(provider=numa.id, resource="MEMORY_MB", amount=1024),
+        ResourceAmount(provider=disk.id, resource="DISK_GB", amount=3),
+    )
+    return AdoptInstance(
+        instance=InstanceId(UUID(int=(number << 64) + 7)),
+        request_id=RequestId(UUID(int=500)),
+        number=number,
+        of_cell="c1",
+        host="c1-h1",
+        share=Share(host=HOST, amounts=amounts),
+        state=state,
+        flavor=FLAVOR,
+        created_at=CREATED,
+        name=f"old-{number}",
+        project="shop",
+        user="ann",
+        reason="its disk is full" if state == "broken" else "",
+    )
+
+
+async def set_host(stage: BooksStage, mode: str) -> None:
+    await answer_of(stage.client, SetHost(host="c1-h1", mode=mode, reason="import"), HostSet)  # type: ignore[arg-type]
+
+
+async def told_of(stage: BooksStage, orders: list[AdoptInstance]) -> dict[InstanceId, InstanceState]:
+    return await stage.states([each.instance for each in orders])
+
+
+async def adopted(stage: BooksStage, orders: list[AdoptInstance]) -> None:
+    for order in orders:
+        await answer_of(stage.client, order, InstancesFound)
+
+    wanted = {each.instance: TOLD[each.state] for each in orders}
+    async with asyncio.timeout(30):
+        while {id_: each.state for id_, each in (await told_of(stage, orders)).items()} != wanted:
+            await asyncio.sleep(0.05)
+    await stage.until_silent()
+
+
+@pytest.mark.parametrize(
+    "kind", ["embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql])]
+)
+async def test_they_keep_all_that_they_are_and_live_on_like_any_instance(kind: str) -> None:
+    async with books_stage(kind) as stage:
+        await set_host(stage, "draining")
+        orders = [await an_order(stage, number, state) for number, state in enumerate(STATES)]
+        await adopted(stage, orders)
+        await adopted(stage, orders)
+
+        told = await told_of(stage, orders)
+        assert [(each.name, each.host, each.project, each.attempt) for each in told.values()] == [
+            (f"old-{number}", "c1-h1", "shop", 1) for number in range(4)
+        ]
+        held = {each.id: each for each in await stage.placement.books_page(None, 100)}
+        assert {held[each.instance].host for each in orders} == {HOST}
+        await set_host(stage, "up")
+        # They are moved, started and deleted as if they were built here.
+        active, stopped, shelved, broken = [each.instance for each in orders]
+        await stage.move(active, "migrate", "moved", hosts=("c1-h2",))
+        await stage.move(stopped, "start", "active")
+        await stage.move(shelved, "unshelve", "active")
+        await stage.delete([active, stopped, shelved, broken])
+        await stage.until_silent()
+        assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
+
+
+async def test_what_is_given_back_leaves_nothing_here_and_may_come_again() -> None:
+    async with books_stage("embedded") as stage:
+        await set_host(stage, "draining")
+        orders = [await an_order(stage, number, state) for number, state in enumerate(STATES)]
+        for _ in range(2):
+            await adopted(stage, orders)
+            for order in orders:
+                await answer_of(stage.client, GiveBackInstance(instance=order.instance), InstancesFound)
+                await answer_of(stage.client, GiveBackInstance(instance=order.instance), InstancesFound)
+            await stage.until([each.instance for each in orders], {"deleted"})
+            await stage.until_silent()
+            assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
+        await adopted(stage, orders)
+        assert {each.attempt for each in (await told_of(stage, orders)).values()} == {3}
+
+
+async def test_wrong_orders_change_nothing_and_say_why() -> None:
+    async with books_stage("embedded") as stage:
+        order = await an_order(stage, 0)
+        (built,) = await stage.boot(9, 1)
+
+        async def refused(message: AdoptInstance | GiveBackInstance) -> tuple[str, str]:
+            answer = await stage.client.ask(message)
+            assert isinstance(answer, BuildRejected), answer
+            return answer.field, answer.reason
+
+        field, why = await refused(order)
+        assert (field, "must be draining" in why) == ("host", True)
+        await set_host(stage, "draining")
+        assert (await refused(structs.replace(order, host="nowhere")))[0] == "host"
+        field, why = await refused(structs.replace(order, instance=built))
+        assert (field, why) == ("instance", "an instance with this id was built here")
+        too_much = structs.replace(order.share.amounts[0], amount=100_000)
+        field, why = await refused(
+            structs.replace(order, share=structs.replace(order.share, amounts=(too_much,)))
+        )
+        assert (field, "does_not_fit" in why) == ("share", True)
+        field, why = await refused(structs.replace(order, group=UUID(int=77)))
+        assert (field, why) == ("group", "there is no such server group")
+        assert await refused(GiveBackInstance(instance=built)) == ("instance", "it was built here")
+        assert (await refused(GiveBackInstance(instance=order.instance)))[0] == "instance"
+        await adopted(stage, [order])
+        other = structs.replace(order, instance=InstanceId(UUID(int=4)))
+        assert (await refused(other))[0] == "request_id"
+
+        async def is_released() -> bool:
+            held = {each.id for each in await stage.placement.books_page(None, 100) if each.held}
+            return held == {order.instance, built}
+
+        await wait_until(is_released, "the claim of the refused one is released")
+        await stage.until_silent()
+        await stage.move(order.instance, "migrate", "moved", hosts=("c1-h2",))
+        assert await refused(GiveBackInstance(instance=order.instance)) == ("instance", "it is moved")
+
+
+async def test_an_old_creation_time_is_no_reason_to_refuse() -> None:
+    async with books_stage("embedded") as stage:
+        await set_host(stage, "draining")
+        order = structs.replace(await an_order(stage, 1), created_at=CREATED - timedelta(days=4000))
+        await adopted(stage, [order])

@@ -1,0 +1,139 @@
+"""What a flavor and an image ask of a guest's processors, memory and devices, as groups of the request."""
+
+from collections.abc import Mapping
+
+import os_resource_classes
+import pytest
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, BuildRejected, Flavor, PortRequest
+from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.core.requests import Alternative, InstanceSpec, read_alternatives, read_request
+from scheduler_worker.core.requests.spec import GranularGroup
+from tests.unit.choosing.test_scheduler_requests import a_build
+
+VOCABULARY = Vocabulary(frozenset(os_resource_classes.STANDARDS), frozenset({"HW_CPU_HYPERTHREADING"}))
+CELL = ("HW_NUMA_ROOT",)
+DEDICATED = {"hw:cpu_policy": "dedicated"}
+
+
+def the_spec(build: BuildInstance) -> InstanceSpec:
+    spec = read_request(build, VOCABULARY)
+    assert isinstance(spec, InstanceSpec), spec
+    return spec
+
+
+def alternatives_of(build: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
+    return read_alternatives(build, lambda each: read_request(each, VOCABULARY))
+
+
+def test_each_guest_cell_is_a_group_at_a_cell_of_the_host() -> None:
+    spec = the_spec(a_build({"hw:numa_nodes": "2"}))
+
+    each = (("MEMORY_MB", 2048), ("VCPU", 1))
+    assert spec.groups == (
+        GranularGroup("guest cell 0", each, CELL),
+        GranularGroup("guest cell 1", each, CELL),
+    )
+    assert spec.cells == ("guest cell 0", "guest cell 1")
+    assert dict(spec.amounts) == {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20}
+
+
+def test_a_guest_of_one_cell_may_stand_on_a_host_without_cells() -> None:
+    spec = the_spec(
+        a_build({**DEDICATED, "hw:emulator_threads_policy": "isolate", "hw:mem_page_size": "2MB"})
+    )
+
+    assert spec.groups == (
+        GranularGroup("guest cell 0", (("CUSTOM_MEMORY_MB_PAGES_2048", 4096), ("PCPU", 3))),
+    )
+    assert dict(spec.amounts) == {"PCPU": 3, "CUSTOM_MEMORY_MB_PAGES_2048": 4096, "DISK_GB": 20}
+
+
+@pytest.mark.parametrize(
+    ("specs", "near"),
+    [
+        ({}, "legacy"),
+        ({"hw:pci_numa_affinity_policy": "required"}, "required"),
+        ({"hw:pci_numa_affinity_policy": "socket"}, "required"),
+        ({"hw:pci_numa_affinity_policy": "preferred"}, "preferred"),
+    ],
+)
+def test_devices_of_a_guest_with_cells_are_near_them(specs: Mapping[str, str], near: str) -> None:
+    bandwidth = PortRequest(id="slow", resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1})
+    function = PortRequest(id="fast", resources={"SRIOV_NET_VF": 1}, vnic_type="direct")
+    own = structs.replace(function, id="own", numa_affinity_policy="preferred")
+    devices = {
+        "resources_GPU:VGPU": "1",
+        "resources_NET:NET_BW_EGR_KILOBIT_PER_SEC": "5",
+        "group_policy": "none",
+    }
+    ports = (bandwidth, function, own)
+
+    spec = the_spec(a_build({**DEDICATED, **specs, **devices}, port_requests=ports))
+    plain = the_spec(a_build({**specs, **devices}, port_requests=ports))
+
+    assert spec.near == (("_GPU", near), ("port fast", near), ("port own", "preferred"))
+    assert (plain.near, plain.cells) == ((), ())
+
+
+def test_a_trait_of_a_guest_with_cells_needs_nothing_outside_of_them() -> None:
+    specs = {"trait:CUSTOM_X": "required", "resources:DISK_GB": "0"}
+
+    assert the_spec(a_build({**DEDICATED, **specs})).required == ("CUSTOM_X",)
+    rejected = read_request(a_build({**DEDICATED, **specs, "trait:CUSTOM_Y": "preferred"}), VOCABULARY)
+    assert isinstance(rejected, BuildRejected)
+    assert rejected.field == "flavor.extra_specs.trait:CUSTOM_Y"
+
+
+@pytest.mark.parametrize(
+    ("size", "image", "ram_mb", "classes"),
+    [
+        ("large", {}, 4096, ["CUSTOM_MEMORY_MB_PAGES_1048576", "CUSTOM_MEMORY_MB_PAGES_2048"]),
+        ("large", {}, 4000, ["CUSTOM_MEMORY_MB_PAGES_2048"]),
+        ("any", {}, 4000, ["CUSTOM_MEMORY_MB_PAGES_2048", "MEMORY_MB"]),
+        ("any", {}, 4001, ["MEMORY_MB"]),
+        ("any", {"hw_mem_page_size": "large"}, 4000, ["CUSTOM_MEMORY_MB_PAGES_2048"]),
+        ("large", {"hw_mem_page_size": "any"}, 4000, ["CUSTOM_MEMORY_MB_PAGES_2048", "MEMORY_MB"]),
+        ("large", {"hw_mem_page_size": "1GB"}, 4096, ["CUSTOM_MEMORY_MB_PAGES_1048576"]),
+        ("small", {}, 4096, ["MEMORY_MB"]),
+    ],
+)
+def test_an_open_page_size_is_an_alternative_for_each_size(
+    size: str, image: Mapping[str, str], ram_mb: int, classes: list[str]
+) -> None:
+    flavor = Flavor(name="db", vcpus=2, ram_mb=ram_mb, extra_specs={"hw:mem_page_size": size})
+    build = structs.replace(a_build(image_properties=dict(image)), flavor=flavor)
+
+    found = alternatives_of(build)
+
+    assert isinstance(found, tuple), found
+    assert [
+        next(name for name in dict(each.spec.amounts) if name.startswith(("MEM", "CUSTOM_MEM")))
+        for each in found
+    ] == classes
+    # The flavor of an instance says which size it got: read again, it leaves nothing open.
+    for each in found:
+        again = alternatives_of(structs.replace(build, flavor=each.flavor))
+        assert isinstance(again, tuple)
+        assert [one.spec for one in again] == [each.spec]
+
+
+def test_memory_of_no_whole_large_pages_is_refused() -> None:
+    flavor = Flavor(vcpus=2, ram_mb=4001, extra_specs={"hw:mem_page_size": "large"})
+
+    rejected = alternatives_of(structs.replace(a_build(), flavor=flavor))
+
+    assert isinstance(rejected, BuildRejected)
+    assert (rejected.field, rejected.value) == ("flavor.extra_specs.hw:mem_page_size", "2048")
+
+
+def test_a_node_of_a_preferred_class_has_no_cells() -> None:
+    build = a_build({**DEDICATED, "hw:mem_page_size": "2048", "resources:CUSTOM_GOLD": "preferred"})
+
+    found = alternatives_of(build)
+
+    assert isinstance(found, tuple)
+    on_node = found[0].spec
+    assert dict(on_node.amounts) == {"CUSTOM_GOLD": 1}
+    assert on_node.cells == ()

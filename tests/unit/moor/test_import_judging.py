@@ -1,0 +1,127 @@
+"""What keeps a host of Nova back: it is not fenced, something is under way, or its rows contradict each other."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from moor.importing_nova.core.judging import contradictions_of, what_is_under_way, why_not_fenced
+from moor.importing_nova.core.records import (
+    NovaAllocation,
+    NovaHost,
+    NovaInstance,
+    NovaMigration,
+    NovaNode,
+    NovaService,
+)
+from moor.importing_nova.core.versions import KNOWN, NovaDatabaseKind, Version, judge_version
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+NODE = NovaNode(1, "root", "h1", "h1.org", "QEMU", 8, 8192, 100)
+ONE = NovaInstance("one", "h1", "active")
+HELD = NovaAllocation("one", "root", "h1.org", "root", "VCPU", 2)
+HOST = NovaHost(
+    "c1",
+    "h1",
+    (NODE,),
+    NovaService("h1", disabled=True, seen_at=NOON - timedelta(hours=1)),
+    (ONE,),
+    allocations=(HELD,),
+)
+
+
+def test_a_host_in_order_has_nothing_against_it() -> None:
+    assert (why_not_fenced(HOST, NOON), what_is_under_way(HOST), contradictions_of(HOST)) == ([], [], [])
+    assert contradictions_of(structs.replace(HOST, allocations=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("service", "why"),
+    [
+        (
+            NovaService("h1", disabled=False),
+            "enabled in Nova: `openstack compute service set --disable h1 nova-compute`",
+        ),
+        (
+            NovaService("h1", disabled=True, seen_at=NOON - timedelta(seconds=4)),
+            "nova-compute still runs there (heard 4 s ago): stop it, and wait for a minute",
+        ),
+    ],
+)
+def test_it_must_be_disabled_and_its_compute_stopped(service: NovaService, why: str) -> None:
+    assert why_not_fenced(structs.replace(HOST, service=service), NOON) == [why]
+    forced = structs.replace(service, disabled=True, forced_down=True)
+    assert why_not_fenced(structs.replace(HOST, service=forced), NOON) == []
+
+
+@pytest.mark.parametrize(
+    ("instance", "why"),
+    [
+        (structs.replace(ONE, task="rebooting"), "instance one is active, and Nova is rebooting"),
+        (
+            structs.replace(ONE, state="resized"),
+            "instance one is resized: confirm or revert its resize in Nova",
+        ),
+        (structs.replace(ONE, state="paused"), "instance one is paused: unpause it in Nova"),
+        (structs.replace(ONE, state="building"), "instance one is building: wait until it is built in Nova"),
+    ],
+)
+def test_what_nova_has_begun_it_must_end(instance: NovaInstance, why: str) -> None:
+    assert what_is_under_way(structs.replace(HOST, instances=(instance,))) == [why]
+
+
+def test_migrations_and_builds_to_the_host_keep_it_back() -> None:
+    moves = tuple(
+        NovaMigration(f"m-{state}", "one", "migration", state, "h2", "h1")
+        for state in ("running", "done", "confirmed")
+    )
+
+    found = what_is_under_way(structs.replace(HOST, migrations=moves, builds=("two",)))
+
+    assert found == [
+        "migration m-running (migration) of instance one is running",
+        "instance two is being built there",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        (structs.replace(HOST, nodes=()), "host h1 has no compute node"),
+        (structs.replace(HOST, nodes=(NODE, structs.replace(NODE, name="b"))), "host h1 has 2 compute nodes (h1.org, b), and one is known here"),
+        (structs.replace(HOST, service=None), "host h1 has no nova-compute in `services`"),
+        (structs.replace(HOST, instances=(structs.replace(ONE, state="odd"),)), "instance one is 'odd', known are active, stopped, shelved, error"),
+        (structs.replace(HOST, allocations=()), "instance one holds nothing in Nova's placement: `nova-manage placement heal_allocations --instance one`"),
+        (
+            structs.replace(HOST, allocations=(HELD, structs.replace(HELD, provider="r2", root="r2", provider_name="h2.org"))),
+            "instance one also holds something of h2.org: it is on one host only",
+        ),
+        (
+            structs.replace(HOST, allocations=(HELD, structs.replace(HELD, consumer="two"))),
+            "consumer two (instance) holds something of host h1, and Nova has no such instance there: `nova-manage placement audit --delete`",
+        ),
+        (
+            structs.replace(HOST, allocations=(HELD, structs.replace(HELD, consumer="two")), elsewhere={"two": "c1/h9"}),
+            "instance two holds something of host h1, and is on c1/h9",
+        ),
+    ],
+)  # fmt: skip
+def test_rows_that_contradict_each_other_are_named(host: NovaHost, why: str) -> None:
+    assert why in contradictions_of(host)
+
+
+def test_disk_may_come_from_a_provider_that_shares() -> None:
+    pool = structs.replace(HELD, provider="pool", root="pool", provider_name="nfs", resource="DISK_GB")
+
+    assert contradictions_of(structs.replace(HOST, allocations=(HELD, pool))) == []
+
+
+@pytest.mark.parametrize("kind", NovaDatabaseKind)
+def test_a_database_is_known_by_its_last_migration(kind: NovaDatabaseKind) -> None:
+    known = KNOWN[kind]
+
+    assert judge_version(kind, [known[0]]) == Version(known[0])
+    assert judge_version(kind, ["ffff"]) == (
+        f"this is a {kind} database of another version: its last migration is ffff, known are {known[0]} to {known[-1]}"
+    )
+    assert "has no version" in str(judge_version(kind, []))
