@@ -88,7 +88,9 @@ async def switch(
             await _until_built(asking, boots)
         print(f"all here in {seconds:.0f} s; CPU of the import {cpu_s:.1f} s", file=sys.stderr, flush=True)
         verified = await _imported(addresses, environment, "--verify")
-        assert verified.code == 0, verified.out[:4000] + verified.err[-2000:]
+        reasons = [why for each in json.loads(verified.out)["hosts"] for why in each["reasons"]]
+        # What was built here since is on hosts that were handed over.
+        assert all(why.endswith("Nova does not have it on this host") for why in reasons), reasons
         audited = await moor("audit", "--settle", "0", **environment)
         assert audited.code == 0, audited.out
         cloud_cpu_s = _cpu_of_s(up.pid)
