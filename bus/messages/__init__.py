@@ -14,6 +14,7 @@ from bus.messages import (
     candidates,
     cell,
     cells,
+    consoles,
     flavors,
     groups,
     host_modes,
@@ -176,4 +177,6 @@ ALL: tuple[type[Message], ...] = (
     books.CellBooksFound,
     books.AskHostBooks,
     books.HostBooksFound,
+    consoles.AskConsole,
+    consoles.ConsoleFound,
 )
