@@ -25,6 +25,7 @@ COMMANDS = {
     "boot": (INSTANCES, "instances.boot_command", "boot"),
     "show": (INSTANCES, "instances.instances_command", "show"),
     "list": (INSTANCES, "instances.instances_command", "list_instances"),
+    "console": (INSTANCES, "instances.console_command", "console"),
     "rebuild": (INSTANCES, "instances.moves.rebuild_command", "rebuild"),
     "migrate": (INSTANCES, "instances.moves.move_commands", "migrate"),
     "live-migrate": (INSTANCES, "instances.moves.move_commands", "live_migrate"),

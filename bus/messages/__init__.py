@@ -14,6 +14,7 @@ from bus.messages import (
     candidates,
     cell,
     cells,
+    consoles,
     device_profiles,
     flavors,
     groups,
@@ -186,4 +187,6 @@ ALL: tuple[type[Message], ...] = (
     books.CellBooksFound,
     books.AskHostBooks,
     books.HostBooksFound,
+    consoles.AskConsole,
+    consoles.ConsoleFound,
 )

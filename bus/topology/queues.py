@@ -207,7 +207,7 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "compute.{cell}.questions",
         QueueKind.QUESTIONS,
-        (Binding(CELL, "host.books.query.{cell}"),),
+        (Binding(CELL, "host.books.query.{cell}"), Binding(CELL, "console.query.{cell}")),
         Site.CELL,
     ),
     *IRONIC_INBOX,

@@ -209,7 +209,9 @@ ROLES: tuple[Role, ...] = (
             # An audit, and what mends its faults.
             Grant(PLACEMENT, (*AUDIT_QUESTIONS, *AUDIT_WRITES)),
             Grant(API, ("instance.mend", "instance.adopt", "instance.give_back")),
-            Grant(CELL, ("cell.books.query.*", "host.books.query.*", "remove.*", "destroy.*")),
+            Grant(
+                CELL, ("cell.books.query.*", "host.books.query.*", "console.query.*", "remove.*", "destroy.*")
+            ),
         ),
         reads=(DEAD_QUEUE,),
         listens=(Grant(EVENTS, FACTS),),

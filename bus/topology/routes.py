@@ -192,6 +192,8 @@ ROUTES: dict[str, Route] = {
     "cell.books.found": _ANSWER,
     "host.books.query": _HOST_BOOKS,
     "host.books.found": _ANSWER,
+    "console.query": Route(CELL, Kind.QUESTION, Scope.CELL, "console.found"),
+    "console.found": _ANSWER,
 }
 # An invalid request is answered by this type, whatever was asked.
 REJECTION = "build.rejected"

@@ -446,8 +446,11 @@ class GuestWork:
                 here,
                 {
                     libvirt.VIR_MIGRATE_PARAM_DEST_NAME: folder.domain_name,
-                    libvirt.VIR_MIGRATE_PARAM_DEST_XML: text,
-                    libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: text,
+                    # Its name on the way is that on the source.
+                    libvirt.VIR_MIGRATE_PARAM_DEST_XML: _renamed(text, folder.domain_name, from_.domain_name),
+                    libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: _renamed(
+                        text, folder.domain_name, from_.domain_name
+                    ),
                 },
                 flags,
             )
@@ -459,6 +462,10 @@ _CMDLINE = "console=ttyS0 root=/dev/vda"
 
 def _is_of(held: GuestPlan | ForeignGuest, instance: InstanceId) -> bool:
     return held.uuid == instance if isinstance(held, ForeignGuest) else held.instance == instance
+
+
+def _renamed(domain: str, name: str, other: str) -> str:
+    return domain.replace(f"<name>{name}</name>", f"<name>{other}</name>", 1)
 
 
 def _undefine(domain: libvirt.virDomain) -> None:

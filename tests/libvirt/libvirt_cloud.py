@@ -12,6 +12,7 @@ from bus.broker import Broker
 from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
 from bus.messages.build import Flavor, InstanceState
+from bus.messages.consoles import AskConsole, ConsoleFound
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from compute_sim.libvirt.running import libvirt_parts
@@ -71,6 +72,12 @@ class LibvirtCloud:
             while (found := await self.client.show(instance.id)).state != state:
                 await asyncio.sleep(0.02)
         return found
+
+    async def console(self, instance: InstanceState, start: int = -4096) -> ConsoleFound:
+        question = AskConsole(cell=instance.cell, instance=instance.id, start=start, limit=200)
+        answer = await self._station.ask(question)
+        assert isinstance(answer, ConsoleFound)
+        return answer
 
     async def problems(self) -> list[str]:
         """What an audit finds when all is at rest."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.libvirt.guest_images import TEXT
-from tests.libvirt.libvirt_cloud import domains, files, libvirt_cloud, libvirt_settings, until, virsh
+from tests.libvirt.libvirt_cloud import domains, files, libvirt_cloud, libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
 
 pytestmark = pytest.mark.asyncio
@@ -27,8 +27,12 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
         web = await cloud.boot()
         assert (web.state, web.host) == ("active", "h1")
         assert domains(uri) == [f"moor-{web.id}-1"]
-        console = tmp_path / "instances" / "h1" / f"{web.id}.1" / "console.log"
-        await until(lambda: TEXT.strip() in console.read_text(errors="replace"))
+        async with asyncio.timeout(60):
+            while not (found := await cloud.console(web)).text.endswith(TEXT):
+                await asyncio.sleep(0.05)
+        assert (found.attempt, found.none, found.next) == (1, "", found.start + len(found.text))
+        part = await cloud.console(web, start=found.start + 5)
+        assert part.text.startswith(found.text[5:])
 
         await (await cloud.client.stop(web.id)).until_done()
         assert virsh(uri, "list", "--name").split() == []
@@ -38,6 +42,8 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
         await (await cloud.client.delete(web.id)).until_done()
         assert (domains(uri), files(tmp_path)) == ([], [])
         assert await cloud.problems() == []
+        gone = await cloud.console(web)
+        assert gone.none == "no host of cell 'c1' has the instance"
 
 
 async def test_a_guest_that_was_killed_is_told_within_a_second_and_runs_again(

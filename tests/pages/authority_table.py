@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     Rule(BY_NAME, ("*",), ROLE),
     Rule(("build.rejected", "build.accepted", "host.changed", "providers.changed", "inventory.refused"), ("*",), ROLE),
     Rule(("*",), ("cell",), KEY_CELL),
-    Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
+    Rule(("cell.books.query", "host.books.query", "console.query"), ("*",), "the rows of that cell; asked by operators only"),
     # Orders of clients.
     Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),
     Rule(("reasons.query",), ("request.project",), ROLE),

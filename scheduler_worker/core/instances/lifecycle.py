@@ -30,6 +30,7 @@ from bus.messages.build import (
     InstanceId,
     InstanceMoved,
     InstanceState,
+    Rebuild,
 )
 from bus.messages.cell import Choice
 from bus.topology import CELL0
@@ -281,20 +282,20 @@ def resized_spec_after(row: InstanceRow, said: InstanceState) -> bytes:
 
 def _is_rebuilt(row: InstanceRow, said: InstanceState) -> bool:
     """Is this the end of the row's last rebuild, with its image?"""
-    mine, its = row.told.rebuild, said.rebuild
-    return (
-        mine is not None
-        and its is not None
-        and its.number == mine.number
-        and not its.failure
-        and said.state == ACTIVE
-    )
+    its = said.rebuild
+    return its is not None and not its.failure and said.state == ACTIVE and _is_of_last_order(row, its)
 
 
 def _may_be_rebuilt_yet(row: InstanceRow, said: InstanceState) -> bool:
     """Was the row's last rebuild given up, and may its host still say that it is done?"""
-    mine, its = row.told.rebuild, said.rebuild
-    return mine is not None and its is not None and its.number == mine.number and said.state == ERROR
+    return said.state == ERROR and said.rebuild is not None and _is_of_last_order(row, said.rebuild)
+
+
+def _is_of_last_order(row: InstanceRow, rebuild: Rebuild) -> bool:
+    """Is it the row's last rebuild, and came no move after it? The next spec of a row belongs to the last of both."""
+    told = row.told
+    is_last = told.rebuild is not None and told.rebuild.number == rebuild.number
+    return is_last and (told.move is None or told.move.number < rebuild.number)
 
 
 def is_whole(event: CellEvent) -> bool:

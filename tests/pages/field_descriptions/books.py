@@ -179,6 +179,20 @@ BOOKS: dict[str, dict[str, str]] = {
         "after": "the page behind this instance's id",
         "limit": "how many at most; the last instance may bring a few more",
     },
+    "AskConsole": {
+        "cell": "the cell of the instance",
+        "instance": "the instance",
+        "start": "the first byte; if negative, so many bytes before the end",
+        "limit": "how many bytes at most",
+    },
+    "ConsoleFound": {
+        "text": "what the guest has written there",
+        "start": "where the text begins",
+        "next": "where the next part begins",
+        "size": "how many bytes the console has now",
+        "attempt": "the attempt whose console it is",
+        "none": "why there is no console",
+    },
     "HostBooksFound": {
         "entries": "what the hosts have",
         "asked": "those of the question's hosts that work normally",

@@ -56,7 +56,14 @@ FOR_OPERATORS = {
     *("host.set", "application.set", "application.query", "flavor.create", "flavor.delete", *BOOK_WRITES),
     *("image.create", "image.set", "image.delete", "device.profile.create", "device.profile.delete"),
     *("instance.adopt", "instance.give_back"),
-    *("instance.mend", "cell.books.query", "host.books.query", *AUDIT_QUESTIONS, *AUDIT_WRITES),
+    *(
+        "instance.mend",
+        "cell.books.query",
+        "host.books.query",
+        "console.query",
+        *AUDIT_QUESTIONS,
+        *AUDIT_WRITES,
+    ),
 }
 ADMINS = rights_of(Application("admin", admin=True).role, [each.name for each in objects_of(CELLS).exchanges])
 USERS_OF_CELLS = {user_of(role.name, cell) for role in ROLES if role.per_cell for cell in CELLS}

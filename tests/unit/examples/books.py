@@ -59,6 +59,7 @@ from bus.messages.candidates import (
     NextPage,
     RequestGroup,
 )
+from bus.messages.consoles import AskConsole, ConsoleFound
 from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
 from tests.unit.examples.values import (
     AFFINITY,
@@ -197,4 +198,6 @@ BOOKS: tuple[Message, ...] = (
     HostBooksFound(
         entries=(HostEntry(instance=CONSUMER, host=ROOT, attempt=2),), asked=(ROOT,), next=CONSUMER
     ),
+    AskConsole(cell="c1", instance=CONSUMER, start=100, limit=4000),
+    ConsoleFound(text="login: ", start=100, next=107, size=107, attempt=2, none="it has none"),
 )

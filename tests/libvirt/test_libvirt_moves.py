@@ -1,0 +1,141 @@
+"""Guests move between two libvirts on one machine: resized, migrated, rebuilt, shelved, evacuated."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.messages.build import Flavor, InstanceState
+from tests.libvirt.guest_images import write_image
+from tests.libvirt.libvirt_cloud import (
+    LibvirtCloud,
+    domains,
+    files,
+    libvirt_cloud,
+    libvirt_settings,
+    until,
+    virsh,
+)
+from tests.servers.libvirtd import PrivateLibvirtd
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(scope="module")
+def libvirtds() -> Iterator[tuple[PrivateLibvirtd, PrivateLibvirtd]]:
+    with PrivateLibvirtd() as first, PrivateLibvirtd() as second:
+        yield first, second
+
+
+def two_hosts(
+    folder: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd], **more: Any
+) -> dict[str, Any]:
+    named = [f"{name}={each.uri}" for name, each in zip(("h1", "h2"), libvirtds, strict=True)]
+    return {"c1": libvirt_settings(folder, "", hosts=tuple(named), **more)}
+
+
+def where(libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> list[int]:
+    """How many domains each libvirt has."""
+    return [len(domains(each.uri)) for each in libvirtds]
+
+
+async def moved(cloud: LibvirtCloud, state: InstanceState, how: str, **fields: Any) -> InstanceState:
+    await (await getattr(cloud.client, how)(state.id, **fields)).until_done()
+    return await cloud.client.show(state.id)
+
+
+async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
+    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
+) -> None:
+    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds)) as cloud:
+        write_image(tmp_path / "images" / "other", "other system\r\n")
+        web = await cloud.boot(hosts=("h1",))
+
+        there = await moved(cloud, web, "migrate", hosts=("h2",), confirm_s=0)
+        assert (there.state, there.host) == ("active", "h2")
+        await until(lambda: where(libvirtds) == [0, 1])
+        # The source is left: nothing is there.
+        await until(lambda: len(list((tmp_path / "instances" / "h1").iterdir())) == 0)
+
+        larger = Flavor(name="larger", vcpus=2, ram_mb=64)
+        here = await moved(cloud, there, "resize", size=larger, hosts=("h1",), confirm_s=0)
+        assert (here.state, here.host) == ("active", "h1")
+        (name,) = domains(libvirtds[0].uri)
+        assert "CPU(s):         2" in virsh(libvirtds[0].uri, "dominfo", name)
+
+        anew = await moved(cloud, here, "rebuild", image="other")
+        assert anew.state == "active"
+        (console,) = (tmp_path / "instances" / "h1").glob("*/console.log")
+        await until(lambda: "other system" in console.read_text(errors="replace"))
+
+        gone = await moved(cloud, anew, "offload")
+        assert gone.state == "offloaded"
+        await until(lambda: where(libvirtds) == [0, 0])
+        saved = [each.name for each in (tmp_path / "images").iterdir() if str(web.id) in each.name]
+        assert len(saved) == 1
+
+        again = await moved(cloud, gone, "unshelve")
+        assert again.state == "active"
+        (console,) = (tmp_path / "instances" / again.host).glob("*/console.log")
+        await until(lambda: "other system" in console.read_text(errors="replace"))
+
+        await (await cloud.client.delete(web.id)).until_done()
+        await until(lambda: where(libvirtds) == [0, 0] and files(tmp_path) == [])
+        assert await cloud.problems() == []
+
+
+async def test_a_resize_that_is_reverted_runs_as_before(
+    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
+) -> None:
+    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds)) as cloud:
+        web = await cloud.boot(hosts=("h1",))
+        larger = Flavor(name="larger", vcpus=2, ram_mb=64)
+        await cloud.client.resize(web.id, size=larger, hosts=("h1",), confirm_s=600)
+        await cloud.until(web, "moved")
+        await (await cloud.client.revert(web.id)).until_done()
+
+        (name,) = domains(libvirtds[0].uri)
+        assert name == f"moor-{web.id}-1"
+        assert "CPU(s):         1" in virsh(libvirtds[0].uri, "dominfo", name)
+        await (await cloud.client.delete(web.id)).until_done()
+        assert await cloud.problems() == []
+
+
+async def test_a_guest_moves_live(tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> None:
+    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds)) as cloud:
+        web = await cloud.boot(hosts=("h1",))
+
+        there = await moved(cloud, web, "live_migrate", hosts=("h2",))
+
+        assert (there.state, there.host) == ("active", "h2")
+        await until(lambda: where(libvirtds) == [0, 1])
+        await (await cloud.client.delete(web.id)).until_done()
+        await until(lambda: files(tmp_path) == [])
+        assert await cloud.problems() == []
+
+
+async def test_a_host_whose_libvirt_ended_is_down_and_its_guest_is_evacuated_with_its_disk(
+    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
+) -> None:
+    first, _ = libvirtds
+    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds, away_s=1.0)) as cloud:
+        web = await cloud.boot(hosts=("h1",))
+        (disk,) = (tmp_path / "instances" / "h1").glob("*/disk")
+        written = disk.stat().st_size
+        first.kill()
+        try:
+            await cloud.client.set_host("h1", "down", reason="its libvirt ended")
+            there = await moved(cloud, web, "evacuate", hosts=("h2",))
+            assert (there.state, there.host) == ("active", "h2")
+            (copy,) = (tmp_path / "instances" / "h2").glob("*/disk")
+            assert copy.stat().st_size == written
+        finally:
+            await asyncio.to_thread(first.start)
+        await cloud.client.set_host("h1", "up")
+        # What the lost host kept is removed when it is back.
+        await until(lambda: where(libvirtds) == [0, 1])
+        await (await cloud.client.delete(web.id)).until_done()
+        await until(lambda: files(tmp_path) == [])
+        assert await cloud.problems() == []
