@@ -32,7 +32,7 @@ from tests.contracts.store_client import StoreClient
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, minus, summed
-from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
+from tests.properties.worlds import CELLS, CONSUMERS, ONE_CLASS, PARENTS, Restock, World, report_of, worlds
 
 Usage = dict[tuple[ProviderId, str], int]
 
@@ -45,7 +45,13 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
     def search(world: World) -> None:
         met.update(asyncio.run(compare(world)))
 
+    @THOROUGH
+    @given(worlds(ONE_CLASS))
+    def search_of_one_class(world: World) -> None:
+        met.update(asyncio.run(compare(world)))
+
     search()
+    search_of_one_class()
     # The generated worlds reach all these verdicts.
     said_of_shares = ("claimed", "already claimed", "does not fit", "moved", "superseded", "not allowed")
     assert set(met) >= {
@@ -60,7 +66,7 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
 
 
 @BOUNDED
-@given(worlds())
+@given(worlds((frozenset(), *ONE_CLASS)))
 def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None:
     async def scenario() -> None:
         client = await a_client(world)
