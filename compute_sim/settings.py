@@ -1,6 +1,6 @@
 """The settings of a compute simulator."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -91,13 +91,6 @@ class ComputeSettings(Struct, frozen=True):
             "this class itself."
         ),
     ] = ()
-    shape: Annotated[
-        Literal["flat", "cells"],
-        Meta(
-            description="The trees of simulated hosts. flat: processors and memory at the root. cells: two NUMA cells with shared and dedicated "
-            "processors, huge pages, network cards with virtual functions, and GPUs; trees make choices dearer."
-        ),
-    ] = "flat"
     networks: Annotated[
         tuple[str, ...],
         Meta(

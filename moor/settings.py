@@ -64,7 +64,8 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
     compute_host_size: Annotated[
         str,
         Meta(
-            description="What differs from the usual size of a simulated host: vcpus=64,numa_nodes=2,pcpus=16,pages=2048:8192,device=pci:10de:20b0."
+            description="What differs from the usual size of a simulated host: cells (two NUMA cells with dedicated processors, huge pages and devices), or "
+            "vcpus=64,numa_nodes=2,pcpus=16,pages=2048:8192,device=pci:10de:20b0."
         ),
     ] = ""
     compute_faults: Annotated[

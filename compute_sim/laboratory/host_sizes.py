@@ -9,9 +9,11 @@ from msgspec import Meta, structs
 
 from bus.messages.placement import INTEGER_MAX, Ratio
 from compute_sim.laboratory.devices import Device, gpu, pci_function, physical_function
-from compute_sim.laboratory.hosts import HostSize
+from compute_sim.laboratory.hosts import HostSize, in_cells
 
-FORM = "NAME=VALUE,... such as vcpus=64,ram_mb=262144,numa_nodes=2,pcpus=16,pages=2048:8192,device=pf:8086:1572:8:net0"
+# A size with some of everything: laboratory/hosts.py says what.
+CELLS = "cells"
+FORM = "cells or NAME=VALUE,... such as vcpus=64,ram_mb=262144,numa_nodes=2,pcpus=16,pages=2048:8192,device=pf:8086:1572:8:net0"
 NUMA_NODES_MAX, DEVICES_MAX = 64, 256
 # The sizes of the pages that processors have, in KiB.
 _PAGES = re.compile(r"(?P<kib>[1-9][0-9]{0,7}):(?P<mb>[1-9][0-9]{0,9})", re.ASCII)
@@ -37,6 +39,9 @@ def read_host_size(text: str) -> HostSize:
     size = HostSize()
     for entry in filter(None, text.split(",")):
         name, equals, value = entry.partition("=")
+        if entry.strip() == CELLS:
+            size = in_cells(size)
+            continue
         if not equals:
             raise ValueError(f"host_size has {entry!r}, must be {FORM}")
         size = structs.replace(size, **_change(size, name.strip(), value.strip()))

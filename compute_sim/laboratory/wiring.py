@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from msgspec import structs
-
 from bus.clock import now
 from bus.process import Part
 from bus.workers.station import Station
@@ -12,7 +10,7 @@ from compute_sim.core.networks import read_networks
 from compute_sim.core.pools import pools_of, read_pools
 from compute_sim.laboratory.driver import SimulatedDriver
 from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import SimulatedHost, in_cells
+from compute_sim.laboratory.hosts import SimulatedHost
 from compute_sim.laboratory.pools import SimulatedPool
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
@@ -32,8 +30,6 @@ def simulated_parts(
     """A compute of simulated hosts, and of the pools and networks that the settings name."""
     pools = read_pools(settings.pools, settings.cell)
     networks = read_networks(settings.networks)
-    if settings.shape == "cells":
-        hosts = [structs.replace(host, size=in_cells(host.size)) for host in hosts]
     drivers = [SimulatedDriver(host, faults, pools_of(pools, host.name), networks) for host in hosts]
     return compute_parts(
         station, drivers, settings, clock, clock_s=clock_s, store=store, pools=[*map(SimulatedPool, pools)]

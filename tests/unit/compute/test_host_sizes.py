@@ -1,10 +1,11 @@
 """Sizes of simulated hosts in words, as an operator gives them."""
 
 import pytest
+from msgspec import structs
 
 from compute_sim.laboratory.devices import gpu, pci_function, physical_function
 from compute_sim.laboratory.host_sizes import read_host_size
-from compute_sim.laboratory.hosts import HostSize
+from compute_sim.laboratory.hosts import HostSize, in_cells
 
 
 def test_what_is_not_named_is_as_usual() -> None:
@@ -26,10 +27,16 @@ def test_a_host_has_cells_dedicated_cpus_pages_and_devices() -> None:
     )
 
 
+def test_a_host_with_some_of_everything() -> None:
+    assert read_host_size("vcpus=64,cells,disk_gb=10") == structs.replace(
+        in_cells(HostSize(vcpus=64)), disk_gb=10
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("vcpus", "host_size has 'vcpus', must be NAME=VALUE"),
+        ("vcpus", "host_size has 'vcpus', must be cells or NAME=VALUE"),
         ("cpus=4", "host_size has 'cpus', must be one of device, disk_gb"),
         ("vcpus=-1", "host_size has vcpus='-1'"),
         ("vcpus=many", "host_size has vcpus='many'"),
