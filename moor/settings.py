@@ -72,6 +72,24 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(description="The faults of the simulated hosts: a TOML or JSON file."),
     ] = ""
+    nova_api_db: Annotated[
+        str,
+        Meta(
+            description="Nova's API database, to import from: mysql://USER:PASSWORD@HOST/nova_api, or sqlite:///FILE."
+        ),
+    ] = ""
+    nova_cell_dbs: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The databases of Nova's cells, each as CELL=URL with the name of the cell here that gets its hosts."
+        ),
+    ] = ()
+    nova_placement_db: Annotated[
+        str,
+        Meta(
+            description="The database of Nova's Placement. Without it, what instances hold follows from their flavors."
+        ),
+    ] = ""
     ironic_name: Annotated[
         str,
         Meta(description="The name of a bare-metal daemon in the ring. Each daemon needs one of its own."),
