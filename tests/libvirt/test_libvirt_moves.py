@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages.build import Flavor, InstanceState
+from bus.messages.build import Flavor, Image, InstanceState
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import (
     LibvirtCloud,
@@ -65,7 +65,7 @@ async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
         (name,) = domains(libvirtds[0].uri)
         assert "CPU(s):         2" in virsh(libvirtds[0].uri, "dominfo", name)
 
-        anew = await moved(cloud, here, "rebuild", image="other")
+        anew = await moved(cloud, here, "rebuild", image=Image(source="other"))
         assert anew.state == "active"
         (console,) = (tmp_path / "instances" / "h1").glob("*/console.log")
         await until(lambda: "other system" in console.read_text(errors="replace"))

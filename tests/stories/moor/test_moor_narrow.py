@@ -28,6 +28,7 @@ LISTS = {
     "group list": (),
     "flavor list": (),
     "image list": (),
+    "device-profile list": (),
     "quota list": (),
     "host list": (),
     "host capabilities": (),
