@@ -1,5 +1,5 @@
 """The whole cloud under two hundred seeds with every kind of fault, and bare metal under forty; and that a seed repeats
-exactly. `make test` runs an eighth of these seeds, and all that failed once.
+exactly. `make test` runs a sixteenth of these seeds, and all that failed once.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ from tests.simulation.seeds import run
 
 SEEDS = range(1, 201)
 SEEDS_OF_NODES = range(NODE_SEEDS + 1, NODE_SEEDS + 41)
-# An eighth of the seeds may miss this share of all that the seeds cover together.
+# A sixteenth of the seeds may miss this share of all that the seeds cover together.
 RARE = 0.1
 # The first test that needs the results runs all seeds.
 TIMEOUT_S = 1800
