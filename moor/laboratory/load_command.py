@@ -13,8 +13,13 @@ from moor.clouds.cloud_processes import servers_at
 from moor.clouds.up_command import host_size_in
 from moor.laboratory.load.metal import results as metal_results
 from moor.laboratory.load.metal import running as metal_run
-from moor.laboratory.load.results import RunResult, as_json, as_table
+from moor.laboratory.load.metal.nodes import DEFAULTS as METAL_DEFAULTS
+from moor.laboratory.load.mix import Mix, count_of, read_mix
+from moor.laboratory.load.plot import as_svg
+from moor.laboratory.load.results import RunResult, as_json
 from moor.laboratory.load.running import Plan, run_load
+from moor.laboratory.load.schedule import ARRIVALS
+from moor.laboratory.load.table import as_table
 from moor.laboratory.temporary_cloud import cell_names, spread
 from moor.options import (
     NOT_DONE,
@@ -29,6 +34,7 @@ from moor.options import (
     out,
     run,
     tuned_cloud,
+    wrong_value,
 )
 from moor.settings import TOP
 
@@ -40,6 +46,38 @@ COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
 def load(
     *,
     boots: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many instances to build.")] = 20_000,
+    mix: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND=WEIGHT,...",
+            show_default=False,
+            help="What orders make these instances, and which come between: boot, multi (one request for several), group, metal, delete, "
+            "migrate, live-migrate, resize. A size may stand beside: boot=80,boot:4x8192x40=10,multi:10=1,group:3=5,delete=20.",
+        ),
+    ] = "",
+    rate: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            help="Orders a second, each at its time, whatever is under way; with --bare-metal, state changes. 0: as fast as possible.",
+        ),
+    ] = 0,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            metavar="even|poisson",
+            help="With --rate: orders at equal distances, or at random as those of many clients.",
+        ),
+    ] = "even",
+    publishers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="How many independent publishers send the orders, each order as a message of its own. 0: this process, as batches.",
+        ),
+    ] = 0,
     moves: Annotated[
         int,
         typer.Option(
@@ -67,7 +105,7 @@ def load(
         typer.Option(
             min=1,
             show_default=False,
-            help="How many boots, moves or state changes are under way at most. Default: 2000, or 100 on bare metal.",
+            help="How many boots, moves or state changes are under way at most, without --rate. Default: 2000, or 100 on bare metal.",
         ),
     ] = None,
     bare_metal: Annotated[
@@ -77,18 +115,15 @@ def load(
         ),
     ] = False,
     nodes: Annotated[
-        int, typer.Option(min=10, max=20_000, help="With --bare-metal: how many simulated nodes.")
+        int,
+        typer.Option(
+            min=10, max=20_000, help="With --bare-metal, or metal in the mix: how many simulated nodes."
+        ),
     ] = 500,
-    daemons: Annotated[
-        int, typer.Option(min=1, max=50, help="With --bare-metal: how many daemons manage them.")
-    ] = 2,
+    daemons: Annotated[int, typer.Option(min=1, max=50, help="How many daemons manage them.")] = 2,
     changes: Annotated[
         int, typer.Option(min=1, max=10_000_000, help="With --bare-metal: how many state changes.")
     ] = 5_000,
-    rate: Annotated[
-        float,
-        typer.Option(min=0, help="With --bare-metal: state changes per second; 0: as fast as possible."),
-    ] = 0,
     deploys: Annotated[
         int,
         typer.Option(
@@ -104,6 +139,14 @@ def load(
     ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg",
+            help="Also draw rate, latency, cost and what is under way over time.",
+        ),
     ] = None,
 ) -> None:
     """Build many instances as fast as possible, measure the cost of each, and audit the result.
@@ -124,7 +167,16 @@ def load(
         raise typer.BadParameter(
             f"--moves is {moves} with --bare-metal: an instance on a node has its disk there, and cannot move"
         )
+    if arrivals not in ARRIVALS:
+        raise typer.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
+    entries = mix_in(mix, moves)
+    _check_plot(plot, bare_metal=bare_metal)
     if bare_metal:
+        if mix or publishers:
+            given = f"--mix is {mix!r}" if mix else f"--publishers is {publishers}"
+            raise typer.BadParameter(
+                f"{given} with --bare-metal: that only changes nodes and deploys onto them"
+            )
         # Deploys fail on purpose.
         log_as(os.environ, level="ERROR")
         metal = metal_run.MetalPlan(
@@ -136,23 +188,41 @@ def load(
             failing=failing,
             in_flight=in_flight or METAL_IN_FLIGHT,
             rate=rate,
+            arrivals=arrivals,
             counts=counts,
-            settings=tuned_cloud(metal_run.DEFAULTS, scheduler),
+            settings=tuned_cloud(METAL_DEFAULTS, scheduler),
         )
         on_metal = run(metal_run.run_load(metal, servers), by=run_process)
         _print(json, on_metal, metal_results.as_table(on_metal))
         return
+    if rate and in_flight:
+        raise typer.BadParameter(
+            f"--in-flight is {in_flight} with --rate: at a rate each order is sent at its time, whatever is under way"
+        )
+    has_nodes = any(each.kind == "metal" for each in entries.values())
     plan = Plan(
         boots=boots,
         moves=moves,
+        mix=entries,
+        rate=rate,
+        arrivals=arrivals,
+        publishers=publishers,
+        nodes=nodes if has_nodes else 0,
+        daemons=daemons,
         cells=spread(hosts, cell_names(cells)),
         host_size=host_size,
         failing=failing,
         in_flight=in_flight or IN_FLIGHT,
         counts=counts,
-        settings=tuned_cloud(scheduler=scheduler, pools=pool),
+        settings=tuned_cloud(METAL_DEFAULTS if has_nodes else None, scheduler=scheduler, pools=pool),
     )
+    _check_fits(plan, entries)
+    if has_nodes:
+        # Deploys fail on purpose.
+        log_as(os.environ, level="ERROR")
     result = run(run_load(plan, servers), by=run_process)
+    if plot is not None:
+        plot.write_text(as_svg(result), encoding="utf-8")
     _print(json, result, as_table(result))
 
 
@@ -162,6 +232,40 @@ def _print(file: Path | None, result: RunResult, table: RenderableType) -> None:
     out.print(table)
     if not result.audit.passed:
         raise typer.Exit(NOT_DONE)
+
+
+def mix_in(text: str, moves: int) -> Mix:
+    if not text:
+        return {}
+    if moves:
+        raise typer.BadParameter(f"--moves is {moves} with --mix: name moves in the mix, such as migrate=5")
+    with wrong_value("--mix "):
+        return read_mix(text)
+
+
+def _check_plot(file: Path | None, *, bare_metal: bool) -> None:
+    if file is None:
+        return
+    if bare_metal:
+        raise typer.BadParameter(f"--plot is {file} with --bare-metal: only boots and mixes are drawn")
+    if file.suffix != ".svg":
+        raise typer.BadParameter(f"--plot is {file}, must end in .svg: every browser shows that")
+    check_writable("--plot", file)
+
+
+def _check_fits(plan: Plan, mix: Mix) -> None:
+    """A mix whose instances cannot all have a place would measure refusals."""
+    for each in mix.values():
+        if each.kind == "group" and each.count > min(plan.cells.values()):
+            raise typer.BadParameter(
+                f"--mix has {each.name}: its members need different hosts of one cell, and --hosts {sum(plan.cells.values())} gives a cell "
+                f"{min(plan.cells.values())}"
+            )
+    wanted = count_of(mix, plan.orders, "metal") if plan.nodes else 0
+    if wanted > plan.nodes:
+        raise typer.BadParameter(
+            f"--mix has metal, which needs {wanted} nodes for --boots {plan.boots}, and --nodes is {plan.nodes}"
+        )
 
 
 def counts_of(workers: Sequence[str]) -> Mapping[str, int]:

@@ -1,62 +1,121 @@
-"""Gives the orders of a run, a bounded number at a time, and hears events until each has ended."""
+"""Gives the orders of a run, and hears events until each has ended: a bounded number at a time, or each when it is due."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from bus.errors import Failure
 from bus.message import Message
-from bus.workers.publisher import Outgoing
-from bus.workers.station import Station
 from moor.asking import Feed
+from moor.laboratory.load.schedule import due_by
 
 # A run fails if no event comes for this long while orders are under way.
 SILENCE_S_MAX = 60.0
+Clock = Callable[[], float]
 
 
 class NoProgress(Failure):
     """Orders are under way, but no event has come for SILENCE_S_MAX."""
 
 
-class Run:
-    """A part of a load run: `count` orders, of which each is begun, and ends by what events tell."""
+class Due(NamedTuple):
+    """An order, and the time at which it is to be sent, by the clock of the run."""
 
-    def __init__(self, count: int) -> None:
+    at_s: float
+    message: Message
+
+
+class Sender(Protocol):
+    """Sends orders when they are due. `ahead_s`: so long before that, it wants to have them."""
+
+    ahead_s: float
+
+    def send(self, orders: Sequence[Due]) -> None:
+        """Raise if an earlier order could not be sent."""
+
+
+class Run:
+    """A part of a load run: `count` orders, of which each is begun, and ends by what events tell.
+
+    With `due_s`, the order with each number is due so many seconds after the begin; without it, as soon as there is room for it.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        due_s: Sequence[float] = (),
+        ahead_s: float = 0.0,
+        clock: Clock = time.perf_counter,
+    ) -> None:
         self.count = count
         self.sent = 0
         self.ended = 0
-        # The times in seconds from sending to end of the orders that succeeded.
+        # The times in seconds from when they were due to their end of the orders that succeeded.
         self.latencies_s: list[float] = []
-        self._began_s = self._ended_s = time.perf_counter()
+        # How much later than they were due this process gave the orders.
+        self.late_s: list[float] = []
+        self.clock = clock
+        # How many orders were begun, or wait for an instance.
+        self.taken = 0
+        self._due_s = due_s
+        self._ahead_s = ahead_s
+        # Who sends gets the first orders ahead, too.
+        self.began_s = self._ended_s = clock() + ahead_s
 
     @property
     def seconds(self) -> float:
         """The time from the beginning until the last order ended."""
-        return self._ended_s - self._began_s
+        return self._ended_s - self.began_s
 
-    def next_orders(self, count: int) -> Sequence[Message]:
-        """Begin the next orders, `count` of them or fewer. Returns what to send: the caller sends it at once, since
-        latencies count from here.
-        """
+    @property
+    def is_scheduled(self) -> bool:
+        return bool(self._due_s)
+
+    def room(self, in_flight: int) -> int:
+        """How many orders may be begun now: all that are due, or else as many as keep `in_flight` under way."""
+        if self._due_s:
+            return due_by(self._due_s, self._elapsed_s()) - self.taken
+        return min(in_flight - (self.sent - self.ended), self.count - self.taken)
+
+    def next_in_s(self) -> float | None:
+        """In how many seconds the next order is due. None if no order becomes due by itself."""
+        elapsed_s = self._elapsed_s()
+        number = due_by(self._due_s, elapsed_s)
+        return self._due_s[number] - elapsed_s if number < len(self._due_s) else None
+
+    def _elapsed_s(self) -> float:
+        return self.clock() + self._ahead_s - self.began_s
+
+    def _take(self) -> float:
+        """Take the next order. Returns the time at which it is due."""
+        number, self.taken = self.taken, self.taken + 1
+        return self.began_s + self._due_s[number] if self._due_s else self.clock()
+
+    def next_orders(self, count: int) -> Sequence[Due]:
+        """Begin the next orders, `count` of them or fewer. Returns what to send: the caller sends it at once."""
         raise NotImplementedError
 
     def hear(self, message: Message) -> None:
         raise NotImplementedError
 
-    def _has_ended(self, sent_s: float | None = None) -> None:
-        """Count an order that has ended; if it succeeded, with the time at which it was sent."""
+    def _has_ended(self, due_at_s: float | None = None) -> None:
+        """Count an order that has ended; if it succeeded, with the time at which it was due."""
         self.ended += 1
-        self._ended_s = time.perf_counter()
-        if sent_s is not None:
-            self.latencies_s.append(self._ended_s - sent_s)
+        self._ended_s = self.clock()
+        if due_at_s is not None:
+            self.latencies_s.append(self._ended_s - due_at_s)
 
 
 class Firing:
     """Fires one run after the other, while `listen` hears all events for them."""
 
-    def __init__(self, client: Station, feed: Feed) -> None:
-        self._client = client
+    def __init__(self, sender: Sender, feed: Feed, *others: Callable[[Message], None]) -> None:
+        """`others` also hear each event."""
+        self._sender = sender
         self._feed = feed
+        self._others = others
         self._run: Run | None = None
         self._heard = asyncio.Event()
         self._heard_s = 0.0
@@ -66,27 +125,31 @@ class Firing:
             for each in batch:
                 if self._run is not None:
                     self._run.hear(each.message)
+                for hear in self._others:
+                    hear(each.message)
             self._heard_s = asyncio.get_running_loop().time()
             self._heard.set()
 
-    async def fire(
-        self, run: Run, in_flight: int, progress: Callable[[int], None], *, look_s: float = SILENCE_S_MAX
-    ) -> None:
-        """Give all orders of a run, with at most `in_flight` under way; call `progress` with the number that has ended.
-
-        Orders are given when events come, and at least every `look_s`.
+    async def fire(self, run: Run, in_flight: int, progress: Callable[[int], None]) -> None:
+        """Give all orders of a run: each when it is due, or with at most `in_flight` under way. Call `progress` with the number that
+        has ended.
         """
         self._run, self._heard_s = run, asyncio.get_running_loop().time()
         while run.ended < run.count:
             self._heard.clear()
-            room = min(in_flight - (run.sent - run.ended), run.count - run.sent)
-            self._client.publisher.send_all([Outgoing(each) for each in run.next_orders(room)])
-            try:
-                async with asyncio.timeout(look_s):
-                    await self._heard.wait()
-            except TimeoutError:
-                self._check_progress(run)
+            self._sender.send(run.next_orders(run.room(in_flight)))
+            if run.ended < run.count:
+                await self._wait(run)
             progress(run.ended)
+
+    async def _wait(self, run: Run) -> None:
+        """Wait for events, or until the next order is due."""
+        next_in_s = run.next_in_s()
+        try:
+            async with asyncio.timeout(SILENCE_S_MAX if next_in_s is None else next_in_s):
+                await self._heard.wait()
+        except TimeoutError:
+            self._check_progress(run)
 
     def _check_progress(self, run: Run) -> None:
         is_silent = asyncio.get_running_loop().time() - self._heard_s >= SILENCE_S_MAX

@@ -1,17 +1,16 @@
 """Makes the orders of a load run, and notes how each of them ended.
 
-First come boots; then moves, mixed with further boots and deletes. The latency of an order is what a client sees: from the
-moment when it is handed to the publisher until the event of its end.
+First come boots, or a mix of orders; then moves, mixed with further boots and deletes. The latency of an order is what a client sees: from
+the moment when it is due, or without a rate is handed to the publisher, until the event of its end.
 """
 
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct, structs
 
-from bus.message import Message
+from bus.message import GroupId, Message
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
@@ -22,13 +21,15 @@ from bus.messages.build import (
     InstanceFailed,
     InstanceId,
     InstanceState,
-    MoveKind,
+    JoinedGroup,
     RequestId,
 )
 from bus.messages.moves import MoveInstance
 from bus.topology import CELL0
 from moor.instances.request_ids import new_request_ids
-from moor.laboratory.load.firing import Run
+from moor.laboratory.load.firing import Clock, Due, Run
+from moor.laboratory.load.metal.firing import FLAVOR as METAL
+from moor.laboratory.load.mix import BUILDING, MOVES, Entry, Mix, plain
 from moor.laboratory.load.results import OfKind, latency_of
 from scheduler_worker.requests.instance_ids import instance_id_of
 
@@ -36,11 +37,10 @@ FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
 PROJECT = "moor-load"
 # The deadline of each request.
 DEADLINE_S = 300
-Kind = MoveKind | Literal["boot", "delete"]
-MOVES: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize")
-MIX: tuple[Kind, ...] = (*MOVES, "boot", "delete")
-# How an order ends that did what it should.
+AFTERWARDS = plain(*MOVES, "boot", "delete")
+# How an order ends that did what it should; and one for which no instance was left.
 DONE = ("active", "deleted", "confirmed")
+NONE_LEFT = "no instance left"
 
 
 class Boot(Struct):
@@ -48,86 +48,140 @@ class Boot(Struct):
 
     flavor: Flavor
     state: InstanceState | None = None
+    is_large: bool = False
+    on_node: bool = False
 
 
 class Order(Struct):
-    """One order of a load run, with the times at which it was sent and ended.
+    """One order of a load run, with the times at which it was due and ended.
 
     `outcome` is how a move ended, or the state of the instance after a boot or a delete; `rejected` if the
-    schedulers refused the order. It is empty while the order is under way.
+    schedulers refused the order. It is empty while the order is under way: it waits for `left` instances.
     """
 
-    kind: Kind
-    request: RequestId
-    boot: Boot
-    sent_s: float
+    kind: str
+    request: RequestId | None
+    boots: Sequence[Boot]
+    due_s: float
     ended_s: float = 0.0
     outcome: str = ""
+    left: int = 1
 
 
-def mix_of(moves: int) -> list[Kind]:
+class Booted(Struct, frozen=True):
+    """The state with which the boot of an instance ended, when it was due, and when that was heard."""
+
+    state: InstanceState
+    due_s: float
+    heard_s: float
+
+
+def mix_of(moves: int) -> list[str]:
     """The kinds of the orders in a mix with this number of moves, in the order in which they are given.
 
     The kinds of moves take turns. After each round of them come a boot and a delete.
     """
     rounds, more = divmod(moves, len(MOVES))
-    return [*MIX * rounds, *MOVES[:more]]
+    return [*[*AFTERWARDS] * rounds, *MOVES[:more]]
 
 
 class OrderRun(Run):
-    """Makes one order for each of `kinds`, one after the other, and notes from events how it ended.
+    """Makes one order for each of `names`, one after the other, and notes from events how it ended.
 
     A move or a delete takes the instance that has been without an order for the longest time: by then, the schedulers know
-    how its last order ended. A resize gives an instance the larger flavor, and its next resize the smaller one.
+    how its last order ended. If no instance is idle, it waits for one, and the orders after it go first. A resize gives an instance the
+    larger flavor, and its next resize the smaller one.
     """
 
     def __init__(
-        self, kinds: Sequence[Kind], flavor: Flavor, boots: Mapping[InstanceId, Boot] | None = None
+        self,
+        names: Sequence[str],
+        flavor: Flavor,
+        boots: Mapping[InstanceId, Boot] | None = None,
+        *,
+        mix: Mix = AFTERWARDS,
+        groups: Iterable[GroupId] = (),
+        due_s: Sequence[float] = (),
+        ahead_s: float = 0.0,
+        clock: Clock = time.perf_counter,
     ) -> None:
-        """`boots` has the instances that exist before this run, by their ids."""
-        super().__init__(len(kinds))
-        self._kinds = kinds
-        self._flavors = (flavor, structs.replace(flavor, vcpus=2 * flavor.vcpus))
+        """`boots` has the instances that exist before this run, by their ids. `mix` has the entry of each name, and `groups` the
+        group of each order of the kind `group`.
+        """
+        super().__init__(len(names), due_s=due_s, ahead_s=ahead_s, clock=clock)
+        self._names = names
+        self._mix = mix
+        self._flavors = {
+            name: METAL if entry.kind == "metal" else entry.shape.of(flavor) if entry.shape else flavor
+            for name, entry in mix.items()
+        }
+        self._groups = iter(groups)
         self.orders: list[Order] = []
         self.instances = {id_: structs.replace(boot) for id_, boot in (boots or {}).items()}
+        self.booted: list[Booted] = []
         self._under_way: dict[InstanceId, Order] = {}
         self._idle = deque(
             id_ for id_, boot in self.instances.items() if boot.state and boot.state.state == "active"
         )
+        # Names and due times of orders that wait for an instance, and how many ever did.
+        self._waiting: deque[tuple[str, float]] = deque()
+        self.waited = 0
 
-    def next_orders(self, count: int) -> Sequence[Message]:
-        """The messages of the next orders: `count` of them, or fewer if too few instances are idle."""
-        messages: list[Message] = []
-        for request in new_request_ids(count):
-            kind = self._kinds[self.sent]
-            if kind == "boot":
-                instance = instance_id_of(request, 0)
-                boot = self.instances[instance] = Boot(self._flavors[0])
-            elif self._idle:
-                instance = self._idle.popleft()
-                boot = self.instances[instance]
+    def next_orders(self, count: int) -> Sequence[Due]:
+        """The next orders: `count` of them, after those that can have their instance now."""
+        orders: list[Due] = []
+        requests = iter(new_request_ids(max(count, 0) + len(self._waiting)))
+        while self._waiting and self._idle:
+            orders.append(self._begun(*self._waiting.popleft(), next(requests)))
+        while len(orders) < count and self.taken < self.count:
+            name, due_s = self._names[self.taken], self._take()
+            if self._idle or self._mix[name].kind in BUILDING:
+                orders.append(self._begun(name, due_s, next(requests)))
             else:
-                break
-            self._under_way[instance] = order = Order(kind, request, boot, time.perf_counter())
-            self.orders.append(order)
-            self.sent += 1
-            messages.append(self._message(order, instance))
-        return messages
+                self.waited += 1
+                self._waiting.append((name, due_s))
+        if self.taken == self.count and not self._under_way:
+            self._give_up()
+        return orders
 
-    def _message(self, order: Order, instance: InstanceId) -> Message:
-        kind, request = order.kind, order.request
-        if kind == "boot":
-            return BuildInstance(
-                request_id=request, flavor=order.boot.flavor, project=PROJECT, deadline_s=DEADLINE_S
-            )
-        if kind == "delete":
-            return DeleteInstance(instance=instance)
-        flavor = self._other_flavor(order.boot) if kind == "resize" else None
-        return MoveInstance(request_id=request, instance=instance, kind=kind, flavor=flavor, confirm_s=0)
+    def _begun(self, name: str, due_s: float, request: RequestId) -> Due:
+        entry = self._mix[name]
+        if not self.is_scheduled:
+            due_s = self.clock()
+        if entry.kind in BUILDING:
+            ids = [instance_id_of(request, number) for number in range(entry.instances)]
+            for id_ in ids:
+                self.instances[id_] = Boot(self._flavors[name], on_node=entry.kind == "metal")
+        else:
+            ids = [self._idle.popleft()]
+        order = Order(name, request, [self.instances[id_] for id_ in ids], due_s, left=len(ids))
+        self._under_way.update(dict.fromkeys(ids, order))
+        self.orders.append(order)
+        self.sent += 1
+        self.late_s.append(self.clock() - due_s)
+        return Due(due_s, self._message(entry, order, ids[0]))
 
-    def _other_flavor(self, boot: Boot) -> Flavor:
-        small, large = self._flavors
-        return large if boot.flavor == small else small
+    def _message(self, entry: Entry, order: Order, instance: InstanceId) -> Message:
+        kind, request = entry.kind, order.request
+        assert request is not None, "only an order that is not sent has no request"
+        (boot, *_) = order.boots
+        match kind:
+            case "boot" | "multi" | "group" | "metal":
+                return BuildInstance(
+                    request_id=request,
+                    flavor=boot.flavor,
+                    count=entry.instances,
+                    group=JoinedGroup(id=next(self._groups)) if kind == "group" else None,
+                    project=PROJECT,
+                    deadline_s=DEADLINE_S,
+                )
+            case "delete":
+                return DeleteInstance(instance=instance)
+            case _:
+                flavor = _resized(boot).flavor if kind == "resize" else None
+                return MoveInstance(
+                    request_id=request, instance=instance, kind=kind, flavor=flavor, confirm_s=0
+                )
 
     def hear(self, message: Message) -> None:
         match message:
@@ -135,37 +189,59 @@ class OrderRun(Run):
                 InstanceActive(instance=state)
                 | InstanceFailed(instance=state)
                 | InstanceDeleted(instance=state)
-            ) if (order := self._under_way.get(state.id)) and (outcome := _outcome(order, state)):
-                order.boot.state = state
-                if order.kind == "resize" and outcome in DONE:
-                    order.boot.flavor = self._other_flavor(order.boot)
-                self._end(state.id, outcome)
+            ) if (order := self._under_way.get(state.id)) and (outcome := self._outcome(order, state)):
+                self._end(order, state, outcome)
             case BuildRejected(request_id=request) as rejected:
                 for id_ in [id_ for id_, each in self._under_way.items() if each.request == request]:
-                    if self._under_way[id_].kind == "boot":
+                    order, before = self._under_way[id_], self.instances[id_].state
+                    if before is None:
                         raise RuntimeError(f"a request was rejected: {rejected}")
-                    self._end(id_, "rejected")
+                    self._end(order, before, "rejected")
             case _:
                 pass
 
-    def _end(self, instance: InstanceId, outcome: str) -> None:
-        order = self._under_way.pop(instance)
-        order.outcome, order.ended_s = outcome, time.perf_counter()
-        self._has_ended(order.sent_s if outcome in DONE else None)
-        state = order.boot.state
-        if state is not None and state.state == "active":
-            self._idle.append(instance)
+    def _outcome(self, order: Order, state: InstanceState) -> str:
+        """How the order ended for this instance, if this state says so; empty while it is under way."""
+        match self._mix[order.kind].kind:
+            case "boot" | "multi" | "group" | "metal":
+                return state.state
+            case "delete":
+                return "deleted" if state.state == "deleted" else ""
+            case _:
+                return state.move.outcome if state.move and state.move.request_id == order.request else ""
+
+    def _end(self, order: Order, state: InstanceState, outcome: str) -> None:
+        """The order has ended for this instance. A request for several has ended with the last one, and failed if one of them did."""
+        del self._under_way[state.id]
+        boot, kind = self.instances[state.id], self._mix[order.kind].kind
+        boot.state = state
+        if kind in BUILDING:
+            self.booted.append(Booted(state, order.due_s, self.clock()))
+        elif kind == "resize" and outcome in DONE:
+            larger = _resized(boot)
+            boot.flavor, boot.is_large = larger.flavor, larger.is_large
+        if state.state == "active" and not boot.on_node:
+            self._idle.append(state.id)
+        order.left -= 1
+        if order.outcome in ("", *DONE):
+            order.outcome = outcome
+        if not order.left:
+            order.ended_s = self.clock()
+            self._has_ended(order.due_s if order.outcome in DONE else None)
+
+    def _give_up(self) -> None:
+        """End the orders that wait for an instance though none is left, and nothing under way could bring one."""
+        while self._waiting and not self._idle:
+            name, due_s = self._waiting.popleft()
+            self.orders.append(Order(name, None, (), due_s, self.clock(), NONE_LEFT, 0))
+            self.sent += 1
+            self._has_ended()
 
 
-def _outcome(order: Order, state: InstanceState) -> str:
-    """How the order ended, if this state says so; empty while it is under way."""
-    match order.kind:
-        case "boot":
-            return state.state
-        case "delete":
-            return "deleted" if state.state == "deleted" else ""
-        case _:
-            return state.move.outcome if state.move and state.move.request_id == order.request else ""
+def _resized(boot: Boot) -> Boot:
+    """The instance after its next resize."""
+    vcpus = boot.flavor.vcpus // 2 if boot.is_large else boot.flavor.vcpus * 2
+    return Boot(structs.replace(boot.flavor, vcpus=vcpus), is_large=not boot.is_large)
 
 
 def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
@@ -184,8 +260,8 @@ def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
 
 
 def latencies_of(orders: Iterable[Order]) -> list[float]:
-    """The times in seconds from sending to end of the orders that succeeded."""
-    return [each.ended_s - each.sent_s for each in orders if each.outcome in DONE]
+    """The times in seconds from when they were due to their end of the orders that succeeded."""
+    return [each.ended_s - each.due_s for each in orders if each.outcome in DONE]
 
 
 def claims_of(rows: Iterable[InstanceState]) -> tuple[int, int]:

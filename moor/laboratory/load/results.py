@@ -1,19 +1,21 @@
-"""The figures of a load run, as JSON and as a table."""
+"""The figures of a load run, and their JSON. docs/performance.md explains each of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from moor.tables import lines_of
+# If more than one order in a hundred is later than this, the run is marked: its orders did not come as they were planned.
+LATE_MS_MAX = 10.0
 
 
 class Latency(Struct, frozen=True):
     p50: float
+    p90: float
     p99: float
+    # 99.9 of 100.
+    p999: float
     max: float
 
 
@@ -44,6 +46,38 @@ class Phase(Struct, frozen=True, kw_only=True):
     share_of_others: float
 
 
+class Interval(Struct, frozen=True, kw_only=True):
+    """A part of a run. `at_s` is its end, in seconds after the begin of the run.
+
+    `latency_ms` is that of the orders which ended in it and succeeded. `cpu_us_each` is the CPU time of each process, and their `total`, for
+    each order that ended in it; empty if none did.
+    """
+
+    at_s: float
+    seconds: float
+    # How many orders became due in it, and how many ended, a second; and how many were under way at its end.
+    due_per_s: float
+    ended_per_s: float
+    under_way: int
+    latency_ms: Latency
+    cpu_us_each: Mapping[str, float]
+
+
+class StageLatency(Struct, frozen=True, kw_only=True):
+    """The figures of a stage. `count`: so many of its observations. `max` is the end of the last bucket that has any."""
+
+    count: int
+    latency_ms: Latency
+
+
+class Publishers(Struct, frozen=True, kw_only=True):
+    """Independent publishers. `cpu_us_per_boot` is the CPU time of their processes; None if they are in the run's own process."""
+
+    count: int
+    processes: int
+    cpu_us_per_boot: float | None
+
+
 class Audited(Struct, frozen=True):
     passed: bool
     problems: tuple[str, ...]
@@ -65,7 +99,20 @@ class RunResult(Struct, frozen=True, kw_only=True):
     audit: Audited
 
 
-class LoadResult(RunResult, frozen=True, kw_only=True):
+class Scheduled(RunResult, frozen=True, kw_only=True):
+    """What a run at a rate reports beside.
+
+    `late_ms`: how much later than they were due the orders were sent. `is_late`: so late that the run is not what was asked for.
+    """
+
+    # Orders per second; 0: as fast as possible.
+    rate: float = 0
+    arrivals: str = ""
+    late_ms: Latency | None = None
+    is_late: bool = False
+
+
+class LoadResult(Scheduled, frozen=True, kw_only=True):
     """The figures of a load run.
 
     `cpu_us_per_boot` has each process and their `total`. It excludes the load generator, except in an embedded run, where
@@ -87,9 +134,18 @@ class LoadResult(RunResult, frozen=True, kw_only=True):
     # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
-    # The moves that came after the boots, mixed with further boots and deletes, and the figures of each kind of order.
+    # The orders of a mix, or the moves that came after the boots with further boots and deletes; and the figures of each kind.
     orders: Phase | None = None
     kinds: Mapping[str, OfKind] = {}
+    # The weights of `--mix`.
+    mix: Mapping[str, float] = {}
+    publishers: Publishers | None = None
+    # By the workers' histograms; and by the rows and events of the instances.
+    stages: Mapping[str, StageLatency] = {}
+    steps_ms: Mapping[str, Latency] = {}
+    # The most memory that each process had.
+    memory_mb: Mapping[str, float] = {}
+    over_time: tuple[Interval, ...] = ()
 
 
 def latency_of(unsorted_s: Sequence[float]) -> Latency:
@@ -98,108 +154,14 @@ def latency_of(unsorted_s: Sequence[float]) -> Latency:
     def at(share: float) -> float:
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1000 if ordered else 0.0
 
-    return Latency(p50=at(0.5), p99=at(0.99), max=at(1.0))
+    return Latency(p50=at(0.5), p90=at(0.9), p99=at(0.99), p999=at(0.999), max=at(1.0))
+
+
+def lateness_of(late_s: Sequence[float]) -> dict[str, Any]:
+    """The fields by name that say how late the orders of a schedule were sent."""
+    late_ms = latency_of(late_s)
+    return {"late_ms": late_ms, "is_late": late_ms.p99 > LATE_MS_MAX}
 
 
 def as_json(result: RunResult) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
-
-
-def as_table(result: LoadResult) -> RenderableType:
-    cpu = _cpu(
-        "a boot",
-        result.cpu_us_per_boot,
-        result.load_generator_us_per_boot,
-        _shares(result, result.share_of_machine, result.share_of_others),
-    )
-    return framed(
-        result,
-        (_headline(result), cpu, *_mixed(result)),
-        "every request ended, every active instance holds exactly its share on its host,\n"
-        "nothing else is in use, no host is over capacity, and no host has an extra instance",
-    )
-
-
-def framed(result: RunResult, tables: Iterable[Table], well: str) -> RenderableType:
-    """The text that a load run prints: its tables, its notes, and the result of its audit.
-
-    The result is the text `well` if the audit passed, or else the problems that it found.
-    """
-    passed = Text.from_markup(f"[green]audit passed[/green]: {well}")
-    failed = (Text("audit failed", style="bold red"), *map(Text, result.audit.problems))
-    notes = (Text(note, style="yellow") for note in result.notes)
-    spaced = (part for table in tables for part in (table, ""))
-    return Group(*spaced, *notes, *((passed,) if result.audit.passed else failed))
-
-
-def _headline(result: LoadResult) -> Table:
-    latency = result.latency_ms
-    share = result.conflicts / result.claims if result.claims else 0.0
-    return lines_of(
-        (
-            (
-                f"[bold]{result.boots_per_s:,.0f}[/bold] boots/s",
-                f"[bold]{result.cpu_us_per_boot['total']:,.0f}[/bold] µs CPU a boot",
-                f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
-            ),
-            (
-                f"[dim]{result.boots:,} in {result.seconds:.1f} s[/dim]",
-                f"[dim]last tenth / second: {result.flatness:.2f}[/dim]",
-                f"[dim]{result.active:,} active, {result.by_alternate:,} of them by an alternate; {result.in_error} in error[/dim]",
-            ),
-            (
-                f"[bold]{share:.2%}[/bold] conflicts",
-                f"[dim]{result.conflicts:,} of {result.claims:,} claims were refused[/dim]",
-            ),
-        ),
-        gap=3,
-    )
-
-
-def _mixed(result: LoadResult) -> Iterator[Table]:
-    orders = result.orders
-    if orders is None:
-        return
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    table.add_column(f"{orders.count:,} orders in {orders.seconds:.1f} s")
-    for name in ("number", "a second", "p50 ms", "p99 ms"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for kind, each in result.kinds.items():
-        outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(each.outcomes.items()))
-        latency = each.latency_ms
-        table.add_row(
-            kind,
-            f"{each.count:,}",
-            f"{each.per_s:,.1f}",
-            f"{latency.p50:,.0f}",
-            f"{latency.p99:,.0f}",
-            f"[dim]{outcomes}[/dim]",
-        )
-    yield table
-    yield _cpu(
-        "an order",
-        orders.cpu_us_each,
-        orders.generator_us_each,
-        _shares(result, orders.share_of_machine, orders.share_of_others),
-    )
-
-
-def _cpu(what: str, cpu_us: Mapping[str, float], generator_us: float | None, shares: str) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    table.add_column("process")
-    table.add_column(f"µs {what}", justify="right")
-    table.add_column("")
-    entries = {name: us for name, us in cpu_us.items() if name != "total"}
-    most = max(entries.values())
-    for name, us in sorted(entries.items(), key=lambda entry: -entry[1]):
-        table.add_row(name, f"{us:,.1f}", f"[cyan]{'█' * round(40 * us / most)}[/cyan]")
-    table.add_row("[bold]total[/bold]", f"[bold]{cpu_us['total']:,.1f}[/bold]", "")
-    if generator_us is not None:
-        table.add_row("[dim]load generator, not in the total[/dim]", f"[dim]{generator_us:,.1f}[/dim]", "")
-    table.add_row(shares)
-    return table
-
-
-def _shares(result: RunResult, ours: float, others: float) -> str:
-    return f"[dim]of this machine's {result.processors} processors: this run used {ours:.0%}, other processes {others:.0%}[/dim]"

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
+from bus.message import Message, ProviderId
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
@@ -16,6 +16,7 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState, ProviderUsage
+from moor.laboratory.load.firing import Run
 from moor.laboratory.load.metal.firing import ChangeRun, DeployRun
 from moor.laboratory.load.metal.watching import NodeStocks
 from tests.unit.ironic.test_rest_simulated import ironic_with
@@ -46,8 +47,12 @@ def state_of(request: BuildInstance, state: str, host: str = "") -> InstanceStat
     )
 
 
+def orders_of(run: Run, count: int) -> list[Message]:
+    return [each.message for each in run.next_orders(count)]
+
+
 def a_boot(run: DeployRun) -> BuildInstance:
-    (boot,) = run.next_orders(1)
+    (boot,) = orders_of(run, 1)
     assert isinstance(boot, BuildInstance)
     return boot
 
@@ -56,7 +61,7 @@ def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None
     ironic = ironic_with(2)
     run = ChangeRun(stocks_of(*NODES), ironic, NODES, 3)
 
-    assert run.next_orders(3) == ()
+    assert orders_of(run, 3) == []
     assert (run.sent, run.ended) == (2, 0), "each node has one change under way"
     assert all(node.maintenance for node in ironic.nodes.values())
 
@@ -67,17 +72,17 @@ def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None
     run.hear(changed(provider(NODES[0], 3, reserved=1)))
     assert (run.ended, len(run.latencies_s)) == (1, 1)
 
-    run.next_orders(1)
+    orders_of(run, 1)
     assert not ironic.nodes[str(NODES[0])].maintenance, "the next change of it goes back"
     run.hear(changed(provider(NODES[0], 4), provider(NODES[1], 2, reserved=1)))
     assert (run.sent, run.ended) == (3, 3)
 
 
 def test_with_a_rate_changes_are_begun_one_by_one() -> None:
-    run = ChangeRun(stocks_of(*NODES), ironic_with(2), NODES, 2, rate=0.001)
+    run = ChangeRun(stocks_of(*NODES), ironic_with(2), NODES, 2, due_s=(0.0, 1000.0))
 
-    run.next_orders(2)
-    run.next_orders(2)
+    orders_of(run, run.room(2))
+    orders_of(run, run.room(2))
 
     assert run.sent == 1
 
@@ -90,7 +95,7 @@ def test_a_deploy_has_ended_when_its_instance_is_deleted_and_its_node_is_free() 
     run.hear(changed(provider(NODES[0], 2, used=1)))
     run.hear(InstanceActive(cell="c1", instance=there))
     run.hear(InstanceActive(cell="c1", instance=there))
-    assert run.next_orders(0) == [DeleteInstance(instance=there.id)], "once"
+    assert orders_of(run, 0) == [DeleteInstance(instance=there.id)], "once"
     run.hear(InstanceDeleted(cell="c1", instance=there))
     assert run.ended == 0, "its node is not free yet"
 
@@ -105,7 +110,7 @@ def test_a_deploy_that_failed_has_ended_when_its_instance_is_deleted() -> None:
     failed = state_of(a_boot(run), "error")
 
     run.hear(InstanceFailed(cell="c1", instance=failed))
-    assert run.next_orders(0) == [DeleteInstance(instance=failed.id)]
+    assert orders_of(run, 0) == [DeleteInstance(instance=failed.id)]
     run.hear(InstanceDeleted(cell="c1", instance=failed))
 
     assert (run.ended, run.latencies_s, run.free_again_s) == (1, [], [])

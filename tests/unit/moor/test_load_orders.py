@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
@@ -43,8 +44,12 @@ def a_run(moves: int, *ids: InstanceId) -> OrderRun:
     return OrderRun(mix_of(moves), FLAVOR, {id_: Boot(FLAVOR, state=active(id_).instance) for id_ in ids})
 
 
+def orders_of(run: OrderRun, count: int) -> list[Message]:
+    return [each.message for each in run.next_orders(count)]
+
+
 def a_move(run: OrderRun) -> MoveInstance:
-    (order,) = run.next_orders(1)
+    (order,) = orders_of(run, 1)
     assert isinstance(order, MoveInstance)
     return order
 
@@ -61,18 +66,18 @@ def test_a_boot_and_a_delete_follow_each_round_of_moves() -> None:
 def test_each_order_takes_the_instance_that_rests_longest_and_waits_for_one() -> None:
     run = a_run(4, *IDS[:2])
 
-    first, second = run.next_orders(10)
+    first, second, boot = orders_of(run, 10)
+    assert isinstance(boot, BuildInstance), "a boot needs no instance"
     assert isinstance(first, MoveInstance)
     assert isinstance(second, MoveInstance)
     assert (first.kind, first.instance) == ("migrate", IDS[0])
     assert (second.kind, second.instance) == ("live-migrate", IDS[1])
-    assert run.next_orders(10) == [], "both instances move"
+    assert orders_of(run, 10) == [], "both instances move"
 
     run.hear(active(IDS[1], second, "confirmed"))
-    resize, boot = run.next_orders(10)
+    (resize,) = orders_of(run, 10)
     assert isinstance(resize, MoveInstance)
     assert (resize.kind, resize.instance) == ("resize", IDS[1])
-    assert isinstance(boot, BuildInstance), "a boot needs no instance"
 
 
 def test_a_move_ends_with_its_own_outcome_and_a_resize_changes_the_flavor_only_if_it_is_confirmed() -> None:
@@ -102,7 +107,7 @@ def test_a_second_resize_brings_the_first_flavor_back() -> None:
     run = a_run(6, IDS[0], IDS[1])
     resized = []
     while run.ended < run.count:
-        (order,) = run.next_orders(1)
+        (order,) = orders_of(run, 1)
         match order:
             case MoveInstance(flavor=None):
                 run.hear(active(order.instance, order, "confirmed"))
@@ -121,7 +126,7 @@ def test_a_second_resize_brings_the_first_flavor_back() -> None:
 def test_a_boot_ends_once_active_or_in_error_and_a_rejected_one_ends_the_run() -> None:
     run = OrderRun(["boot"] * 3, FLAVOR)
     first, second, third = (
-        each.request_id for each in run.next_orders(3) if isinstance(each, BuildInstance) and each.request_id
+        each.request_id for each in orders_of(run, 3) if isinstance(each, BuildInstance) and each.request_id
     )
     for request in (first, first, second):
         run.hear(active(instance_id_of(request, 0)))
@@ -145,23 +150,23 @@ def test_a_refused_order_leaves_its_instance_as_it_was() -> None:
 def test_a_deleted_instance_takes_no_further_order_and_the_boots_before_stay_as_they_were() -> None:
     boots = {id_: Boot(FLAVOR, state=active(id_).instance) for id_ in IDS}
     run = OrderRun(mix_of(6), FLAVOR, boots)
-    *_, delete = run.next_orders(5)
+    *_, delete = orders_of(run, 5)
     assert isinstance(delete, DeleteInstance)
 
     run.hear(gone := deleted(delete.instance))
 
-    assert run.next_orders(1) == [], "all others move"
+    assert isinstance(*orders_of(run, 1), BuildInstance), "all others move"
     assert run.instances[delete.instance].state == gone.instance
     assert boots[delete.instance].state == active(delete.instance).instance
 
 
 def test_each_kind_has_its_number_rate_outcomes_and_the_latency_of_what_succeeded() -> None:
     run = a_run(2, *IDS[:2])
-    for order in run.next_orders(2):
+    for order in orders_of(run, 2):
         assert isinstance(order, MoveInstance)
         run.hear(active(order.instance, order, "confirmed" if order.kind == "migrate" else "failed"))
     for each in run.orders:
-        each.sent_s, each.ended_s = 1.0, 1.5
+        each.due_s, each.ended_s = 1.0, 1.5
 
     told = figures_of(run.orders, seconds=2.0)
 

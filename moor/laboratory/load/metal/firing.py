@@ -1,11 +1,10 @@
 """Makes the state changes and the deploys of a load run on bare metal, and notes how each of them ended.
 
-A state change switches a node's maintenance on or off. Its latency is the time from Ironic's notification, handed to the
-bus, until placement's event that the node is reserved or free. The latency of a boot is the time from its request until the
+A state change switches a node's maintenance on or off. Its latency is the time from when it is due, or from Ironic's notification, handed to
+the bus, until placement's event that the node is reserved or free. The latency of a boot is the time from its request until the
 event that its instance is active.
 """
 
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -25,7 +24,7 @@ from bus.messages.build import (
 from compute_sim.laboratory.ironic import SimulatedIronic
 from moor.clouds.bare_metal import flavor_of_nodes
 from moor.instances.request_ids import new_request_ids
-from moor.laboratory.load.firing import Run
+from moor.laboratory.load.firing import Due, Run
 from moor.laboratory.load.metal.watching import NodeStocks
 
 FLAVOR = flavor_of_nodes("load")
@@ -35,7 +34,7 @@ DEADLINE_S = 600
 
 class ChangeRun(Run):
     """Sets or ends the maintenance of these nodes, `count` times in turn. A change has ended when placement has the node's
-    new reserved amount. With a `rate`, at most that many are begun per second.
+    new reserved amount. One that is due while every node has a change under way waits for a node.
     """
 
     def __init__(
@@ -44,34 +43,34 @@ class ChangeRun(Run):
         ironic: SimulatedIronic,
         nodes: Iterable[ProviderId],
         count: int,
-        rate: float = 0,
+        *,
+        due_s: Sequence[float] = (),
     ) -> None:
-        super().__init__(count)
+        super().__init__(count, due_s=due_s)
         self._stocks = stocks
         self._ironic = ironic
-        self._rate = rate
         self._idle = deque(nodes)
         # By node: the reserved amount that placement must report, and when the change was made.
         self._under_way: dict[ProviderId, tuple[int, float]] = {}
 
-    def next_orders(self, count: int) -> Sequence[Message]:
+    def next_orders(self, count: int) -> Sequence[Due]:
         """Begin changes at the simulated Ironic. There is nothing to send."""
-        if self._rate:
-            count = min(count, 1 + int((time.perf_counter() - self._began_s) * self._rate) - self.sent)
         for _ in range(min(count, len(self._idle))):
             node = self._idle.popleft()
             reserved = 1 - self._stocks.by_node[node].reserved
             self.sent += 1
-            self._under_way[node] = (reserved, time.perf_counter())
+            due_s = self._take()
+            self.late_s.append(self.clock() - due_s)
+            self._under_way[node] = (reserved, due_s)
             self._ironic.set_maintenance(str(node), is_on=bool(reserved), reason="moor load")
         return ()
 
     def hear(self, message: Message) -> None:
         for node in self._stocks.hear(message):
-            wanted, since_s = self._under_way.get(node, (-1, 0.0))
+            wanted, due_s = self._under_way.get(node, (-1, 0.0))
             if self._stocks.by_node[node].reserved == wanted:
                 del self._under_way[node]
-                self._has_ended(since_s)
+                self._has_ended(due_s)
                 self._idle.append(node)
 
 
@@ -103,16 +102,16 @@ class DeployRun(Run):
     def states(self) -> list[InstanceState]:
         return [boot.state for boot in self.boots.values() if boot.state is not None]
 
-    def next_orders(self, count: int) -> Sequence[Message]:
+    def next_orders(self, count: int) -> Sequence[Due]:
         """The deletes of the instances that have ended, and the next boots."""
-        orders, self._deletes = self._deletes, []
+        orders, self._deletes = [Due(self.clock(), each) for each in self._deletes], []
         for id_ in new_request_ids(count):
             self.sent += 1
             self._open.add(id_)
-            self.boots[id_] = Deploy(time.perf_counter())
-            orders.append(
-                BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S)
-            )
+            due_s = self._take()
+            self.boots[id_] = Deploy(due_s)
+            order = BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S)
+            orders.append(Due(due_s, order))
         return orders
 
     def hear(self, message: Message) -> None:
@@ -133,7 +132,7 @@ class DeployRun(Run):
         boot = self.boots.get(state.request_id)
         if boot is None or boot.state is not None:
             return
-        boot.state, boot.deleted_at_s = state, time.perf_counter()
+        boot.state, boot.deleted_at_s = state, self.clock()
         if state.state == "active":
             self.latencies_s.append(boot.deleted_at_s - boot.sent_s)
         self._deletes.append(DeleteInstance(instance=state.id))
@@ -149,5 +148,5 @@ class DeployRun(Run):
 
     def _cleaned(self, node: ProviderId) -> None:
         if node in self._cleaning and self._stocks.by_node[node].is_free:
-            self.free_again_s.append(time.perf_counter() - self._cleaning.pop(node).deleted_at_s)
+            self.free_again_s.append(self.clock() - self._cleaning.pop(node).deleted_at_s)
             self._has_ended()

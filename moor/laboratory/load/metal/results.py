@@ -3,11 +3,12 @@
 from rich.console import RenderableType
 from rich.table import Table
 
-from moor.laboratory.load.results import Latency, Phase, RunResult, framed
+from moor.laboratory.load.results import Latency, Phase, Scheduled
+from moor.laboratory.load.table import framed
 from moor.tables import lines_of
 
 
-class MetalLoadResult(RunResult, frozen=True, kw_only=True):
+class MetalLoadResult(Scheduled, frozen=True, kw_only=True):
     """The figures of a load run on bare metal.
 
     `free_again_ms` is the time from the delete of an instance until placement offers its node again.
@@ -15,8 +16,6 @@ class MetalLoadResult(RunResult, frozen=True, kw_only=True):
 
     nodes: int
     daemons: int
-    # The requested state changes per second; 0: as fast as possible.
-    rate: float
     changes: Phase
     deploys: Phase
     free_again_ms: Latency

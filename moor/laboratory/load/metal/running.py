@@ -7,39 +7,33 @@ from msgspec import Struct
 
 from bus.auditing.at_rest import Asked
 from bus.message import ProviderId
-from compute_sim.laboratory.ironic import IronicScript
-from compute_sim.laboratory.ironic.core.script import WorkFails
-from ironic_sync.settings import IronicSettings
-from ironic_sync.store_sql import SqlIronicStore
 from moor.asking import during, hearing, providers_of
-from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
+from moor.clouds.bare_metal import BareMetalPlan
 from moor.clouds.cloud_processes import Servers
 from moor.laboratory.at_rest import problems_left
-from moor.laboratory.load.firing import SILENCE_S_MAX, Firing
+from moor.laboratory.load.clocks import clocks_of
+from moor.laboratory.load.firing import Firing
 from moor.laboratory.load.measuring import Meter
 from moor.laboratory.load.metal.firing import FLAVOR, ChangeRun, DeployRun
+from moor.laboratory.load.metal.nodes import DEFAULTS, bare_metal_of
 from moor.laboratory.load.metal.results import MetalLoadResult
 from moor.laboratory.load.metal.watching import NodeStocks
 from moor.laboratory.load.orders import amounts_of
-from moor.laboratory.load.results import latency_of
+from moor.laboratory.load.own_servers import refuse_existing_nodes
+from moor.laboratory.load.results import latency_of, lateness_of
 from moor.laboratory.load.running import (
-    OWN_SERVERS,
-    ServersInUse,
-    clocks_of,
     measuring,
     phase_of,
     summary_of,
     until_ready,
 )
+from moor.laboratory.load.schedule import Arrivals, due_times_s
+from moor.laboratory.load.senders import OwnSender
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
 from moor.worker_settings import CloudSettings
 from scheduler_worker.requests.instance_ids import instance_id_of
 
-# A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.
-PACE = 0.02
 HOSTS_PER_CELL = 1
-# The notification that ends a deploy may reach another daemon than the node's owner, which then reads the node after 1 s.
-DEFAULTS = CloudSettings(ironic=IronicSettings(deploy_read_s=1.0))
 KEYS = ("instance.active.#", "instance.error.#", "instance.deleted.#", "build.rejected", "providers.changed")
 
 
@@ -53,19 +47,13 @@ class MetalPlan(Struct, frozen=True, kw_only=True):
     in_flight: int
     # State changes per second; 0: as fast as possible.
     rate: float
+    arrivals: Arrivals = "even"
     counts: Mapping[str, int]
     settings: CloudSettings = DEFAULTS
 
     @property
     def metal(self) -> BareMetalPlan:
-        faults = (WorkFails(work="deploy", probability=self.failing),) if self.failing else ()
-        return BareMetalPlan(
-            nodes=self.nodes,
-            daemons=self.daemons,
-            cells=cells_of_groups(cell_names(self.cells)),
-            pace=PACE,
-            script=IronicScript(seed=1, faults=faults),
-        )
+        return bare_metal_of(self.nodes, self.daemons, cell_names(self.cells), self.failing)
 
     @property
     def cloud(self) -> CloudPlan:
@@ -80,7 +68,7 @@ class MetalPlan(Struct, frozen=True, kw_only=True):
 
 async def run_load(plan: MetalPlan, servers: Servers | None) -> MetalLoadResult:
     if servers is not None:
-        await _refuse_existing_nodes(servers.database_url)
+        await refuse_existing_nodes(servers.database_url)
     async with temporary_cloud(plan.cloud, servers) as cloud:
         clocks = clocks_of(cloud.workers, servers)
         of_changes = Meter(clocks.processes, plan.changes, clocks.generator)
@@ -99,20 +87,12 @@ async def run_load(plan: MetalPlan, servers: Servers | None) -> MetalLoadResult:
         cells=plan.cells,
         failing=plan.failing,
         rate=plan.rate,
+        arrivals=plan.arrivals if plan.rate else "",
+        **(lateness_of(changes.late_s) if plan.rate else {}),
         changes=phase_of(of_changes, changes),
         deploys=phase_of(of_deploys, deploys),
         free_again_ms=latency_of(deploys.free_again_s),
     )
-
-
-async def _refuse_existing_nodes(database_url: str) -> None:
-    store = SqlIronicStore(database_url)
-    try:
-        count = len(await store.owners()) if await store.has_tables() else 0
-    finally:
-        await store.close()
-    if count:
-        raise ServersInUse(f"the daemons' tables already have {count} nodes: {OWN_SERVERS}")
 
 
 async def _fired(
@@ -122,13 +102,13 @@ async def _fired(
     async with hearing(cloud.client, *KEYS) as feed:
         nodes = sorted(ProviderId(UUID(uuid)) for uuid in cloud.ironic.nodes)
         stocks = NodeStocks(nodes, await providers_of(cloud.client))
-        firing = Firing(cloud.client, feed)
+        firing = Firing(OwnSender(cloud.client.publisher), feed)
 
         async def fire() -> tuple[ChangeRun, DeployRun]:
-            look_s = 1 / plan.rate if plan.rate else SILENCE_S_MAX
+            due_s = due_times_s(plan.arrivals, plan.rate, plan.changes) if plan.rate else ()
             async with measuring(plan.cloud, cloud, of_changes, "state changes") as tell:
-                changes = ChangeRun(stocks, cloud.ironic, nodes, plan.changes, plan.rate)
-                await firing.fire(changes, min(plan.in_flight, plan.nodes), tell, look_s=look_s)
+                changes = ChangeRun(stocks, cloud.ironic, nodes, plan.changes, due_s=due_s)
+                await firing.fire(changes, min(plan.in_flight, plan.nodes), tell)
             # Nodes with an odd number of state changes are still in maintenance.
             left = [node for node in nodes if stocks.by_node[node].reserved]
             await firing.fire(ChangeRun(stocks, cloud.ironic, left, len(left)), plan.nodes, lambda _: None)
