@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,98 @@ async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(
     assert found["load_generator_us_per_boot"] > 0
 
 
+MIX = "boot=40,boot:4x4096x40=10,multi:10=1,group:3=6,metal=2,delete=12,migrate=3,live-migrate=3,resize=3"
+AT_A_RATE = ("--rate", "100", "--arrivals", "poisson")
+
+
+def assert_the_mix_was_measured(ran: Result, found: dict[str, Any], plot: Path) -> None:
+    assert ran.code == 0, ran.err + ran.out
+    assert "audit passed" in ran.out
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["boots"] >= 200
+    assert found["active"] + found["in_error"] == found["boots"]
+    assert found["mix"] == {
+        name: float(weight) for name, weight in (each.split("=") for each in MIX.split(","))
+    }
+    assert found["kinds"].keys() == found["mix"].keys()
+    counts = {name: each["count"] for name, each in found["kinds"].items()}
+    assert sum(counts.values()) == found["orders"]["count"]
+    made = {"multi:10": 10, "boot": 1, "boot:4x4096x40": 1, "group:3": 1, "metal": 1}
+    assert sum(counts[name] * instances for name, instances in made.items()) == found["boots"]
+    assert found["kinds"]["delete"]["outcomes"] == {"deleted": counts["delete"]}
+    for each in found["kinds"].values():
+        assert sum(each["outcomes"].values()) == each["count"]
+    assert_percentiles_rise(found["latency_ms"])
+    assert [*found["stages"]] == ["accept", "choose", "claim", "place", "spawn", "boot"]
+    assert found["stages"]["accept"]["count"] >= found["orders"]["count"] - sum(
+        counts[kind] for kind in ("delete", "migrate", "live-migrate", "resize")
+    ), "each request is accepted"
+    assert [*found["steps_ms"]] == ["accepted", "placed", "active", "heard"]
+    for each in (*found["steps_ms"].values(), *(each["latency_ms"] for each in found["stages"].values())):
+        assert_percentiles_rise(each)
+    spent = {*found["cpu_us_per_boot"]} - {"total"}
+    assert spent <= found["memory_mb"].keys()
+    assert all(mb > 1 for mb in found["memory_mb"].values())
+    over_time = found["over_time"]
+    assert sum(each["ended_per_s"] * each["seconds"] for each in over_time) == pytest.approx(
+        found["orders"]["count"]
+    )
+    assert sum(each["due_per_s"] * each["seconds"] for each in over_time) == pytest.approx(
+        found["orders"]["count"]
+    )
+    assert over_time[-1]["under_way"] == 0
+    drawn = plot.read_text()
+    assert drawn.startswith("<svg ")
+    assert "orders a second" in drawn
+
+
+def assert_percentiles_rise(latency: dict[str, float]) -> None:
+    assert [*latency] == ["p50", "p90", "p99", "p999", "max"]
+    figures = [*latency.values()]
+    assert figures == sorted(figures)
+    assert figures[-1] > 0
+
+
+async def test_a_mix_at_a_rate_is_measured_by_kind_by_stage_and_over_time(tmp_path: Path) -> None:
+    file, plot = tmp_path / "load.json", tmp_path / "load.svg"
+
+    written = ("--json", str(file), "--plot", str(plot))
+    ran = await moor(*SMALL, "--mix", MIX, "--nodes", "20", *AT_A_RATE, "--publishers", "3", *written)
+
+    found = figures(file)
+    assert_the_mix_was_measured(ran, found, plot)
+    assert (found["rate"], found["arrivals"]) == (100, "poisson")
+    assert_percentiles_rise(found["late_ms"])
+    assert found["is_late"] == (found["late_ms"]["p99"] > 10)
+    assert ("were sent late" in " ".join(ran.out.split())) == found["is_late"]
+    assert found["publishers"] == {"count": 3, "processes": 0, "cpu_us_per_boot": None}
+    assert found["seconds"] > 2, "orders came no faster than at their rate"
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.parametrize("words", [AT_A_RATE, ()], ids=["at a rate", "as fast as possible"])
+async def test_publishers_on_real_servers_are_processes_whose_cpu_is_counted_apart(
+    words: Sequence[str], tmp_path: Path
+) -> None:
+    file, plot = tmp_path / "load.json", tmp_path / "load.svg"
+    async with real_servers() as (bus, database):
+        servers = ("--bus", bus, "--db", database, "--nodes", "20", "--publishers", "4")
+        ran = await moor(*SMALL, "--mix", MIX, *words, *servers, "--json", str(file), "--plot", str(plot))
+
+    found = figures(file)
+    assert_the_mix_was_measured(ran, found, plot)
+    publishers = found["publishers"]
+    assert publishers["count"] == 4
+    assert 1 <= publishers["processes"] <= 4
+    assert publishers["cpu_us_per_boot"] > 0
+    names = {f"publishers-{number}" for number in range(1, publishers["processes"] + 1)}
+    assert not names & found["cpu_us_per_boot"].keys()
+    assert {*names, "load generator", "broker", "database"} <= found["memory_mb"].keys()
+    assert (found["late_ms"] is None) == (not words)
+    assert "independent publishers, not in the total" in " ".join(ran.out.split())
+
+
 METAL = ("load", "--bare-metal", "--nodes", "20", "--changes", "101", "--deploys", "12", "--in-flight", "10")
 
 
@@ -170,6 +263,7 @@ async def test_on_bare_metal_changes_and_deploys_are_measured_and_audited(tmp_pa
     assert_metal_was_measured(ran, figures(file))
     assert figures(file)["by_alternate"] + figures(file)["in_error"] > 0
     assert figures(file)["changes"]["cpu_us_each"].keys() == {"total", "embedded"}
+    assert figures(file)["late_ms"]["p50"] >= 0
 
 
 @pytest.mark.rabbitmq
@@ -221,6 +315,17 @@ async def test_mistakes_are_reported_in_one_line() -> None:
         (("--bus", "amqp://localhost/"), "only one of --bus and --db is given"),
         (("--workers", "scheduler=2"), "--workers is scheduler=2 without --bus and --db"),
         (("--bare-metal", "--moves", "3"), "--moves is 3 with --bare-metal"),
+        (("--bare-metal", "--mix", "boot=1"), "--mix is 'boot=1' with --bare-metal"),
+        (("--bare-metal", "--publishers", "3"), "--publishers is 3 with --bare-metal"),
+        (("--bare-metal", "--plot", "x.svg"), "--plot is x.svg with --bare-metal"),
+        (("--plot", "x.png"), "--plot is x.png, must end in .svg"),
+        (("--plot", "/nowhere/x.svg"), "--plot is '/nowhere/x.svg', which cannot be written"),
+        (("--rate", "5", "--in-flight", "7"), "--in-flight is 7 with --rate"),
+        (("--arrivals", "odd"), "--arrivals is 'odd', must be one of even, poisson"),
+        (("--mix", "boot=1", "--moves", "3"), "--moves is 3 with --mix"),
+        (("--mix", "boots=1"), "--mix has 'boots' in 'boots=1', must be one of boot, multi, group"),
+        (("--mix", "group:9=1", "--hosts", "10"), "--mix has group:9: its members need different hosts"),
+        (("--mix", "metal=1", "--boots", "30", "--nodes", "20"), "which needs 30 nodes for --boots 30"),
     ):
         ran = await moor("load", *arguments)
         assert ran.code == 2, ran.out
