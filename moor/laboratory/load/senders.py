@@ -95,7 +95,8 @@ class PublisherProcesses:
         """End the processes. Returns how much later than it was due each order was sent."""
         late_s: list[float] = []
         for each in self._processes:
-            told, _ = await each.communicate()
+            # Without an input it would leave stdin open, and the process would wait for more.
+            told, _ = await each.communicate(b"")
             late_s += msgspec.json.decode(told, type=list[float])
         return late_s
 
