@@ -16,6 +16,8 @@ LEFT, RIGHT = 70, 190
 # Colours that also people tell apart who see few of them (Okabe and Ito).
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b8a800", "#666666")
 FEW_POINTS = 40
+# Costs are drawn where at least this share of the usual rate ended.
+COUNTS_FROM = 0.25
 TICKS = 4
 INK, FAINT = "#222222", "#dddddd"
 Points = Sequence[tuple[float, float]]
@@ -82,9 +84,13 @@ def _panels(result: LoadResult) -> list[Panel]:
     latency = [each for each in some if each.latency_ms.max]
     processes = sorted(
         {name for each in some for name in each.cpu_us_each} - {"total"},
-        key=lambda name: -result.cpu_us_per_boot.get(name, 0.0),
+        key=lambda name: (-result.cpu_us_per_boot.get(name, 0.0), name),
     )
-    costly = [each for each in some if each.cpu_us_each]
+    # At the ends few orders end, and what the processes cost without them would be all that can be seen.
+    usual_per_s = sum(each.ended_per_s * each.seconds for each in some) / (
+        sum(each.seconds for each in some) or 1.0
+    )
+    costly = [each for each in some if each.cpu_us_each and each.ended_per_s >= usual_per_s * COUNTS_FROM]
     return [
         Panel(
             title="orders a second",

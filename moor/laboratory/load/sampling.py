@@ -68,6 +68,11 @@ def intervals_of(samples: Sequence[Sample], orders: Sequence[Ended], began_s: fl
     """What happened between the samples; between every second, third ... one in a long run."""
     step = max(1, ceil((len(samples) - 1) / INTERVALS_MAX))
     kept = [*samples[:-1:step], *samples[-1:]]
+    # What is left at the end is part of the interval before it.
+    rest_s = kept[-1].at_s - kept[max(0, len(kept) - 2)].at_s
+    between = kept[1:-1]
+    if between and rest_s < EVERY_S * step / 2:
+        kept.remove(between[-1])
     ended = sorted(orders, key=lambda each: each.ended_s)
     ended_s = [each.ended_s for each in ended]
     due_s = sorted(each.due_s for each in orders)

@@ -106,6 +106,15 @@ def test_a_long_run_has_longer_intervals_and_loses_none_of_it() -> None:
     assert sum(each.ended_per_s * each.seconds for each in intervals) == pytest.approx(1000)
 
 
+def test_a_short_rest_at_the_end_is_part_of_the_interval_before() -> None:
+    samples = [sample(at_s, all=at_s) for at_s in (0.0, 1.0, 2.0, 2.1)]
+
+    intervals = intervals_of(samples, [Ended(0.5, 2.05, is_done=True)], began_s=0.0)
+
+    assert [each.at_s for each in intervals] == [1.0, 2.1]
+    assert intervals[-1].ended_per_s * intervals[-1].seconds == pytest.approx(1)
+
+
 def test_memory_is_that_of_this_process_and_pages_shared_in_a_tree_count_once() -> None:
     assert process_peak_mb(os.getpid()) > 10
     assert process_tree_mb(os.getpid()) > 10
