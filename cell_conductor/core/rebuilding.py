@@ -62,9 +62,7 @@ def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
     else:
         transition.withdraw(REBUILDS, attempt=row.host_attempt)
         done = structs.replace(row.rebuild, failure="")
-        transition.change(
-            rebuild=done, image=done.image, image_properties=done.image_properties, reason=""
-        )
+        transition.change(rebuild=done, image=done.image, image_properties=done.image_properties, reason="")
         transition.end_as("active")
 
 
