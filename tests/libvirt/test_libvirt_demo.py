@@ -86,6 +86,22 @@ async def test_what_must_be_installed_is_named(place: Path) -> None:
     assert (on_a_bus.code, "leave --bus and --db out" in on_a_bus.err) == (2, True)
 
 
+def test_what_the_machines_own_libvirt_has_learnt_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    (tmp_path / "copy").mkdir()
+    monkeypatch.setattr(libvirtd, "own_cache", lambda: (own, "qemu/capabilities"))
+
+    libvirtd.copy_learnt(tmp_path / "copy")
+    assert list((tmp_path / "copy").iterdir()) == []
+
+    (own / "qemu" / "capabilities").mkdir(parents=True)
+    (own / "qemu" / "capabilities" / "1.xml").write_text("learnt")
+    libvirtd.copy_learnt(tmp_path / "copy")
+    assert (tmp_path / "copy" / "qemu" / "capabilities" / "1.xml").read_text() == "learnt"
+
+
 def seen(**changes: object) -> GuestFindings:
     active = InstanceState(id=CONSUMER, request_id=RequestId(REQUEST), sequence=1, state="active")
     well: dict[str, object] = {

@@ -66,9 +66,16 @@ def copy_learnt(to: Path) -> None:
 
     It is valid as long as QEMU and libvirt are the same: libvirt checks that itself.
     """
-    own = Path("/var/cache/libvirt") if os.getuid() == 0 else Path.home() / ".cache" / "libvirt"
+    own, learnt = own_cache()
     with suppress(OSError, shutil.Error):
-        shutil.copytree(own / "qemu" / "capabilities", to / "qemu" / "capabilities", dirs_exist_ok=True)
+        shutil.copytree(own / learnt, to / learnt, dirs_exist_ok=True)
+
+
+def own_cache() -> tuple[Path, str]:
+    """The cache of the machine's own libvirt, or of this user's, and the folder there of what it has learnt of QEMU."""
+    if os.getuid() == 0:
+        return Path("/var/cache/libvirt"), "qemu/capabilities"
+    return Path.home() / ".cache" / "libvirt", "qemu/cache/capabilities"
 
 
 class PrivateLibvirtd:
@@ -153,6 +160,8 @@ class PrivateLibvirtd:
             f'log_outputs = "3:file:{directory / "libvirtd.log"}"\n'
         )
         self._cache.mkdir(exist_ok=True)
+        if not as_root:
+            (directory / "cache" / "libvirt").symlink_to(self._cache)
         mounts = [
             f"mkdir -p {target} && mount --bind {shlex.quote(str(self._cache if name == 'cache' else directory / name))} {target}"
             for name, target in _COMPILED_IN.items()
