@@ -74,7 +74,7 @@ class LibvirtCloud:
         return found
 
     async def console(self, instance: InstanceState, start: int = -4096) -> ConsoleFound:
-        question = AskConsole(cell=instance.cell, instance=instance.id, start=start, limit=200)
+        question = AskConsole(instance=instance.id, start=start, limit=200)
         answer = await self._station.ask(question)
         assert isinstance(answer, ConsoleFound)
         return answer
