@@ -14,6 +14,8 @@ import uuid
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from tests.servers.installed import OF_LIBVIRT, NotInstalledError, libvirtd, missing
 from tests.servers.keeper import Command, Keeper
 from tests.servers.starting import wait_until_ready
@@ -90,7 +92,7 @@ class PrivateLibvirtd:
         wait_until_ready(
             "libvirtd",
             ready=self._answers,
-            alive=lambda: self._server in self.processes(),
+            alive=lambda: self.is_alive,
             logs=(self.directory / "startup.log", self.directory / "libvirtd.log"),
         )
 
@@ -130,12 +132,28 @@ class PrivateLibvirtd:
         """The daemon, and the guests' processes."""
         return self._keeper.processes() if self._keeper else ()
 
+    @property
+    def pid(self) -> int:
+        return int((self.directory / "pid").read_text())
+
+    @property
+    def is_alive(self) -> bool:
+        return self._server in self.processes()
+
+    @property
+    def is_connected(self) -> bool:
+        """Is a client connected to the daemon?"""
+        sockets = psutil.Process(self.pid).net_connections("unix")
+        here = [each for each in sockets if str(each.laddr).endswith("/libvirt-sock")]
+        # One of them is the one that it listens at.
+        return len(here) > 1
+
     def kill(self) -> None:
         """Kill the daemon alone: its guests run on."""
-        os.kill(int((self.directory / "pid").read_text()), signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         wait_until_ready(
             "the end of libvirtd",
-            ready=lambda: self._server not in self.processes(),
+            ready=lambda: not self.is_alive,
             alive=lambda: True,
             logs=(),
         )
