@@ -145,10 +145,10 @@ class LibvirtDriver:
     def reshape(
         self, known: ProviderTree, new: ProviderTree, allocations: Allocations
     ) -> Allocations | CannotReshape:
-        """Guests that float over the host get a cell in the books. Those that are bound to CPUs or pages stay where they are, so
-        the host keeps its shape until they have left.
+        """Guests that float over the host get a cell in the books. Those that are bound to CPUs, pages or cells stay where they are,
+        so the host keeps its shape until they have left.
         """
-        return bound_guests(new, allocations) or first_fit(known, new, allocations)
+        return bound_guests(new, allocations, self.view.celled()) or first_fit(known, new, allocations)
 
     def reshaped(self, allocations: Allocations) -> None:
         """The domains of guests that float stay as they are."""

@@ -10,7 +10,9 @@ from bus.messages.build import InstanceId, InstancesFound, RequestId
 from bus.messages.moves import EndMove
 from compute_sim.laboratory.hosts import HostSize
 from moor.asking import answer_of
-from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on
+from moor.asking import hosts_of as moor_hosts
+from moor.showing import facts_of_host
+from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on, wait_until
 from tests.stories.moves.test_audit import STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -39,6 +41,38 @@ async def end(stage: BooksStage, instance: InstanceId, how: str) -> None:
 
 async def hosts_of(stage: BooksStage, ids: Sequence[InstanceId]) -> dict[InstanceId, str]:
     return {id_: state.host for id_, state in (await stage.states(ids)).items()}
+
+
+async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
+    small = structs.replace(NESTED, vcpus=2)
+    async with a_site("embedded") as site:
+        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+            ids = await stage.boot(1, 8)
+            where = await hosts_of(stage, ids)
+
+        async with stage_on(site, equal_hosts(small), keeps_hosts=True) as stage:
+            full = {*where.values()}
+
+            async def are_refused() -> bool:
+                return {each.name for each in await moor_hosts(stage.client) if each.report_refused} == full
+
+            await wait_until(are_refused, f"{full} are refused")
+            await stage.until_silent()
+            shown = {each.name: dict(facts_of_host(each)) for each in await moor_hosts(stage.client)}
+            reason = shown[where[ids[0]]]["refused"]
+            assert "placement has an older state of it: the host cannot get its new shape: consumer" in reason
+            assert "holds MEMORY_MB 1024, VCPU 2 of" in reason
+            assert (await providers_in_use(stage))["host"] == {"VCPU", "MEMORY_MB"}
+
+            await stage.delete(ids)
+
+            async def are_taken() -> bool:
+                return not any(each.report_refused for each in await moor_hosts(stage.client))
+
+            await wait_until(are_taken, "every host has its shape")
+            page = await stage.placement.snapshot_page(0, 1000)
+            assert len([each.name for each in page.providers if "_NUMA" in each.name]) == 8
+            assert await stage.placement.audit() == ()
 
 
 @pytest.mark.parametrize("kind", STAGES)
