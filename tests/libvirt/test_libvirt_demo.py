@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bus.messages.build import InstanceState, RequestId
-from moor.laboratory.demo.guests.checking import GuestFindings, problems_of
+from bus.messages.build import AttemptFailed, InstanceState, RequestId
+from moor.client import NotDone
+from moor.laboratory.demo.guests.checking import GuestFindings, problems_of, why_not_done
 from moor.laboratory.private_servers import libvirtd
 from tests.libvirt.libvirt_cloud import until
 from tests.stories.moor.moor_process import moor, started
@@ -116,6 +117,28 @@ def seen(**changes: object) -> GuestFindings:
         "found": {"h1": ["moor-a-1"], "h2": []},
     }
     return GuestFindings(**{**well, **changes})  # type: ignore[arg-type]
+
+
+def test_a_machine_whose_qemu_does_not_work_is_told_once_and_in_its_words() -> None:
+    failures = tuple(
+        AttemptFailed(attempt=number, host=f"h{number}", reason="libvirt: no KVM here") for number in (1, 2)
+    )
+    states = [
+        InstanceState(
+            id=CONSUMER,
+            request_id=REQUEST,
+            sequence=1,
+            state="error",
+            name=f"web-{number}",
+            reason="no alternate is left",
+            failures=failures,
+        )
+        for number in (1, 2)
+    ]
+
+    assert why_not_done(NotDone(states, "the build has failed", REQUEST)) == (
+        "not done for 2 of 2 guests, such as web-1: no alternate is left; h2: libvirt: no KVM here"
+    )
 
 
 @pytest.mark.parametrize(

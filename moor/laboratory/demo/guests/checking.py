@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from bus.messages.build import InstanceState
+from moor.client import NotDone
 from moor.laboratory.demo.checking import print_end
 
 # A killed guest is told by an event of libvirt; the rest of this time is for a machine that is busy.
@@ -36,6 +37,16 @@ class GuestFindings(Struct):
 def conclude(seen: GuestFindings, problems: Sequence[str]) -> None:
     """Print what holds, or fail with all that does not."""
     print_end([*problems, *problems_of(seen)], checked(seen))
+
+
+def why_not_done(failed: NotDone) -> str:
+    """One of the reasons in full: all guests fail alike where QEMU does not work."""
+    wrong = [each for each in failed.states if each.state not in ("active", "deleted")]
+    if not wrong:
+        return str(failed)
+    first, *_ = wrong
+    why = [first.reason, *[f"{each.host}: {each.reason}" for each in first.failures[-1:]]]
+    return f"not done for {len(wrong)} of {len(failed.states)} guests, such as {first.name}: {'; '.join(filter(None, why))}"
 
 
 def problems_of(seen: GuestFindings) -> list[str]:

@@ -28,10 +28,10 @@ from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import ComputeSettings
 from moor.asking import station_on
-from moor.client import Client, NoConsoleFound
+from moor.client import Client, ClientError, NoConsoleFound, NotDone
 from moor.clouds.cloud import cloud
 from moor.laboratory.at_rest import lasting, problems_of
-from moor.laboratory.demo.guests.checking import GuestFindings, conclude
+from moor.laboratory.demo.guests.checking import GuestFindings, conclude, why_not_done
 from moor.laboratory.demo.guests.machines import CELLS, GUEST_LINE, IMAGE, DomainType, Machines, domain_of
 from moor.laboratory.load.orders import amounts_of
 from moor.options import fail, out
@@ -75,6 +75,10 @@ async def run_guests(plan: GuestDemoPlan, settings: CloudSettings) -> None:
                     # Nobody needs the guests any more, and the workers need not wait for libvirt.
                     machines.close()
                     raise
+    except NotDone as failed:
+        fail(why_not_done(failed))
+    except ClientError as failed:
+        fail(str(failed))
     finally:
         machines.close()
     if left := machines.left():
