@@ -16,12 +16,10 @@ STOPPED_S_MAX = 10.0
 class GuestFindings(Struct):
     """What the demo has seen, by its steps.
 
-    `wanted` and `found` are the domains of each host: those of the active instances, and those that run.
+    `wanted`, `found` and `defined` are the domains of each host: those of the active instances, those that run, and all.
     """
 
-    boot_s: float = 0.0
     console: Sequence[str] = ()
-    stopped: InstanceState | None = None
     stopped_s: float = 0.0
     started: InstanceState | None = None
     memory_kib: int = 0
@@ -32,6 +30,7 @@ class GuestFindings(Struct):
     waited: bool = False
     wanted: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     found: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
+    defined: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
 
 
 def conclude(seen: GuestFindings, problems: Sequence[str]) -> None:
@@ -71,6 +70,8 @@ def _problems(seen: GuestFindings) -> Iterator[tuple[str, bool]]:
         wanted, found = set(seen.wanted.get(host, ())), set(seen.found.get(host, ()))
         yield f"{host}: no domain runs for {', '.join(sorted(wanted - found))}", bool(wanted - found)
         yield f"{host}: no active instance has {', '.join(sorted(found - wanted))}", bool(found - wanted)
+        off = set(seen.defined.get(host, ())) - found
+        yield f"{host}: defined, but off: {', '.join(sorted(off))}", bool(off)
     yield "no guest runs", not any(seen.found.values())
 
 
