@@ -243,9 +243,9 @@ def on_next_answered(
             )
         case QuotaExceeded():
             # Another host would not help. Only an alternate of another flavor might.
-            refused = _sums(row.alternates[0])
+            refused = sums_of(row.alternates[0].share)
             drop_next(transition, why_not(verdict))
-            others = tuple([each for each in transition.row.alternates if _sums(each) != refused])
+            others = tuple([each for each in transition.row.alternates if sums_of(each.share) != refused])
             transition.change(alternates=others)
             pass_on(transition)
         case _:
@@ -253,9 +253,9 @@ def on_next_answered(
             pass_on(transition)
 
 
-def _sums(choice: Choice) -> Counter[str]:
+def sums_of(share: Share) -> Counter[str]:
     sums = Counter[str]()
-    for each in choice.share.amounts:
+    for each in share.amounts:
         sums[each.resource] += each.amount
     return sums
 
