@@ -326,8 +326,10 @@ def _flavor_on(transition: Transition, host: Choice) -> Flavor | None:
     row, order = transition.row, transition.order
     if row.saved or not order.tells_flavor:
         return row.flavor if row.saved else None
-    taken = (host.share.host, host.share.amounts)
-    if taken in [(each.share.host, each.share.amounts) for each in choices_of(order)]:
+    share = host.share
+    of_order = [each.share for each in choices_of(order) if each.share.host == share.host]
+    # A reshape may have moved the amounts to other providers of the host.
+    if any(sums_of(each) == sums_of(share) for each in of_order):
         return order.other_flavors.get(host.share.host)
     return row.flavor
 
