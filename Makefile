@@ -17,7 +17,7 @@ help: ## list the targets
 demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
-# Of the longest tests an eighth, another one at each commit (tests/parts.py).
+# Of the longest tests a sixteenth, another one at each commit (tests/parts.py).
 test: export MOOR_TEST_PART := 1
 test: proof ## everything: lint, types, layers, and the tests on real servers
 

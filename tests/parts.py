@@ -13,14 +13,14 @@ from zlib import crc32
 
 # Set by `make test`: only today's part is run.
 PART_VARIABLE = "MOOR_TEST_PART"
-PARTS = 8
+PARTS = 16
 
 T = TypeVar("T")
 
 
-def part_of(things: Sequence[T]) -> list[T]:
-    """Today's part of them; all, if everything is run."""
-    return [thing for number, thing in enumerate(things) if is_todays(number)]
+def part_of(things: Sequence[T], parts: int = PARTS) -> list[T]:
+    """Today's part of them, of so many parts; all, if everything is run."""
+    return [thing for number, thing in enumerate(things) if is_todays(number, parts)]
 
 
 def is_todays_name(name: str) -> bool:
@@ -31,8 +31,8 @@ def only_a_part() -> bool:
     return PART_VARIABLE in os.environ
 
 
-def is_todays(number: int) -> bool:
-    return not only_a_part() or number % PARTS == _today()
+def is_todays(number: int, parts: int = PARTS) -> bool:
+    return not only_a_part() or number % parts == _today() % parts
 
 
 @cache

@@ -91,13 +91,15 @@ class MoreAlternates(InstanceMessage, frozen=True, tag="alternates"):
 
     It answers the event `instance.spent` with the sequence `spent`, and counts only while the instance still waits for that
     answer. Without alternates the instance ends in error: `reason` says why there are none. The cell numbers the states
-    of the instance from `sequence` on, if that is higher than the cell's own number.
+    of the instance from `sequence` on, if that is higher than the cell's own number. If the request accepts several flavors,
+    `flavor` is the one of these alternates.
     """
 
     spent: Counter
     sequence: SequenceNumber
     alternates: Annotated[tuple[Choice, ...], Meta(max_length=ALTERNATES_MAX)] = ()
     reason: str = ""
+    flavor: Flavor | None = None
 
 
 class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):

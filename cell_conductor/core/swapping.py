@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from msgspec import Struct, structs
 
 from bus.message import ConsumerId
-from bus.messages.build import AlternatesSpent, InstanceId
+from bus.messages.build import AlternatesSpent, Flavor, InstanceId
 from bus.messages.cell import Choice, MoreAlternates
 from bus.messages.hosts import NODE
 from bus.messages.placement import (
@@ -121,7 +121,12 @@ def on_more_alternates(transition: Transition, order: MoreAlternates) -> None:
     # The event that asked is answered. If it stayed, a repeated answer would have it sent again, and that be answered again.
     outbox = tuple([each for each in transition.row.outbox if not isinstance(each.message, AlternatesSpent)])
     transition.change(
-        alternates=order.alternates, spent=0, tries=0, state_ends_at=transition.now, outbox=outbox
+        alternates=order.alternates,
+        flavor=order.flavor,
+        spent=0,
+        tries=0,
+        state_ends_at=transition.now,
+        outbox=outbox,
     )
     if not order.alternates:
         transition.free_share()
@@ -306,14 +311,27 @@ def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None
 
 
 def _take_host(transition: Transition, host: Choice) -> None:
-    row = transition.row
-    # An instance that is unshelved keeps its flavor.
-    flavor = row.flavor if row.saved else transition.order.other_flavors.get(host.share.host)
-    hold_next(transition, host, flavor=flavor)
+    hold_next(transition, host, flavor=_flavor_on(transition, host))
     if why := transition.hosts.why_not_next(host):
         leave_unbuilt(transition, why)
     else:
         transition.spawn()
+
+
+def _flavor_on(transition: Transition, host: Choice) -> Flavor | None:
+    """The flavor of this share, as the row has it. The order tells those of its own hosts; the row, that of further alternates,
+    and that of an instance that is unshelved. A host of the order may be a further alternate too, with another flavor and
+    so with other amounts.
+    """
+    row, order = transition.row, transition.order
+    if row.saved or not order.tells_flavor:
+        return row.flavor if row.saved else None
+    share = host.share
+    of_order = [each.share for each in choices_of(order) if each.share.host == share.host]
+    # A reshape may have moved the amounts to other providers of the host.
+    if any(sums_of(each) == sums_of(share) for each in of_order):
+        return order.other_flavors.get(host.share.host)
+    return row.flavor
 
 
 def hold_next(transition: Transition, host: Choice, **changes: Any) -> None:

@@ -44,7 +44,7 @@ class HostView:
         self._look = 0
         self._seen_in = 0
         self._changed_in: dict[AttemptName, int] = {}
-        # The tree that placement has accepted last.
+        # The tree that was reported last, with what placement has beside it: a device that vanished is there by its name.
         self.known: ProviderTree | None = None
         self.warnings: tuple[str, ...] = ()
 
@@ -120,7 +120,8 @@ class HostView:
     def tree(self, known: ProviderTree) -> ProviderTree:
         if self._layout is None:
             return known
-        self.known = known
         with self._lock:
             foreign = self._foreign
-        return tree_of(self._layout, foreign, known)
+        tree = tree_of(self._layout, foreign, known)
+        self.known = ProviderTree(tree.root, {**known.providers, **tree.providers})
+        return tree

@@ -6,25 +6,27 @@ claimed here: the cell swaps its claim to the first of the new hosts, as it does
 """
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
 
-from bus.messages.build import AlternatesSpent, InstanceId, NoValidHost
-from bus.messages.cell import ALTERNATES_MAX, Choice
+from bus.messages.build import AlternatesSpent, Flavor, InstanceId, NoValidHost
+from bus.messages.cell import ALTERNATES_MAX
 from bus.messages.hosts import NODE, host_in_cell
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.choosing.choosing import choose
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.instances.lifecycle import awaits_alternates, with_alternates
+from scheduler_worker.core.instances.lifecycle import NextHosts, awaits_alternates, with_alternates
+from scheduler_worker.core.instances.other_flavors import still_accepted
 from scheduler_worker.core.instances.outcomes import in_words
 from scheduler_worker.core.instances.rows import BUILDING, InstanceRow
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.alternatives import Alternative
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.locked_rows import Ordered, take_steps
 from scheduler_worker.store import InstanceQuery, SchedulerStore
@@ -35,11 +37,18 @@ FAILED_HOSTS_MAX = 10
 FAILURES_MAX = 100
 
 
-class NextHosts(NamedTuple):
-    """The hosts to try next; or none, and the reason."""
+class _Wanted(NamedTuple):
+    """What an instance needs of its next host. Of the flavors that its request accepts, the first is the one that it has in its
+    cell; none if it accepts one flavor only.
+    """
 
-    choices: tuple[Choice, ...] = ()
-    reason: str = ""
+    event: AlternatesSpent
+    spec: InstanceSpec
+    accepted: tuple[Alternative, ...] = ()
+
+    @property
+    def flavor(self) -> Flavor | None:
+        return self.accepted[0].flavor if self.accepted else None
 
 
 class AlternatesFinder:
@@ -101,8 +110,8 @@ class AlternatesFinder:
         """The row with the answer, which is also added to `new`; None if the row has an answer already, or needs none."""
         if row is None:
             return None
-        choices, reason = answer or NextHosts(reason="what it needs of a host is not known any more")
-        after = with_alternates(row, event, choices, reason, self._clock())
+        answer = answer or NextHosts(reason="what it needs of a host is not known any more")
+        after = with_alternates(row, event, answer, self._clock())
         if after is not None:
             new[after.id] = after
         return after
@@ -112,20 +121,30 @@ class AlternatesFinder:
         found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
         rows = {row.id: row for row in found}
         answers: dict[InstanceId, NextHosts] = {}
-        wanted: dict[InstanceId, tuple[AlternatesSpent, InstanceSpec]] = {}
+        wanted: dict[InstanceId, _Wanted] = {}
         for event in events:
             id_, row = event.instance.id, rows.get(event.instance.id)
             if row is None or not awaits_alternates(row, event):
                 continue
             if why := _why_no_more(event):
                 answers[id_] = NextHosts(reason=why)
+            elif accepted := still_accepted(row, event.instance):
+                specs = [structs.replace(each, spec=self._in_its_cell(row, each.spec)) for each in accepted]
+                wanted[id_] = _Wanted(event, specs[0].spec, tuple(specs))
             elif (spec := decoded(row.current_spec)) is not None:
-                wanted[id_] = event, self._in_its_cell(row, spec)
-        chosen = self._chosen(wanted, again=False)
-        if any(not each.choices for each in chosen.values()):
-            await self._make_sure()
-            chosen = self._chosen(wanted, again=True)
-        return answers | chosen
+                wanted[id_] = _Wanted(event, self._in_its_cell(row, spec))
+        while wanted:
+            chosen = self._chosen(wanted, again=False)
+            if any(not each.choices for each in chosen.values()):
+                await self._make_sure()
+                chosen = self._chosen(wanted, again=True)
+            answers |= chosen
+            wanted = {
+                id_: each._replace(spec=each.accepted[1].spec, accepted=each.accepted[1:])
+                for id_, each in wanted.items()
+                if not chosen[id_].choices and len(each.accepted) > 1
+            }
+        return answers
 
     def _in_its_cell(self, row: InstanceRow, spec: InstanceSpec) -> InstanceSpec:
         group = spec.server_group
@@ -136,27 +155,27 @@ class AlternatesFinder:
             group = None
         return structs.replace(spec, cell=row.told.cell, server_group=group, count=1)
 
-    def _chosen(
-        self, wanted: dict[InstanceId, tuple[AlternatesSpent, InstanceSpec]], *, again: bool
-    ) -> dict[InstanceId, NextHosts]:
+    def _chosen(self, wanted: Mapping[InstanceId, _Wanted], *, again: bool) -> dict[InstanceId, NextHosts]:
         """Choose hosts on which no try has failed. With `again`, also hosts for which placement has refused the claim:
         they may have room by now.
         """
         specs = [
-            structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, *_tried(event, with_refused=not again)))
-            for event, spec in wanted.values()
+            structs.replace(
+                each.spec,
+                ignore_hosts=(*each.spec.ignore_hosts, *_tried(each.event, with_refused=not again)),
+            )
+            for each in wanted.values()
         ]
         found = choose(self._picture, specs, self._plugins, self._salt, self._alternates_max)
         answers = {}
-        for id_, where in zip(wanted, found, strict=True):
+        for (id_, asked), where in zip(wanted.items(), found, strict=True):
             if isinstance(where, NoValidHost):
-                answers[id_] = NextHosts(reason=in_words(where))
+                answers[id_] = NextHosts(reason=in_words(where), flavor=asked.flavor)
                 continue
             # A cell finds out by its order whether a host is a node.
             hosts = [each for each in (where.choice, *where.alternates) if each.kind != NODE]
-            answers[id_] = NextHosts(
-                tuple(hosts[:ALTERNATES_MAX]), "" if hosts else "only bare-metal nodes fit"
-            )
+            reason = "" if hosts else "only bare-metal nodes fit"
+            answers[id_] = NextHosts(tuple(hosts[:ALTERNATES_MAX]), reason, asked.flavor)
         return answers
 
 

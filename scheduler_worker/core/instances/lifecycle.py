@@ -16,6 +16,7 @@ A function returns the new row, or None if the step changes nothing or comes too
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -23,6 +24,7 @@ from bus.message import Message
 from bus.messages.build import (
     AlternatesSpent,
     DeleteInstance,
+    Flavor,
     InstanceActive,
     InstanceDeleted,
     InstanceEvent,
@@ -34,7 +36,7 @@ from bus.messages.build import (
 )
 from bus.messages.cell import Choice
 from bus.topology import CELL0
-from scheduler_worker.core.instances.other_flavors import after_other_flavor
+from scheduler_worker.core.instances.other_flavors import after_other_flavor, with_flavor
 from scheduler_worker.core.instances.placing import deleted_outside_of_cells, failed, next_state
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
@@ -194,7 +196,7 @@ def with_state_of_cell(row: InstanceRow, said: InstanceState) -> InstanceRow:
             project=told.project,
             refusals=told.refusals,
             flavor=said.flavor or told.flavor,
-            passed_over=after_other_flavor(row, said)[1],
+            passed_over=after_other_flavor(row, said).passed_over,
         ),
         order=None,
         choices=(),
@@ -202,6 +204,16 @@ def with_state_of_cell(row: InstanceRow, said: InstanceState) -> InstanceRow:
         next_spec=row.next_spec if said.state == MOVED or _may_be_rebuilt_yet(row, said) else b"",
         heard=said.sequence,
     )
+
+
+class NextHosts(NamedTuple):
+    """The hosts that a cell tries next, and their flavor if the request accepts several; or none, for this reason, and the
+    instance ends.
+    """
+
+    choices: tuple[Choice, ...] = ()
+    reason: str = ""
+    flavor: Flavor | None = None
 
 
 def awaits_alternates(row: InstanceRow, event: AlternatesSpent) -> bool:
@@ -215,14 +227,13 @@ def awaits_alternates(row: InstanceRow, event: AlternatesSpent) -> bool:
 
 
 def with_alternates(
-    row: InstanceRow, event: AlternatesSpent, choices: tuple[Choice, ...], reason: str, now: datetime
+    row: InstanceRow, event: AlternatesSpent, next_hosts: NextHosts, now: datetime
 ) -> InstanceRow | None:
-    """The row with the answer to its cell: further hosts to try; or none, for this reason, and the instance ends. None if
-    the cell does not wait for an answer, or has it.
-    """
+    """The row with the answer to its cell. None if the cell does not wait for an answer, or has it."""
     if not awaits_alternates(row, event):
         return None
     said, told = event.instance, row.told
+    resized_spec, passed_over = with_flavor(row, next_hosts.flavor)
     now_told = structs.replace(
         told,
         sequence=max(told.sequence + 1, said.sequence),
@@ -230,10 +241,20 @@ def with_alternates(
         host="",
         attempt=said.attempt,
         failures=said.failures,
-        reason=reason,
+        reason=next_hosts.reason,
         changed_at=now,
+        flavor=next_hosts.flavor or told.flavor,
+        passed_over=passed_over,
     )
-    return structs.replace(row, told=now_told, order=None, choices=choices, heard=said.sequence, unsaid=True)
+    return structs.replace(
+        row,
+        told=now_told,
+        order=None,
+        choices=next_hosts.choices,
+        resized_spec=resized_spec,
+        heard=said.sequence,
+        unsaid=True,
+    )
 
 
 def is_too_far_ahead(row: InstanceRow, event: InstanceEvent) -> bool:
@@ -277,7 +298,7 @@ def resized_spec_after(row: InstanceRow, said: InstanceState) -> bytes:
     is_confirmed = said.move is not None and said.move.outcome == "confirmed"
     if row.next_spec and (is_confirmed or _is_rebuilt(row, said)):
         return row.next_spec
-    return after_other_flavor(row, said)[0]
+    return after_other_flavor(row, said).resized_spec
 
 
 def _is_rebuilt(row: InstanceRow, said: InstanceState) -> bool:

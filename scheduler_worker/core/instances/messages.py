@@ -48,6 +48,7 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: C901, PLR0911
                 sequence=told.sequence,
                 alternates=row.choices,
                 reason=told.reason,
+                flavor=told.flavor,
             )
             return (more,)
         case "rebuilding" if told.rebuild is not None:

@@ -137,6 +137,9 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
         "the worst flavor comes first": flavor_bugs.worst_flavor_first,
         "a share of another flavor than the order": flavor_bugs.share_of_another_flavor,
         "the flavor of an alternate forgotten": flavor_bugs.flavor_of_alternate_forgotten,
+        "the flavor of a further alternate read by its host": (
+            flavor_bugs.flavor_of_further_alternate_read_by_its_host
+        ),
     },
     "power": {
         "an order to stop is lost": power_bugs.order_to_stop_lost,

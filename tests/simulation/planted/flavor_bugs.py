@@ -49,3 +49,12 @@ def flavor_of_alternate_forgotten() -> AbstractContextManager[None]:
         return take_host
 
     return replaced(swapping, "_take_host", planted)
+
+
+def flavor_of_further_alternate_read_by_its_host() -> AbstractContextManager[None]:
+    """A host that was an alternate before is taken with the flavor of that time, whatever the share is chosen for now."""
+
+    def planted(_real: Any) -> Any:
+        return lambda transition, host: transition.order.other_flavors.get(host.share.host)
+
+    return replaced(swapping, "_flavor_on", planted)

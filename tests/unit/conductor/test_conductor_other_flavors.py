@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.message import ConsumerId, Message, ProviderId
@@ -20,6 +21,7 @@ from bus.messages.cell import (
     DeployInstance,
     DestroyInstance,
     InstanceSpawned,
+    MoreAlternates,
     MoveInCell,
     PlaceInCell,
     RebuildInCell,
@@ -32,7 +34,7 @@ from bus.messages.cell import (
     UndeployInstance,
 )
 from bus.messages.hosts import NODE
-from bus.messages.placement import Claimed, ResourceAmount, Share, SwapClaim
+from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, ResourceAmount, Share, SwapClaim
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.row_codec import assemble_row, decode_body, encode_body
@@ -59,6 +61,10 @@ NODE_2 = a_choice(2, "CUSTOM_GOLD", 1, NODE)
 NODE_3 = a_choice(3, "CUSTOM_SILVER", 1, NODE)
 HOST_4 = a_choice(4, "VCPU", 2, "")
 HOST_5 = a_choice(5, "VCPU", 2, "")
+LARGE = Flavor(name="large", vcpus=6)
+LARGE_ON_4 = a_choice(4, "VCPU", 6, "")
+LARGE_ON_6 = a_choice(6, "VCPU", 6, "")
+REFUSED = DoesNotFit(shortfalls=())
 ORDER = PlaceInCell(
     cell="c1",
     instance=INSTANCE,
@@ -104,6 +110,22 @@ class Cell:
         assert isinstance(swap, SwapClaim)
         self.tell(SwapAnswered(INSTANCE, swap, Claimed()))
         return swap
+
+    @property
+    def spawns(self) -> list[SpawnInstance]:
+        return [each for each in self.said if isinstance(each, SpawnInstance)]
+
+    def more(self, *alternates: Choice, flavor: Flavor) -> None:
+        """The API level gives these further alternates."""
+        more = MoreAlternates(
+            cell="c1",
+            instance=INSTANCE,
+            spent=self.row.spent,
+            sequence=self.row.spent,
+            alternates=alternates,
+            flavor=flavor,
+        )
+        self.tell(more)
 
     def spawned(self, host: Choice, attempt: int) -> Message:
         self.tell(
@@ -225,3 +247,63 @@ def test_a_late_success_of_the_node_is_undone_and_a_delete_goes_to_the_hyperviso
     destroy = cell.said[-1]
     assert isinstance(destroy, DestroyInstance)
     assert destroy.host == HOST_4.share.host
+
+
+def test_a_further_alternate_is_ordered_with_the_flavor_that_it_was_chosen_for() -> None:
+    order = structs.replace(
+        ORDER,
+        flavor=LARGE,
+        chosen=LARGE_ON_6,
+        alternates=(HOST_4,),
+        other_flavors={HOST_4.share.host: VM},
+        may_ask=True,
+    )
+    cell = Cell(order)
+    cell.tell(
+        SpawnFailed(cell="c1", instance=INSTANCE, attempt=1, host=LARGE_ON_6.share.host, reason="no disk")
+    )
+    (swap,) = cell.tell(Due(INSTANCE)).swaps
+    cell.tell(SwapAnswered(INSTANCE, swap, REFUSED))
+
+    cell.more(LARGE_ON_4, flavor=LARGE)
+    (swap,) = cell.tell(Due(INSTANCE)).swaps
+    cell.tell(SwapAnswered(INSTANCE, swap, Claimed()))
+
+    assert (cell.spawns[-1].flavor, cell.spawns[-1].share) == (LARGE, LARGE_ON_4.share)
+
+
+def test_a_further_alternate_that_only_a_worse_flavor_fits_is_ordered_with_it() -> None:
+    cell = Cell(structs.replace(ORDER, flavor=LARGE, chosen=LARGE_ON_6, alternates=(), other_flavors={}))
+    cell.row = structs.replace(cell.row, state="swapping", spent=5)
+
+    cell.more(HOST_5, flavor=VM)
+    (swap,) = cell.tell(Due(INSTANCE)).swaps
+    cell.tell(SwapAnswered(INSTANCE, swap, Claimed()))
+
+    assert (cell.spawns[-1].flavor, cell.spawns[-1].share) == (VM, HOST_5.share)
+
+
+# The same after a reshape of the host.
+VM_IN_A_CHILD = structs.replace(
+    HOST_4.share,
+    amounts=(ResourceAmount(provider=ProviderId(UUID(int=204)), resource="VCPU", amount=2),),
+)
+
+
+@pytest.mark.parametrize("held", [HOST_4.share, VM_IN_A_CHILD])
+def test_a_late_claim_of_an_alternate_of_the_order_has_the_flavor_of_that_time(held: Share) -> None:
+    order = structs.replace(
+        ORDER,
+        flavor=LARGE,
+        chosen=LARGE_ON_6,
+        alternates=(HOST_4,),
+        other_flavors={HOST_4.share.host: VM},
+    )
+    cell = Cell(order)
+    cell.row = structs.replace(cell.row, state="swapping", spent=5)
+
+    cell.more(LARGE_ON_4, flavor=LARGE)
+    (swap,) = cell.tell(Due(INSTANCE)).swaps
+    cell.tell(SwapAnswered(INSTANCE, swap, AlreadyClaimed(attempt=2, share=held)))
+
+    assert (cell.spawns[-1].flavor, cell.spawns[-1].share) == (VM, held)

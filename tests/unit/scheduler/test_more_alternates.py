@@ -20,8 +20,9 @@ from bus.workers.handling import Received, Said, Tell
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import encoded
+from scheduler_worker.core.instances.specs import decoded, encoded
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests.alternatives import Alternative
 from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.more_alternates import FAILED_HOSTS_MAX, AlternatesFinder
@@ -44,14 +45,17 @@ def tried(*hosts: str, refused: Sequence[str] = ()) -> tuple[AttemptFailed, ...]
 class Scheduler:
     """The handler of the event, on a store with one instance that was placed in cell c1."""
 
-    def __init__(self, picture: Picture, state: str = "placed") -> None:
+    def __init__(
+        self, picture: Picture, state: str = "placed", accepted: tuple[Alternative, ...] = ()
+    ) -> None:
         self.store = MemorySchedulerStore()
         self.held: list[InstanceRow] = []
         self.made_sure = 0
         self.said: list[Said] = []
         row = a_row()
         told = structs.replace(row.told, state=state, cell="c1", host="h1", attempt=1, sequence=2)
-        spec = encoded(a_spec(), BuildInstance(flavor=Flavor(vcpus=1)))
+        spec = encoded(a_spec(), BuildInstance(flavor=Flavor(vcpus=1)), accepted)
+        told = structs.replace(told, flavor=accepted[0].flavor if accepted else None)
         self.row = structs.replace(row, told=told, spec=spec)
         self._outbox = Outbox(self.store, OutboxNotes(self.store, row.ends_by - row.issued_at, lambda: NOON))
         finder = AlternatesFinder(
@@ -74,7 +78,13 @@ class Scheduler:
             await tx.accept([NewRequest(self.row.told.request_id, b"", (self.row,))])
         return self
 
-    async def hear(self, *failures: AttemptFailed, sequence: int = 5, cell: str = "c1") -> InstanceRow:
+    async def hear(
+        self,
+        *failures: AttemptFailed,
+        sequence: int = 5,
+        cell: str = "c1",
+        flavor: Flavor | None = None,
+    ) -> InstanceRow:
         """The row after the cell has said that all of these hosts are used up."""
         said = InstanceState(
             id=self.row.id,
@@ -84,6 +94,7 @@ class Scheduler:
             cell=cell,
             attempt=1,
             failures=failures,
+            flavor=flavor,
         )
         ask = Received(AlternatesSpent(cell=cell, instance=said), "id", "", "conductor", "", 0, cell=cell)
         assert callable(self._handler)
@@ -213,3 +224,62 @@ async def test_it_goes_on_like_a_placed_one() -> None:
     assert gone.told.state == "deleting"
     assert active is not None
     assert (active.told.state, active.told.host, active.choices, active.unsaid) == ("active", "h3", (), False)
+
+
+LARGE = Alternative("large", Flavor(name="large", vcpus=6), a_spec(VCPU=6))
+MEDIUM = Alternative("medium", Flavor(name="medium", vcpus=4), a_spec(VCPU=4))
+SMALL = Alternative("small", Flavor(name="small", vcpus=1), a_spec(VCPU=1))
+
+
+def of_sizes(**free: int) -> Picture:
+    """Hosts with so many free processors."""
+    return a_picture(
+        *(
+            a_state(name, vcpus(count), internal=number)
+            for number, (name, count) in enumerate(free.items(), 1)
+        )
+    )
+
+
+def vcpus_in(answer: MoreAlternates) -> dict[str, int]:
+    return {each.name: each.share.amounts[0].amount for each in answer.alternates}
+
+
+@pytest.mark.asyncio
+async def test_the_answer_says_of_which_accepted_flavor_the_hosts_are() -> None:
+    scheduler = await Scheduler(of_sizes(h1=8, h2=8, h3=4), accepted=(LARGE, MEDIUM, SMALL)).begin()
+
+    answer = answer_in(await scheduler.hear(*tried("h1"), flavor=LARGE.flavor))
+
+    assert (answer.flavor, vcpus_in(answer)) == (LARGE.flavor, {"h2": 6})
+
+
+@pytest.mark.asyncio
+async def test_when_its_flavor_fits_nowhere_the_next_one_that_it_accepts_is_tried() -> None:
+    scheduler = await Scheduler(of_sizes(h1=8, h2=2, h3=4), accepted=(LARGE, MEDIUM, SMALL)).begin()
+
+    row = await scheduler.hear(*tried("h1"), flavor=LARGE.flavor)
+
+    answer = answer_in(row)
+    assert (answer.flavor, vcpus_in(answer), answer.reason) == (MEDIUM.flavor, {"h3": 4}, "")
+    assert (row.told.flavor, [each.flavor for each in row.told.passed_over]) == (MEDIUM.flavor, ["large"])
+    assert decoded(row.current_spec) == MEDIUM.spec
+
+
+@pytest.mark.asyncio
+async def test_a_cell_that_has_taken_a_worse_flavor_goes_on_with_it() -> None:
+    scheduler = await Scheduler(of_sizes(h1=8, h2=8, h3=2), accepted=(LARGE, MEDIUM, SMALL)).begin()
+
+    answer = answer_in(await scheduler.hear(*tried("h1"), flavor=MEDIUM.flavor))
+
+    assert (answer.flavor, vcpus_in(answer)) == (MEDIUM.flavor, {"h2": 4})
+
+
+@pytest.mark.asyncio
+async def test_when_no_accepted_flavor_fits_the_worst_one_says_why() -> None:
+    scheduler = await Scheduler(of_sizes(h1=8), accepted=(LARGE, MEDIUM)).begin()
+
+    answer = answer_in(await scheduler.hear(*tried("h1"), flavor=LARGE.flavor))
+
+    assert (answer.alternates, answer.flavor) == ((), MEDIUM.flavor)
+    assert answer.reason.startswith("no host among 1: ")

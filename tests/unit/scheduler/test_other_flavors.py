@@ -120,3 +120,16 @@ def test_a_confirmed_resize_counts_more_than_the_request() -> None:
 def test_an_event_that_tells_a_flavor_is_compared_with_its_row() -> None:
     assert not is_whole(said(GOLD.flavor))
     assert is_whole(said(None))
+
+
+def test_a_better_flavor_that_was_claimed_late_takes_the_worse_ones_away() -> None:
+    worse = after(ROW, said(VM.flavor))
+
+    row = after(worse, said(SILVER.flavor, sequence=6))
+
+    assert row.told.flavor == SILVER.flavor
+    assert [each.flavor for each in row.told.passed_over] == ["gold"]
+    assert decoded(row.current_spec) == SILVER.spec
+    best = after(row, said(GOLD.flavor, sequence=7))
+    assert (best.told.flavor, best.told.passed_over, best.resized_spec) == (GOLD.flavor, (), b"")
+    assert decoded(best.current_spec) == GOLD.spec
