@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of, stored
 from tests.stories.moor.moor_process import moor, moor_json
@@ -200,3 +201,16 @@ async def test_a_database_that_breaks_in_the_middle_is_named_and_the_next_run_go
         renamed("gone", "spec")
         code, told_of = await reports(addresses, **environment)
         assert (code, {each["stage"] for each in told_of.values()}) == (0, {"here"})
+
+
+async def test_a_cell_that_is_unknown_here_is_named_and_nothing_of_it_is_copied(home: Path) -> None:
+    addresses = an_estate(home)
+    async with cloud(home) as environment:
+        elsewhere = structs.replace(addresses, cells={"nowhere": addresses.cells["harbour"]})
+        code, told = await reports(elsewhere, **environment)
+
+        assert code == 1
+        assert {each["copied"] for each in told.values()} == {0}
+        assert f"there is no host {GOOD} in cell nowhere here" in told[f"nowhere/{GOOD}"]["reasons"][0]
+        assert await moor_json("list", **environment) == []
+        assert (await moor("audit", "--settle", "0", **environment)).code == 0
