@@ -45,8 +45,8 @@ def compute_parts(
         return microseconds(clock())
 
     chance = station.chance
-    reporter = TreeReporter(fleet, station, settings, next_sequence, chance)
     announcer = FleetAnnouncer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
+    reporter = TreeReporter(fleet, station, settings, next_sequence, announcer.touch, chance=chance)
     lister = AttemptLister(fleet, store, station.publisher, settings, chance=chance)
     watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch, lister.touch))
     return (

@@ -112,6 +112,18 @@ class GuestFolder:
             return None
         return order
 
+    def unfinished(self) -> NotedOrder | None:
+        """The noted order, if its work has not come to its end; None if it has."""
+        noted = self.noted()
+        if isinstance(noted, AdoptGuest):
+            return noted if self.adopted() is None else None
+        return None if noted is None or self.has_done(noted) else noted
+
+    def has_done(self, order: Order) -> bool:
+        """Is this the order that was last begun, and was it obeyed to its end?"""
+        kept = self.kept()
+        return kept is not None and kept.is_done and kept.order == order
+
     def keep(self, kept: KeptOrder) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)

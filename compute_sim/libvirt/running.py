@@ -13,7 +13,6 @@ from bus.process import Part
 from bus.sql import upgrade
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
-from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.fleet import Elapsed
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
@@ -84,24 +83,15 @@ def _drivers(libvirt: LibvirtSettings, at_step: Callable[[str], None]) -> Sequen
 
 
 async def adopt(store: ComputeStore, drivers: Sequence[LibvirtDriver], cell: str) -> None:
-    """Store the attempts that the hosts have and the store does not know, such as those of a lost database.
+    """Store the attempts that the hosts have and the store does not know: those of a lost database, and those whose work began just
+    before the process was killed.
 
     The conductors are told of them, as of all others, and order the hosts to destroy what does not count any more.
     """
     async with store.transaction() as tx:
         known = await tx.of_hosts([each.root for each in drivers])
         stored = {each.key for attempts in known.values() for each in attempts}
-        found = [
-            AttemptRecord(
-                cell=cell,
-                host=driver.root,
-                instance=instance,
-                attempt=attempt,
-                state=AttemptState.BUILT if runs else AttemptState.STOPPED,
-            )
-            for driver in drivers
-            for instance, attempt, runs in driver.has()
-        ]
+        found = [each for driver in drivers for each in driver.has(cell)]
         await tx.save([each for each in found if each.key not in stored])
 
 

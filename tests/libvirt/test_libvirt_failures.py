@@ -281,13 +281,46 @@ def test_a_libvirt_that_goes_away_in_a_build_fails_it_and_the_host_falls_silent(
     host = Host(tmp_path, away_s=5.0)
     try:
         connection = host.driver._hypervisor._connection  # noqa: SLF001 - it is broken here
-        host.interrupts["define: plan"] = lambda: host.driver._hypervisor._lose(connection, "it ended")  # noqa: SLF001
+        host.interrupts["disks: overlay"] = lambda: host.driver._hypervisor._lose(connection, "it ended")  # noqa: SLF001
         host.driver._hypervisor.uri = "test:///nowhere"  # noqa: SLF001 - it is not there when it is looked for
 
         failure = host.end_of(host.spawn())
 
         assert failure.startswith("libvirt at test:///nowhere is away: ")
+        assert files(host.folder) == []
         assert host.driver.condition(10.0) == WELL
         assert host.driver.condition(16.0) == Silent()
     finally:
         host.driver.close()
+
+
+def test_a_build_whose_libvirt_goes_away_fails_only_when_its_domain_is_gone(host: Host) -> None:
+    connection = host.driver._hypervisor._connection  # noqa: SLF001 - it is broken here
+    uri = host.driver._hypervisor.uri  # noqa: SLF001 - as above
+
+    def end() -> None:
+        host.driver._hypervisor._lose(connection, "it ended")  # noqa: SLF001 - as above
+        host.driver._hypervisor.uri = "test:///nowhere"  # noqa: SLF001 - as above
+
+    def come_back() -> None:
+        host.driver._hypervisor._connection = connection  # noqa: SLF001 - libvirt's test machine lives in its connection
+        host.driver._hypervisor._why_away = ""  # noqa: SLF001 - as above
+
+    spawn = host.spawn()
+    host.interrupts["build: start"] = end
+    host.interrupts["wait"] = lambda: None
+    attempt = begun(spawn, host.driver.begin(spawn, 0.0), 0.0)
+    wait_for(lambda: "wait" not in host.interrupts)
+    assert host.driver.look_at(attempt, 0.0).left_ms
+    host.driver._hypervisor.uri = uri  # noqa: SLF001 - as above
+    come_back()
+
+    assert host.end_of_attempt(attempt).startswith("libvirt at test:///nowhere is away: ")
+    assert host.left == []
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s, "it does not happen"
+        time.sleep(0.005)

@@ -126,7 +126,7 @@ class PrivateLibvirtd:
         wait_until_ready(
             "libvirtd",
             ready=lambda: not self._virsh("version").returncode,
-            alive=lambda: self._server in self.processes(),
+            alive=lambda: self.is_alive,
             logs=(self.directory / "startup.log", self.directory / "libvirtd.log"),
         )
 
@@ -173,12 +173,20 @@ class PrivateLibvirtd:
         """The daemon, and the guests' processes."""
         return self._keeper.processes() if self._keeper else ()
 
+    @property
+    def pid(self) -> int:
+        return int((self.directory / "pid").read_text())
+
+    @property
+    def is_alive(self) -> bool:
+        return self._server in self.processes()
+
     def kill(self) -> None:
         """Kill the daemon alone: its guests run on."""
-        os.kill(int((self.directory / "pid").read_text()), signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         wait_until_ready(
             "the end of libvirtd",
-            ready=lambda: self._server not in self.processes(),
+            ready=lambda: not self.is_alive,
             alive=lambda: True,
             logs=(),
         )
