@@ -78,6 +78,8 @@ class LibvirtDriver:
         images: CachedImages,
         peers: dict[ProviderId, GuestWork] | None = None,
         at_step: Callable[[str], None] = lambda _: None,
+        *,
+        cell: str = "",
     ) -> None:
         """`peers` has the work of all hosts of this compute, and gets this one's. `at_step` is called before each step."""
         self.root = host.root
@@ -85,7 +87,7 @@ class LibvirtDriver:
         self._settings = settings
         self._images = images
         self._at_step = at_step
-        self.view = HostView(host, settings)
+        self.view = HostView(host, settings, cell)
         self._hypervisor = Hypervisor(host.uri, self._look_soon)
         self._folders = GuestFolders(settings.folder, host.name)
         peers = {} if peers is None else peers

@@ -63,10 +63,10 @@ class Devices:
         monkeypatch.setattr(machines, "_device_texts", lambda _: self.of[self._looks.host])
 
     def _see_machine(
-        self, connection: Any, host: LibvirtHost, settings: LibvirtSettings
+        self, connection: Any, host: LibvirtHost, settings: LibvirtSettings, cell: str
     ) -> tuple[HostLayout, Host]:
         self._looks.host = host.name
-        return self._see(connection, host, settings)
+        return self._see(connection, host, settings, cell)
 
 
 def host_at_work() -> str:
