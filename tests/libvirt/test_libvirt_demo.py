@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bus.messages.build import InstanceState, RequestId
-from moor.laboratory.demo.guests.checking import GuestFindings, problems_of
+from bus.messages.build import AttemptFailed, InstanceState, RequestId
+from moor.client import NotDone
+from moor.laboratory.demo.guests.checking import GuestFindings, problems_of, why_not_done
 from moor.laboratory.private_servers import libvirtd
 from tests.libvirt.libvirt_cloud import until
 from tests.stories.moor.moor_process import moor, started
@@ -45,7 +46,7 @@ async def test_twenty_guests_run_through_a_kill_a_resize_and_a_libvirtd_that_goe
     assert "│ a guest of Moorage is up" in ran.out
     assert "it is stopped: its hypervisor process has ended" in ran.out
     assert "was resized from 32 to 64 MiB: its domain has 65,536 KiB" in ran.out
-    assert "QEMU processes run on, and their instances stay active" in ran.out
+    assert "instances stay active: nobody knows better" in ran.out
     for checked in (
         "✓ 20 active instances and 20 running domains on 4 hosts are the same, and no other is defined",
         "✓ the killed guest was stopped",
@@ -114,8 +115,31 @@ def seen(**changes: object) -> GuestFindings:
         "waited": True,
         "wanted": {"h1": ["moor-a-1"], "h2": []},
         "found": {"h1": ["moor-a-1"], "h2": []},
+        "defined": {"h1": ["moor-a-1"], "h2": []},
     }
     return GuestFindings(**{**well, **changes})  # type: ignore[arg-type]
+
+
+def test_a_machine_whose_qemu_does_not_work_is_told_once_and_in_its_words() -> None:
+    failures = tuple(
+        AttemptFailed(attempt=number, host=f"h{number}", reason="libvirt: no KVM here") for number in (1, 2)
+    )
+    states = [
+        InstanceState(
+            id=CONSUMER,
+            request_id=REQUEST,
+            sequence=1,
+            state="error",
+            name=f"web-{number}",
+            reason="no alternate is left",
+            failures=failures,
+        )
+        for number in (1, 2)
+    ]
+
+    assert why_not_done(NotDone(states, "the build has failed", REQUEST)) == (
+        "not done for 2 of 2 guests, such as web-1: no alternate is left; h2: libvirt: no KVM here"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,6 +153,7 @@ def seen(**changes: object) -> GuestFindings:
         ({"waited": False}, "a guest of h2 was gone before its libvirtd came back"),
         ({"wanted": {"h2": ["moor-b-1"], "h1": ["moor-a-1"]}}, "h2: no domain runs for moor-b-1"),
         ({"wanted": {}}, "h1: no active instance has moor-a-1"),
+        ({"defined": {"h2": ["moor-c-1"]}}, "h2: defined, but off: moor-c-1"),
         ({"wanted": {}, "found": {}}, "no guest runs"),
     ],
 )

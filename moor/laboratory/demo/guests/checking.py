@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from bus.messages.build import InstanceState
+from moor.client import NotDone
 from moor.laboratory.demo.checking import print_end
 
 # A killed guest is told by an event of libvirt; the rest of this time is for a machine that is busy.
@@ -15,12 +16,10 @@ STOPPED_S_MAX = 10.0
 class GuestFindings(Struct):
     """What the demo has seen, by its steps.
 
-    `wanted` and `found` are the domains of each host: those of the active instances, and those that run.
+    `wanted`, `found` and `defined` are the domains of each host: those of the active instances, those that run, and all.
     """
 
-    boot_s: float = 0.0
     console: Sequence[str] = ()
-    stopped: InstanceState | None = None
     stopped_s: float = 0.0
     started: InstanceState | None = None
     memory_kib: int = 0
@@ -31,11 +30,22 @@ class GuestFindings(Struct):
     waited: bool = False
     wanted: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     found: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
+    defined: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
 
 
 def conclude(seen: GuestFindings, problems: Sequence[str]) -> None:
     """Print what holds, or fail with all that does not."""
     print_end([*problems, *problems_of(seen)], checked(seen))
+
+
+def why_not_done(failed: NotDone) -> str:
+    """One of the reasons in full: all guests fail alike where QEMU does not work."""
+    wrong = [each for each in failed.states if each.state not in ("active", "deleted")]
+    if not wrong:
+        return str(failed)
+    first, *_ = wrong
+    why = [first.reason, *[f"{each.host}: {each.reason}" for each in first.failures[-1:]]]
+    return f"not done for {len(wrong)} of {len(failed.states)} guests, such as {first.name}: {'; '.join(filter(None, why))}"
 
 
 def problems_of(seen: GuestFindings) -> list[str]:
@@ -60,6 +70,8 @@ def _problems(seen: GuestFindings) -> Iterator[tuple[str, bool]]:
         wanted, found = set(seen.wanted.get(host, ())), set(seen.found.get(host, ()))
         yield f"{host}: no domain runs for {', '.join(sorted(wanted - found))}", bool(wanted - found)
         yield f"{host}: no active instance has {', '.join(sorted(found - wanted))}", bool(found - wanted)
+        off = set(seen.defined.get(host, ())) - found
+        yield f"{host}: defined, but off: {', '.join(sorted(off))}", bool(off)
     yield "no guest runs", not any(seen.found.values())
 
 

@@ -28,10 +28,10 @@ from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import ComputeSettings
 from moor.asking import station_on
-from moor.client import Client, NoConsoleFound
+from moor.client import Client, ClientError, NoConsoleFound, NotDone
 from moor.clouds.cloud import cloud
 from moor.laboratory.at_rest import lasting, problems_of
-from moor.laboratory.demo.guests.checking import GuestFindings, conclude
+from moor.laboratory.demo.guests.checking import GuestFindings, conclude, why_not_done
 from moor.laboratory.demo.guests.machines import CELLS, GUEST_LINE, IMAGE, DomainType, Machines, domain_of
 from moor.laboratory.load.orders import amounts_of
 from moor.options import fail, out
@@ -75,6 +75,10 @@ async def run_guests(plan: GuestDemoPlan, settings: CloudSettings) -> None:
                     # Nobody needs the guests any more, and the workers need not wait for libvirt.
                     machines.close()
                     raise
+    except NotDone as failed:
+        fail(why_not_done(failed))
+    except ClientError as failed:
+        fail(str(failed))
     finally:
         machines.close()
     if left := machines.left():
@@ -141,8 +145,9 @@ class GuestDemo:
         request = await self._client.boot(SMALL, name="web", image=IMAGE, count=count)
         states = await request.until_done(BOOT_S)
         self._flavors |= {each.id: SMALL for each in states}
-        self.seen.boot_s = time.monotonic() - began_s
-        self._say(f"[bold]{count}[/bold] guests are active, {self.seen.boot_s:.1f} s after the request")
+        self._say(
+            f"[bold]{count}[/bold] guests are active, {time.monotonic() - began_s:.1f} s after the request"
+        )
         guests = await asyncio.to_thread(
             lambda: {name: [*self._machines.guests(name).values()] for name in self._machines.hosts}
         )
@@ -166,7 +171,7 @@ class GuestDemo:
         pid = await asyncio.to_thread(self._machines.kill_guest, guest.host, domain_of(guest))
         began_s = time.monotonic()
         stopped = await self._until_state(guest, "stopped")
-        self.seen.stopped, self.seen.stopped_s = stopped, time.monotonic() - began_s
+        self.seen.stopped_s = time.monotonic() - began_s
         self._say(
             f"QEMU's process {pid} of {guest.name} on {guest.host} was killed; {self.seen.stopped_s:.1f} s later it is [yellow]stopped[/yellow]: {stopped.reason}"
         )
@@ -197,10 +202,11 @@ class GuestDemo:
         self._say(f"libvirtd of [bold]{name}[/bold] was killed; {guests} guests are there")
         await self._until(lambda: self._is_up(name, up=False))
         runs_on = await asyncio.to_thread(self._machines.guests, name)
+        told = [each async for each in self._client.list_instances(host=name, state="active")]
         self.seen.ran_on = runs_on == before
         self._say(
             f"  {time.monotonic() - began_s:.1f} s later the host is [yellow]down[/yellow]; {len(runs_on)} of {guests} QEMU processes run on, and "
-            "their instances stay active: nobody knows better"
+            f"{len(told)} instances stay active: nobody knows better"
         )
         (elsewhere,) = await (await self._client.boot(SMALL, name="later", image=IMAGE)).until_done(BOOT_S)
         self._flavors[elsewhere.id] = SMALL
@@ -225,7 +231,7 @@ class GuestDemo:
         self.seen.ran_on &= after == {each: pid for each, pid in before.items() if each != domain_of(doomed)}
         self.seen.away = name
         self._say(
-            f"  the host is [green]up[/green], {doomed.name} is deleted, and the other guests have run on"
+            f"  the host is [green]up[/green], {doomed.name} is deleted, and {len(after)} guests are there"
         )
 
     async def _compare(self) -> None:
@@ -236,10 +242,10 @@ class GuestDemo:
             async for each in self._client.list_instances(state="active"):
                 wanted[each.host].append(domain_of(each))
             found = await asyncio.to_thread(self._machines.domains, running=True)
-            defined = await asyncio.to_thread(self._machines.domains, running=False)
             self.seen.wanted = {name: sorted(each) for name, each in wanted.items()}
             self.seen.found = found
-            return self.seen.wanted == found == defined
+            self.seen.defined = await asyncio.to_thread(self._machines.domains, running=False)
+            return self.seen.wanted == found == self.seen.defined
 
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLES_S):
