@@ -187,8 +187,9 @@ class GuestDomains:
             held = held_by(domain.XMLDesc())
             if domain.isActive():
                 _switch_off(domain)
-            undefine(domain)
+            # The domain alone says which devices these are, so it goes last: a process may be killed in between.
             remove_mediated(connection, held)
+            undefine(domain)
 
     def remove_if_defined(self, folder: GuestFolder) -> None:
         """As `remove`, for a domain that was defined here. Libvirt is not needed if it has never got the domain."""

@@ -12,7 +12,11 @@ from msgspec import structs
 from bus.message import AggregateId, ProviderId
 from bus.messages.administration import CreateProvider, SetAggregates, SetInventories, SetTraits
 from bus.messages.placement import ProviderState, ReportedInventory
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.core.tree import ProviderTree
+from compute_sim.libvirt.core.sharing import SharingOffer, shared_storage
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from compute_sim.libvirt.shared_pools import NotShared, shared_pools
+from compute_sim.libvirt.views import HostView
 from tests.libvirt.libvirt_cloud import (
     TINY,
     LibvirtCloud,
@@ -24,8 +28,8 @@ from tests.libvirt.libvirt_cloud import (
     virsh,
 )
 from tests.servers.libvirtd import PrivateLibvirtd
-
-pytestmark = pytest.mark.asyncio
+from tests.unit.compute.libvirt_machines import a_layout
+from tests.unit.compute.test_libvirt_shared_pools import STORAGE
 
 WITH_DISK = structs.replace(TINY, root_gb=1, swap_mb=4)
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 2}
@@ -67,6 +71,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
+@pytest.mark.asyncio
 async def test_two_hosts_share_a_pool_that_is_counted_once_and_has_the_disks(
     tmp_path: Path, storage: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:
@@ -106,6 +111,7 @@ async def test_two_hosts_share_a_pool_that_is_counted_once_and_has_the_disks(
         assert await cloud.problems() == []
 
 
+@pytest.mark.asyncio
 async def test_computes_of_two_cells_share_a_pool_that_an_operator_has_made(
     tmp_path: Path, storage: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:
@@ -146,6 +152,7 @@ async def make_provider(cloud: LibvirtCloud, name: str, aggregate: AggregateId, 
     await cloud.write(SetAggregates(provider=provider, generation=2, aggregates=(aggregate,)))
 
 
+@pytest.mark.asyncio
 async def test_an_address_of_a_shared_network_is_claimed_and_the_guest_has_a_card_there(
     tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:
@@ -168,6 +175,7 @@ async def test_an_address_of_a_shared_network_is_claimed_and_the_guest_has_a_car
     virsh(uri, "net-undefine", "guests")
 
 
+@pytest.mark.asyncio
 async def test_a_pool_that_libvirt_does_not_have_is_named_and_the_host_is_not_reported(
     tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,3 +187,20 @@ async def test_a_pool_that_libvirt_does_not_have_is_named_and_the_host_is_not_re
     assert caplog.text.count("is not seen") == 1
     assert "waits for its libvirt" not in caplog.text
     assert "host h1: storage_pools has 'nowhere', which its libvirt does not have: " in caplog.text
+
+
+def test_a_pool_is_reported_once_and_not_if_hosts_see_different_ones() -> None:
+    def view(name: str, text: str) -> HostView:
+        seen = HostView(LibvirtHost(name, "test:///default"), LibvirtSettings(folder="/nowhere"), "cell1")
+        seen._layout = structs.replace(  # noqa: SLF001 - as a look leaves it
+            a_layout(), shared=(shared_storage(text, SharingOffer("images"), "cell1"),)
+        )
+        return seen
+
+    (pool,) = shared_pools([view("h1", STORAGE), view("h2", STORAGE)])
+    (provider,) = pool.update_provider_tree(ProviderTree(pool.root), 0.0).providers.values()
+    assert (provider.name, provider.inventories["DISK_GB"].total) == ("cell1-images", 2_048)
+
+    smaller = STORAGE.replace("2199023255552", "1099511627776")
+    with pytest.raises(NotShared, match="cell1-images has 2048 DISK_GB on host h1 and 1024 on host h2"):
+        shared_pools([view("h1", STORAGE), view("h2", smaller)])

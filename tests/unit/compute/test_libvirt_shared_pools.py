@@ -8,7 +8,6 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.placement import ResourceAmount, Share
 from compute_sim.core.pools import tree_of_pool
-from compute_sim.core.tree import ProviderTree
 from compute_sim.libvirt.core.sharing import (
     SharedPool,
     SharingOffer,
@@ -21,9 +20,7 @@ from compute_sim.libvirt.core.sharing import (
 )
 from compute_sim.libvirt.core.trees import tree_of
 from compute_sim.libvirt.core.xml_reading import BadXmlError
-from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
-from compute_sim.libvirt.shared_pools import NotShared, shared_pools
-from compute_sim.libvirt.views import HostView
+from compute_sim.libvirt.settings import LibvirtSettings
 from tests.unit.compute.libvirt_machines import ROOT, a_layout, named
 
 STORAGE = """<pool type='netfs'><name>images</name><capacity unit='bytes'>2199023255552</capacity>
@@ -67,23 +64,6 @@ def test_a_share_names_the_pool_that_gives_its_disk() -> None:
     assert claimed(ROOT) == []
     # A provider that the compute does not report is that of the aggregate.
     assert claimed(ProviderId(UUID(int=5))) == [outside]
-
-
-def test_a_pool_is_reported_once_and_not_if_hosts_see_different_ones() -> None:
-    def view(name: str, text: str) -> HostView:
-        seen = HostView(LibvirtHost(name, "test:///default"), LibvirtSettings(folder="/nowhere"), "cell1")
-        seen._layout = structs.replace(  # noqa: SLF001 - as a look leaves it
-            a_layout(), shared=(shared_storage(text, SharingOffer("images"), "cell1"),)
-        )
-        return seen
-
-    (pool,) = shared_pools([view("h1", STORAGE), view("h2", STORAGE)])
-    (provider,) = pool.update_provider_tree(ProviderTree(pool.root), 0.0).providers.values()
-    assert (provider.name, provider.inventories["DISK_GB"].total) == ("cell1-images", 2_048)
-
-    smaller = STORAGE.replace("2199023255552", "1099511627776")
-    with pytest.raises(NotShared, match="cell1-images has 2048 DISK_GB on host h1 and 1024 on host h2"):
-        shared_pools([view("h1", STORAGE), view("h2", smaller)])
 
 
 def test_a_network_shares_its_addresses() -> None:
