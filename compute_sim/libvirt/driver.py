@@ -78,6 +78,8 @@ class LibvirtDriver:
         images: CachedImages,
         peers: dict[ProviderId, GuestWork] | None = None,
         at_step: Callable[[str], None] = lambda _: None,
+        *,
+        cell: str = "",
     ) -> None:
         """`peers` has the work of all hosts of this compute, and gets this one's. `at_step` is called before each step."""
         self.root = host.root
@@ -85,7 +87,7 @@ class LibvirtDriver:
         self._settings = settings
         self._images = images
         self._at_step = at_step
-        self.view = HostView(host, settings)
+        self.view = HostView(host, settings, cell)
         self._hypervisor = Hypervisor(host.uri, self._look_soon)
         self._folders = GuestFolders(settings.folder, host.name)
         peers = {} if peers is None else peers
@@ -98,7 +100,7 @@ class LibvirtDriver:
         self._lock = threading.Lock()
         self._looking = threading.Thread(target=self._look_on, name=f"look {host.name}", daemon=True)
         self._must_look = threading.Event()
-        self._has_looked = threading.Event()
+        self._is_known = threading.Event()
         self._closing = threading.Event()
         self._away_since_s: float | None = None
         self._wake: Callable[[ProviderId], None] = lambda _: None
@@ -113,9 +115,8 @@ class LibvirtDriver:
         self._looking.start()
 
     def wait_until_known(self, timeout_s: float) -> bool:
-        """Wait until libvirt has answered for the first time. Returns whether it has."""
-        self._has_looked.wait(timeout_s)
-        return self.view.is_known
+        """Wait until the host was seen for the first time. Returns whether it was."""
+        return self._is_known.wait(timeout_s)
 
     @property
     def why_away(self) -> str:
@@ -372,8 +373,11 @@ class LibvirtDriver:
                     log.warning("host %s: %s", self._named.name, away)
                 pause_s = AGAIN_S
             except (WorkFailed, BadXmlError, ValueError) as failed:
-                log.error("host %s is not seen: %s", self._named.name, failed)  # noqa: TRY400 - it says what is wrong
-            self._has_looked.set()
+                if str(failed) != told:
+                    told = str(failed)
+                    log.error("host %s is not seen: %s", self._named.name, failed)  # noqa: TRY400 - it says what is wrong
+            if self.view.is_known:
+                self._is_known.set()
             self._tell()
             if now_s() - images_at_s > self._settings.images_kept_s / 10:
                 images_at_s = now_s()

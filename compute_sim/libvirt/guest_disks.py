@@ -7,11 +7,9 @@ from msgspec import structs
 from bus.messages.build import Image
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.config_drives import make_config_drive
-from compute_sim.libvirt.guest_folders import GuestFolder, KeptOrder
+from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder
 from compute_sim.libvirt.images import CachedImage, CachedImages
 from compute_sim.libvirt.persisting import AtStep
-
-_COPIED = ("disk", "ephemeral", "swap", "config.iso")
 
 
 class GuestDisks:
@@ -65,22 +63,24 @@ class GuestDisks:
 
 
 def copy_disks(from_: GuestFolder, folder: GuestFolder) -> None:
-    for name in _COPIED:
-        if (from_.path / name).exists():
-            disks.copy(from_.path / name, folder.path / name)
+    for name in DISKS:
+        if from_.disk_at(name).exists():
+            disks.copy(from_.disk_at(name), folder.disk_at(name))
+    if from_.config_drive.exists():
+        disks.copy(from_.config_drive, folder.config_drive)
 
 
 def make_empty_copies(from_: GuestFolder, folder: GuestFolder) -> None:
     """Make the files that libvirt copies the disks into: as large, and overlays of the same images."""
-    for name in ("disk", "ephemeral", "swap"):
-        disk = from_.path / name
+    for name in DISKS:
+        disk, copy = from_.disk_at(name), folder.disk_at(name)
         if not disk.exists():
             continue
         info = disks.info_of(disk, "qcow2")
         if info.backing_filename:
             base = Path(info.backing_filename)
-            disks.make_overlay(folder.path / name, base, disks.info_of(base).format, info.virtual_size)
+            disks.make_overlay(copy, base, disks.info_of(base).format, info.virtual_size)
         else:
-            disks.make_empty(folder.path / name, info.virtual_size)
+            disks.make_empty(copy, info.virtual_size)
     if from_.config_drive.exists():
         disks.copy(from_.config_drive, folder.config_drive)

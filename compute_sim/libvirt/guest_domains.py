@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import libvirt
 
@@ -13,8 +14,9 @@ from compute_sim.libvirt.core.held import held_by
 from compute_sim.libvirt.core.orders import GuestOrder
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestDisk, GuestNic, GuestPlan
+from compute_sim.libvirt.core.sharing import ADDRESS, DISK, claimed_of
 from compute_sim.libvirt.failures import LibvirtAway, WorkFailed
-from compute_sim.libvirt.guest_folders import GuestFolder, KeptOrder
+from compute_sim.libvirt.guest_folders import GuestFolder, KeptOrder, Order
 from compute_sim.libvirt.hypervisor import Hypervisor
 from compute_sim.libvirt.images import CachedImage
 from compute_sim.libvirt.machines import SeenDomain, see_domains
@@ -79,7 +81,6 @@ class GuestDomains:
         ]
         if folder.config_drive.exists():
             found.append(GuestDisk(str(folder.config_drive), "raw", "cdrom"))
-        network = self._settings.network
         return GuestOrder(
             instance=order.instance,
             attempt=order.attempt,
@@ -90,11 +91,27 @@ class GuestDomains:
             name=order.name,
             image_properties=kept.image_properties,
             disks=tuple(found),
-            nics=(GuestNic(mac_of(order.instance), network),) if network else (),
+            nics=self._nics(order),
             kernel=boot["kernel"].path if "kernel" in boot else "",
             ramdisk=boot["ramdisk"].path if "ramdisk" in boot else "",
             cmdline=kept.image_properties.get("os_command_line", _CMDLINE) if "kernel" in boot else "",
             console_log=str(folder.console),
+        )
+
+    def storage_of(self, order: Order) -> Path | None:
+        """The folder of the storage pool of which the guest's disks are claimed; None if they are the host's own."""
+        pools = claimed_of(self._view.layout.shared, order.share, DISK)
+        return Path(pools[0].path) if pools else None
+
+    def _nics(self, order: Order) -> tuple[GuestNic, ...]:
+        """A network card on the network of the settings, and on each of which an address is claimed."""
+        claimed = claimed_of(self._view.layout.shared, order.share, ADDRESS)
+        networks = dict.fromkeys((self._settings.network, *(each.name for each in claimed)))
+        return tuple(
+            [
+                GuestNic(mac_of(order.instance, number), network)
+                for number, network in enumerate(name for name in networks if name)
+            ]
         )
 
     def find(self, connection: libvirt.virConnect, folder: GuestFolder) -> libvirt.virDomain | None:
@@ -170,8 +187,9 @@ class GuestDomains:
             held = held_by(domain.XMLDesc())
             if domain.isActive():
                 _switch_off(domain)
-            undefine(domain)
+            # The domain alone says which devices these are, so it goes last: a process may be killed in between.
             remove_mediated(connection, held)
+            undefine(domain)
 
     def remove_if_defined(self, folder: GuestFolder) -> None:
         """As `remove`, for a domain that was defined here. Libvirt is not needed if it has never got the domain."""

@@ -136,6 +136,8 @@ class GuestWork:
         folder.empty()
         at_step("build: note")
         folder.keep(kept)
+        if (pool := self.domains.storage_of(kept.order)) is not None:
+            folder.place_disks(pool)
         return kept
 
     def _finish(

@@ -17,6 +17,7 @@ from compute_sim.fleet import Elapsed
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.shared_pools import shared_pools
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.store_sql import SqlComputeStore, open_compute_store
@@ -50,7 +51,7 @@ async def libvirt_parts(
 
     The attempts are stored in the database; without one, in an SQLite file in the folder.
     """
-    drivers = _drivers(libvirt, at_step)
+    drivers = _drivers(libvirt, settings.cell, at_step)
     clock_s = Elapsed()
     store: SqlComputeStore | None = None
     try:
@@ -68,7 +69,8 @@ async def libvirt_parts(
         await upgrade(url, "compute_sim", database)
         store = await open_compute_store(url, settings.cell, clock_s, database)
         await adopt(store, drivers, settings.cell)
-        yield compute_parts(station, drivers, settings, clock_s=clock_s, store=store)
+        pools = shared_pools([each.view for each in drivers])
+        yield compute_parts(station, drivers, settings, clock_s=clock_s, store=store, pools=pools)
     finally:
         for each in drivers:
             await asyncio.to_thread(each.close)
@@ -76,10 +78,10 @@ async def libvirt_parts(
             await store.close()
 
 
-def _drivers(libvirt: LibvirtSettings, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
+def _drivers(libvirt: LibvirtSettings, cell: str, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
     images = CachedImages(libvirt)
     peers: dict[ProviderId, GuestWork] = {}
-    return [LibvirtDriver(host, libvirt, images, peers, at_step) for host in libvirt.all_hosts()]
+    return [LibvirtDriver(host, libvirt, images, peers, at_step, cell=cell) for host in libvirt.all_hosts()]
 
 
 async def adopt(store: ComputeStore, drivers: Sequence[LibvirtDriver], cell: str) -> None:

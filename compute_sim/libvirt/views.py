@@ -29,10 +29,11 @@ AttemptName = tuple[int, int]
 class HostView:
     """The last look at a host. Threads look, and the event loop reads."""
 
-    def __init__(self, host: LibvirtHost, settings: LibvirtSettings) -> None:
+    def __init__(self, host: LibvirtHost, settings: LibvirtSettings, cell: str) -> None:
         self.root = host.root
         self._named = host
         self._settings = settings
+        self._cell = cell
         self._lock = threading.Lock()
         self._layout: HostLayout | None = None
         self._host = Host(name=host.name)
@@ -62,7 +63,7 @@ class HostView:
         return self._host
 
     def look_at_machine(self, connection: libvirt.virConnect) -> None:
-        layout, host = see_machine(connection, self._named, self._settings)
+        layout, host = see_machine(connection, self._named, self._settings, self._cell)
         self._layout, self._host = layout, host
 
     def look(self, connection: libvirt.virConnect) -> None:

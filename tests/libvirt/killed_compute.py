@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from compute_sim.libvirt.running import run
 from compute_sim.libvirt.settings import LibvirtSettings
+from tests.libvirt.host_devices import host_at_work
 from tests.libvirt.libvirt_cloud import SETTINGS, SOCKET
 
 SELF = 0
@@ -52,9 +53,7 @@ class Killer:
             kill = msgspec.json.decode((self._folder / "kill").read_bytes(), type=Kill)
         except FileNotFoundError:
             return None
-        # The threads of a host's work are named after it.
-        host = threading.current_thread().name.removeprefix("work ").rpartition("_")[0]
-        return kill.pids.get(host) if kill.step == step else None
+        return kill.pids.get(host_at_work()) if kill.step == step else None
 
 
 def _is_alive(pid: int) -> bool:

@@ -12,8 +12,11 @@ from bus.auditing.at_rest import Asked
 from bus.broker import Broker
 from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
+from bus.message import Message
+from bus.messages.administration import Done, ProviderWritten, WriteAnswered
 from bus.messages.build import Flavor, InstanceState
 from bus.messages.consoles import AskConsole, ConsoleFound
+from bus.messages.placement import ProviderState
 from bus.process import Part
 from bus.unix_socket.server import serve_unix
 from bus.workers.station import Station
@@ -21,7 +24,7 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import ComputeSettings
-from moor.asking import running
+from moor.asking import providers_of, running
 from moor.client import Client
 from moor.clouds.cloud import ComputeParts, cloud
 from moor.laboratory.at_rest import problems_of
@@ -83,6 +86,15 @@ class LibvirtCloud:
         async with asyncio.timeout(PATIENCE_S):
             while {each.name async for each in self.client.list_hosts() if each.up} != names:
                 await asyncio.sleep(0.05)
+
+    async def providers(self) -> list[ProviderState]:
+        return await providers_of(self._station)
+
+    async def write(self, order: Message) -> None:
+        """Write to placement by name, as an operator does over its API."""
+        answer = await self._station.ask(order)
+        assert isinstance(answer, WriteAnswered), answer
+        assert isinstance(answer.verdict, Done | ProviderWritten), answer
 
     async def console(self, instance: InstanceState, start: int = -4096) -> ConsoleFound:
         question = AskConsole(instance=instance.id, start=start, limit=200)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceState
-from compute_sim.core.hosts import Host
-from compute_sim.libvirt import machines, views
-from compute_sim.libvirt.core.layout import HostLayout
-from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtSettings
+from tests.libvirt.host_devices import HostDevices, host_at_work
 from tests.libvirt.libvirt_cloud import TINY, LibvirtCloud, files, libvirt_cloud, libvirt_settings
 
 pytestmark = pytest.mark.asyncio
 
 # Both hosts are shares of libvirt's one test machine, which lives in this process.
 URI = "test:///default"
-DEVICE = Path(__file__).parent.parent / "data" / "libvirt" / "two_cells" / "pci_0000_03_00_0.xml"
+DEVICE = "pci_0000_03_00_0"
 OTHER = """<domain type='test'><name>{name}</name><uuid>00000000-0000-0000-0000-0000000000aa</uuid>
 <memory unit='MiB'>1</memory><os><type>hvm</type></os></domain>"""
 WITH_DEVICE = structs.replace(TINY, extra_specs={"resources:CUSTOM_PCI_144D_A808": "1"})
@@ -52,28 +49,6 @@ def remove(domain: Any) -> None:
     domain.undefine()
 
 
-class Devices:
-    """The descriptions of the devices of each host, in place of what the test machine says."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.of = {"h1": [DEVICE.read_text()], "h2": [DEVICE.read_text()]}
-        self._looks = threading.local()
-        self._see = machines.see_machine
-        monkeypatch.setattr(views, "see_machine", self._see_machine)
-        monkeypatch.setattr(machines, "_device_texts", lambda _: self.of[self._looks.host])
-
-    def _see_machine(
-        self, connection: Any, host: LibvirtHost, settings: LibvirtSettings
-    ) -> tuple[HostLayout, Host]:
-        self._looks.host = host.name
-        return self._see(connection, host, settings)
-
-
-def host_at_work() -> str:
-    """The host whose work has come to a step: its threads are named after it."""
-    return threading.current_thread().name.removeprefix("work ").rpartition("_")[0]
-
-
 def check_taken(folder: Path, web: InstanceState, failed_on: str) -> str:
     """The instance is whole on the alternate, and nowhere else. Returns why the first host failed."""
     (failure,) = web.failures
@@ -92,7 +67,7 @@ async def delete(cloud: LibvirtCloud, folder: Path, web: InstanceState) -> None:
 async def test_a_device_that_vanishes_between_claim_and_build_is_named_and_the_alternate_has_one(
     tmp_path: Path, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    devices = Devices(monkeypatch)
+    devices = HostDevices(monkeypatch, h1=[DEVICE], h2=[DEVICE])
     lost_on: list[str] = []
 
     def vanish(step: str) -> None:
