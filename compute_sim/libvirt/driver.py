@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
@@ -36,8 +35,9 @@ from compute_sim.core.attempts import (
 from compute_sim.core.hosts import Host
 from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree
-from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
+from compute_sim.drivers import ConsoleText, GuestStopped
 from compute_sim.libvirt.adopting import Adopting
+from compute_sim.libvirt.consoles import read_console
 from compute_sim.libvirt.core.bound_guests import bound_guests
 from compute_sim.libvirt.core.xml_reading import BadXmlError
 from compute_sim.libvirt.failures import GivenUp, LibvirtAway, WorkFailed
@@ -185,7 +185,7 @@ class LibvirtDriver:
 
     async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
         folder = self._folders.of(attempt.instance, attempt.attempt)
-        return await asyncio.to_thread(_read_console, folder.console, start, limit)
+        return await asyncio.to_thread(read_console, folder.console, start, limit)
 
     def has(self, cell: str) -> list[AttemptRecord]:
         """All attempts that the host has something of, by their folders and their domains. Work that has not ended is due."""
@@ -394,16 +394,3 @@ class LibvirtDriver:
 
 def _name(instance: InstanceId, attempt: int) -> AttemptName:
     return (instance.int, attempt)
-
-
-def _read_console(path: Path, start: int, limit: int) -> ConsoleText:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            begin = max(0, size + start) if start < 0 else min(start, size)
-            file.seek(begin)
-            return ConsoleText(file.read(limit), begin, size)
-    except FileNotFoundError:
-        raise NoConsole("its guest has written nothing yet: it has not run here") from None
-    except OSError as error:
-        raise NoConsole(f"its console cannot be read: {error.strerror}") from error

@@ -43,10 +43,14 @@ class Killer:
             pid = self._ordered(step)
         if pid is None:
             return
-        (self._folder / "kill").rename(self._folder / "killed")
-        os.kill(pid or os.getpid(), signal.SIGKILL)
+        kill, killed = self._folder / "kill", self._folder / "killed"
+        if pid == SELF:
+            kill.rename(killed)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         while _is_alive(pid):
             time.sleep(0.005)
+        kill.rename(killed)
 
     def _ordered(self, step: str) -> int | None:
         try:
