@@ -77,7 +77,13 @@ class FleetAnnouncer(HostAnnouncer[None]):
         sequence = self._next_sequence()
         loads = await self._store.loads(hosts)
         facts = [
-            facts_of(id_, self._fleet[id_].host, loads[id_], self._fleet.failed_builds.of(id_))
+            facts_of(
+                id_,
+                self._fleet[id_].host,
+                loads[id_],
+                self._fleet.failed_builds.of(id_),
+                self._fleet.refused_reports.get(id_, ""),
+            )
             for id_ in hosts
         ]
         return (

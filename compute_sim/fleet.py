@@ -51,6 +51,8 @@ class Fleet:
     ) -> None:
         self.clock_s = clock_s
         self.failed_builds = FailedBuilds()
+        # Why placement has refused the last report of a host.
+        self.refused_reports: dict[ProviderId, str] = {}
         # By ids as integers, since Python computes the hash of a UUID at each lookup.
         self._drivers = {each.root.int: each for each in drivers}
         if len(self._drivers) != len(drivers):

@@ -23,7 +23,6 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.consoles import AskConsole, ConsoleFound
 from bus.messages.host_modes import CheckHost
 from bus.workers.handling import Bury, Handler, Handlers, Received, Said, Tell, answering
 from compute_sim.build_slots import BuildSlots
@@ -47,7 +46,7 @@ from compute_sim.core.attempts import (
     why_not_received,
 )
 from compute_sim.core.holding import holdings
-from compute_sim.drivers import Driver, NoConsole
+from compute_sim.drivers import Driver
 from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeStore, ComputeTransaction
 
@@ -152,30 +151,7 @@ def _ordered(
 
 
 def books_handlers(fleet: Fleet, store: ComputeStore) -> Handlers:
-    return {
-        AskHostBooks: answering(partial(_books_found, fleet, store)),
-        AskConsole: answering(partial(_console_found, fleet, store)),
-    }
-
-
-async def _console_found(fleet: Fleet, store: ComputeStore, question: AskConsole) -> ConsoleFound:
-    """Answer what a guest has written, by the last attempt of the instance here: an earlier one was left by a move."""
-    attempts = await store.living((question.instance,), None, 1)
-    here = [each for each in attempts if fleet.get(each.host) is not None]
-    if not here:
-        return ConsoleFound(none=f"no host of cell {question.cell!r} has the instance")
-    attempt = max(here, key=lambda each: each.attempt)
-    try:
-        found = await fleet[attempt.host].console(attempt, question.start, question.limit)
-    except NoConsole as none:
-        return ConsoleFound(attempt=attempt.attempt, none=str(none)[:255])
-    return ConsoleFound(
-        text=found.text.decode(errors="replace"),
-        start=found.start,
-        next=found.start + len(found.text),
-        size=found.size,
-        attempt=attempt.attempt,
-    )
+    return {AskHostBooks: answering(partial(_books_found, fleet, store))}
 
 
 async def _books_found(fleet: Fleet, store: ComputeStore, question: AskHostBooks) -> HostBooksFound:

@@ -40,8 +40,11 @@ class TreeReporter(PartGroup):
         station: Station,
         settings: ComputeSettings,
         next_sequence: Callable[[], int],
+        tell_facts: Callable[[Iterable[ProviderId]], None],
+        *,
         chance: random.Random | None = None,
     ) -> None:
+        """`tell_facts` has the facts about these hosts published: whether placement takes their reports is one of them."""
         self._reports = Supervised("report inventories", self._report_what_changes, chance=chance)
         self._asking = Status("ask placement to take reports", chance=chance)
         super().__init__(self._reports, statuses=(self._asking,))
@@ -49,6 +52,7 @@ class TreeReporter(PartGroup):
         self._station = station
         self._settings = settings
         self._next_sequence = next_sequence
+        self._tell_facts = tell_facts
         self._reporting: dict[ProviderId, ReportState] = {}
         self._touched: dict[ProviderId, None] = {}
         # Hosts with a single report that is not answered yet. They may change meanwhile.
@@ -56,7 +60,7 @@ class TreeReporter(PartGroup):
         # Hosts that get a new shape. Their next report has to wait.
         self._reshaping = Background(lambda host: self.touch((host,)))
         self._reshaper = HostReshaper(station, settings)
-        # Hosts whose reshape was refused. They are reported again with their next change, and not at once.
+        # Hosts whose reshape was refused. They are reported again with their next change, or after a while, and not at once.
         self._unshaped: dict[ProviderId, ProviderTree] = {}
         self._woken = asyncio.Event()
         self.touch(fleet.reported())
@@ -127,6 +131,9 @@ class TreeReporter(PartGroup):
                 continue
             elif report := report_of_changes(reporting, tree, self._settings.cell, sequence):
                 asked.append((report, tree))
+            else:
+                # The host is again as placement has it.
+                self._note_refusal(host, "")
         return asked
 
     def _answered(self, report: ReportInventory, tree: ProviderTree, answer: Message) -> None:
@@ -139,6 +146,7 @@ class TreeReporter(PartGroup):
         match after_answer(report, tree, answer.verdict):
             case Accepted(reporting, kept):
                 self._reporting[report.root] = reporting
+                self._note_refusal(report.root, "")
                 for each in kept:
                     log.warning("report of host %s: %s", report.root, kept_in_words(each))
             case MustReportAll(reporting):
@@ -148,6 +156,7 @@ class TreeReporter(PartGroup):
             case MustReshape(reason):
                 self._must_reshape(report, tree, reason)
             case ReportRefused(reason):
+                self._note_refusal(report.root, reason)
                 log.error(
                     "report of host %s refused, sent again with its next change: %s", report.root, reason
                 )
@@ -175,12 +184,31 @@ class TreeReporter(PartGroup):
         match answer:
             case Accepted(reporting, kept):
                 self._reporting[driver.root] = reporting
+                self._note_refusal(driver.root, "")
                 for each in kept:
                     log.warning("report of host %s: %s", driver.root, kept_in_words(each))
             case ReportRefused(reason):
                 self._unshaped[driver.root] = tree
-                log.error(
-                    "reshape of host %s refused, tried again with its next change: %s",
-                    driver.host.name,
-                    reason,
-                )
+                again_s = self._settings.reshape_again_s
+                # What it needs may leave the host meanwhile.
+                asyncio.get_running_loop().call_later(again_s, self._reshape_again, driver.root)
+                if self._note_refusal(driver.root, reason):
+                    log.error(
+                        "reshape of host %s refused, tried again with its next change and every %g s: %s",
+                        *(driver.host.name, again_s, reason),
+                    )
+
+    def _reshape_again(self, host: ProviderId) -> None:
+        if self._unshaped.pop(host, None) is not None:
+            self.touch((host,))
+
+    def _note_refusal(self, root: ProviderId, reason: str) -> bool:
+        """Have the host tell why placement has refused its report, or that it has not. Returns whether that is news."""
+        refused = self._fleet.refused_reports
+        if self._fleet.get(root) is None or refused.get(root, "") == reason:
+            return False
+        refused[root] = reason
+        if not reason:
+            del refused[root]
+        self._tell_facts((root,))
+        return True

@@ -57,6 +57,13 @@ class ComputeSettings(Struct, frozen=True):
             "of a slow placement."
         ),
     ] = 1.0
+    reshape_again_s: Annotated[
+        Seconds,
+        Meta(
+            description="The pause before a host asks again for a new shape that was refused, since instances hold what would have no place in it. "
+            "Shorter notices sooner that they have left; longer spares placement."
+        ),
+    ] = 60.0
     due_at_once_max: Annotated[
         Count,
         Meta(

@@ -10,6 +10,7 @@ from bus.parts import Supervised
 from bus.process import Part
 from bus.workers.station import Station
 from compute_sim.announcing import FleetAnnouncer
+from compute_sim.consoles import console_handlers
 from compute_sim.drivers import Driver, Reported
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet, watch_hosts
@@ -44,13 +45,17 @@ def compute_parts(
         return microseconds(clock())
 
     chance = station.chance
-    reporter = TreeReporter(fleet, station, settings, next_sequence, chance)
     announcer = FleetAnnouncer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
+    reporter = TreeReporter(fleet, station, settings, next_sequence, announcer.touch, chance=chance)
     lister = AttemptLister(fleet, store, station.publisher, settings, chance=chance)
     watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch, lister.touch))
     return (
         station.worker(f"compute.{settings.cell}.work", handlers(fleet, settings.builds_at_once_max), store),
-        station.worker(f"compute.{settings.cell}.questions", books_handlers(fleet, store), store),
+        station.worker(
+            f"compute.{settings.cell}.questions",
+            {**books_handlers(fleet, store), **console_handlers(fleet, store, clock)},
+            store,
+        ),
         Finisher(fleet, store, station.publisher, settings, chance),
         announcer,
         lister,

@@ -4,7 +4,7 @@ HELPS = {
     "boot": "Build an instance, or several equal ones, and follow them until they run.",
     "show": "Show an instance, or all instances of a request.",
     "list": "List the instances, deleted ones too, ordered by id: each as its cell told it last.",
-    "console": "Show what the guest of an instance has written to its serial console. For operators.",
+    "console": "Show what the guest of an instance has written to its serial console.",
     "rebuild": "Build the instance anew on its host, from another image; what is on its disk is lost.",
     "migrate": "Move instances to another host; they are stopped meanwhile. Then confirm the move of one, or revert it.",
     "live-migrate": "Move an instance to another host while it runs.",

@@ -302,12 +302,17 @@ def facts_of_host(host: HostState) -> tuple[tuple[str, str], ...]:
         ("instances", str(host.instances)),
         ("building", str(host.io_ops)),
         ("failed", f"{host.failed_builds} builds in a row" if host.failed_builds else ""),
+        ("refused", escape(_refused(host))),
     )
 
 
 def _why(host: HostState) -> str:
     also = f"its name is in cells {', '.join((host.cell, *host.also_in))}" if host.also_in else ""
-    return "; ".join(filter(None, (host.setting.reason, also)))
+    return "; ".join(filter(None, (host.setting.reason, _refused(host), also)))
+
+
+def _refused(host: HostState) -> str:
+    return f"placement has an older state of it: {host.report_refused}" if host.report_refused else ""
 
 
 def _supported(kind: Supported) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 from msgspec import Struct
 from sqlalchemy.engine import make_url
 
+from moor.laboratory.private_servers.keeper import Command, Keeper
+from moor.laboratory.private_servers.starting import free_port, wait_until_ready
 from tests.environments import environment
-from tests.servers.keeper import Command, Keeper
-from tests.servers.starting import free_port, wait_until_ready
 
 # All figures and the conformance suite are of version 16. It runs under uwsgi, as in deployments.
 OPENSTACKS = ("openstack-placement==16.0.0", "pyuwsgi>=2.0.30", "psycopg2-binary>=2.9")

@@ -18,14 +18,16 @@ from tests.benchmarks.__main__ import SECTIONS, measure
 from tests.benchmarks.books import MemoryBooks, SqliteBooks, WrongBooksError, asked, handled, handlers_on
 from tests.benchmarks.cpu import OneProcess, ProcessTree
 from tests.benchmarks.machine import this_machine
-from tests.benchmarks.measuring import QUICK, Result, Run
+from tests.benchmarks.measuring import QUICK, Effort, Result, Run
 from tests.benchmarks.messages import HOST_IDS, claims
 from tests.benchmarks.report import as_json, budgets_of, show
 from tests.benchmarks.section_beside import SECTION, asked_over_http, longest_waits
+from tests.benchmarks.section_libvirt import guest_costs, libvirt_section
 from tests.hostile_requests import Hostile, get
 from tests.placement_servers import PlacementServer
 
 BURNT_S = 0.2
+REAL = Effort(runs=1, scale=1.0, kinds_max=1, servers=True)
 BURN = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
 
 
@@ -80,6 +82,18 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
     assert told["machine"]["processors"] == os.cpu_count()
     console = Console(record=True, width=200, quiet=True)
     show(console, machine, results)
+
+
+@pytest.mark.proof
+@pytest.mark.asyncio
+async def test_real_guests_are_measured_and_removed() -> None:
+    # A guest that is not active, and one that is left, raises.
+    (result,) = await libvirt_section(REAL)
+
+    assert result.kinds == ("generator", "compute", "libvirtd", "guests", "broker")
+    assert all(result.us(kind) > 0 for kind in result.kinds), result
+    (line,) = guest_costs([result])
+    assert line.startswith("real guests: 10 guests are active ")
 
 
 @pytest.mark.asyncio

@@ -16,6 +16,8 @@ import aio_pika
 import asyncpg
 import pytest
 
+from moor.laboratory.private_servers.keeper import place_in_memory
+from moor.laboratory.private_servers.starting import START_PATIENCE_S
 from tests.servers import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,
@@ -34,9 +36,7 @@ from tests.servers.installed import (
     postgres_binaries,
     rabbitmq_scripts,
 )
-from tests.servers.keeper import place_in_memory
 from tests.servers.own_broker import brokers_in, take_broker
-from tests.servers.starting import START_PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 60.0

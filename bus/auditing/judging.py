@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import structs
 
 from bus.auditing import mending
+from bus.auditing.old_shapes import is_of_old_shape
 from bus.auditing.views import INSTANCE, Fault, InstanceView, Mend, Places, Sight
 from bus.message import ProviderId
 from bus.messages.books import (
@@ -213,7 +214,7 @@ def _of_claim(
     view: InstanceView, entry: CellEntry, claim: ExpectedClaim, consumer: BookEntry | None, places: Places
 ) -> Iterator[Fault]:
     assert claim.share is not None, "only a claim with a share is compared"
-    mend = mending.claim(view, entry, claim, consumer)
+    mend = mending.claim(view, entry, claim, consumer, places)
     whose = "" if claim.consumer == view.id else f"its migration {claim.consumer}: "
     if consumer is None or not consumer.held or consumer.ended:
         yield _fault(
@@ -303,13 +304,14 @@ def _are_same(view: InstanceView, consumer: BookEntry, wanted: Share, places: Pl
     must be equal. Providers that are gone, since the host has another shape, count as parts of its tree.
 
     A claim or a swap raises the consumer's generation together with its attempt; a reshape raises the generation alone.
-    So if generation and attempt are equal, nothing was reshaped. A migration holds a part of the share that its
-    instance had before the move: it is not compared if the instance's share may have been reshaped.
+    So if generation and attempt are equal, nothing was reshaped, unless the share is from an earlier shape of the host: then the
+    audit itself has mended the claim since. A migration holds a part of the share that its instance had before the move: it is
+    not compared if the instance's share may have been reshaped.
     """
     held, should = amounts_by_class(consumer.held), amounts_by_class(wanted.amounts)
     own = view.consumer
     is_as_claimed = own is not None and own.generation == own.attempt
-    if consumer.id == view.id and is_as_claimed:
+    if consumer.id == view.id and is_as_claimed and not is_of_old_shape(wanted, places):
         return held == should
     if consumer.id != view.id and not is_as_claimed:
         return True

@@ -1,6 +1,7 @@
 """The mend of a fault: one order, which names what the audit saw. If that has changed, the order does nothing."""
 
-from bus.auditing.views import InstanceView, OnHost
+from bus.auditing.old_shapes import in_present_shape
+from bus.auditing.views import InstanceView, OnHost, Places
 from bus.messages.books import (
     BookEntry,
     CellEntry,
@@ -23,9 +24,13 @@ def end(consumer: BookEntry) -> MendConsumer:
 
 
 def claim(
-    view: InstanceView, entry: CellEntry, expected: ExpectedClaim, consumer: BookEntry | None
+    view: InstanceView,
+    entry: CellEntry,
+    expected: ExpectedClaim,
+    consumer: BookEntry | None,
+    places: Places,
 ) -> MendConsumer:
-    """The order to let the consumer hold exactly what the instance's cell expects it to hold."""
+    """The order to let the consumer hold what the instance's cell expects it to hold, of the host's present providers."""
     assert expected.share is not None, "only a claim with a share is mended"
     return MendConsumer(
         consumer=expected.consumer,
@@ -33,7 +38,7 @@ def claim(
         claim=MendedClaim(
             cell=entry.instance.cell,
             attempt=expected.attempt,
-            share=expected.share,
+            share=in_present_shape(expected.share, places),
             type=expected.type,
             project=project_of(view, entry),
             user=entry.user,

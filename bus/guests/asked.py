@@ -19,6 +19,22 @@ _OF_BOTH = (NODES, POLICY, THREADS, PAGES, AFFINITY)
 SPEC_KEYS = frozenset({f"hw:{name}" for name in (*_OF_BOTH, MASK, EMULATOR)})
 IMAGE_KEYS = frozenset({f"hw_{name}" for name in _OF_BOTH})
 _NUMBERED = tuple(f"hw{mark}{name}." for mark in ":_" for name in (CPUS, MEMORY))
+# What a host alone reads: the hardware that it gives to the guest, and how it starts it.
+HARDWARE_SPEC_KEYS = frozenset({"hw:cpu_sockets", "hw:cpu_cores", "hw:cpu_threads"})
+HARDWARE_IMAGE_KEYS = frozenset(
+    {
+        "hw_machine_type",
+        "hw_disk_bus",
+        "hw_cdrom_bus",
+        "hw_vif_model",
+        "hw_video_model",
+        "hw_firmware_type",
+        "hw_cpu_sockets",
+        "hw_cpu_cores",
+        "hw_cpu_threads",
+        "os_command_line",
+    }
+)
 
 
 def is_guest_key(key: str) -> bool:

@@ -188,5 +188,7 @@ ALL: tuple[type[Message], ...] = (
     books.AskHostBooks,
     books.HostBooksFound,
     consoles.AskConsole,
+    consoles.TellConsole,
+    consoles.ConsoleTold,
     consoles.ConsoleFound,
 )

@@ -59,6 +59,8 @@ class HostDescription(Value, frozen=True, kw_only=True):
     capabilities: Capabilities = {}
     # Builds that failed there since the last one that succeeded.
     failed_builds: Natural = 0
+    # Why placement has an older state of it: it has refused the host's last report, or to reshape the host.
+    report_refused: Label = ""
 
 
 class HostFacts(HostDescription, frozen=True):

@@ -94,6 +94,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "history.query.*"),
             Binding(API, "migration.query"),
             Binding(API, "live.query.*"),
+            Binding(API, "console.query.*"),
             Binding(API, "cell.query"),
             Binding(API, "overview.query"),
             Binding(API, "tiles.query"),
@@ -207,7 +208,7 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "compute.{cell}.questions",
         QueueKind.QUESTIONS,
-        (Binding(CELL, "host.books.query.{cell}"), Binding(CELL, "console.query.{cell}")),
+        (Binding(CELL, "host.books.query.{cell}"), Binding(CELL, "console.tell.{cell}")),
         Site.CELL,
     ),
     *IRONIC_INBOX,

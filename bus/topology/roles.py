@@ -48,6 +48,7 @@ FACTS = (
 BEATS = ("host.beat.{cell}",)
 # Events for schedulers alone.
 OF_CONDUCTORS = ("conductor.beat", "live.told")
+OF_COMPUTES = ("console.told",)
 # The heartbeats of workers: those of a cell say so for their own cell.
 WORKER_BEAT = "worker.beat"
 # What an application may send for its projects, by the part of the key before the project; and what only admin
@@ -57,7 +58,8 @@ _OF_A_PROJECT = (
         Grant(API, (f"{key}.{{project}}",))
         for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
     ),
-    Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
+    Grant(API, ("instance.query.{project}", "live.query.{project}", "console.query.{project}")),
+    Grant(API, ("group.*.{project}",)),
     Grant(API, ("flavor.query.{project}", "image.query.{project}", "device.profile.query.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}", "quota.query.{project}")),
@@ -109,6 +111,7 @@ ROLES: tuple[Role, ...] = (
                     "alternates.*",
                     "host.mode.*",
                     "live.tell.*",
+                    "console.tell.*",
                 ),
             ),
             Grant(
@@ -118,7 +121,9 @@ ROLES: tuple[Role, ...] = (
             Grant(FEED, ("*",)),
         ),
         reads=(*API_QUEUES, *(application_queue(each, "*") for each in API_QUEUES), "scheduler.events"),
-        listens=(Grant(EVENTS, (*FACTS, *(f"{key}.*" for key in (*OF_CONDUCTORS, WORKER_BEAT)))),),
+        listens=(
+            Grant(EVENTS, (*FACTS, *(f"{key}.*" for key in (*OF_CONDUCTORS, *OF_COMPUTES, WORKER_BEAT)))),
+        ),
         asks=True,
         answers=True,
     ),
@@ -178,7 +183,7 @@ ROLES: tuple[Role, ...] = (
                 EVENTS,
                 (
                     *(f"host.{what}.{{cell}}" for what in ("state", "beat", "metrics", "images")),
-                    f"{WORKER_BEAT}.{{cell}}",
+                    *(f"{key}.{{cell}}" for key in (*OF_COMPUTES, WORKER_BEAT)),
                 ),
             ),
         ),
@@ -209,9 +214,7 @@ ROLES: tuple[Role, ...] = (
             # An audit, and what mends its faults.
             Grant(PLACEMENT, (*AUDIT_QUESTIONS, *AUDIT_WRITES)),
             Grant(API, ("instance.mend", "instance.adopt", "instance.give_back")),
-            Grant(
-                CELL, ("cell.books.query.*", "host.books.query.*", "console.query.*", "remove.*", "destroy.*")
-            ),
+            Grant(CELL, ("cell.books.query.*", "host.books.query.*", "remove.*", "destroy.*")),
         ),
         reads=(DEAD_QUEUE,),
         listens=(Grant(EVENTS, FACTS),),

@@ -96,6 +96,10 @@ ROUTES: dict[str, Route] = {
     "live.tell": _CELL_ORDER,
     "live.told": _CELL_EVENT,
     "live.found": _ANSWER,
+    "console.query": Route(API, Kind.QUESTION, Scope.PROJECT, "console.found"),
+    "console.tell": _CELL_ORDER,
+    "console.told": _CELL_EVENT,
+    "console.found": _ANSWER,
     "host.state": _CELL_EVENT,
     "host.beat": _CELL_EVENT,
     "host.metrics": _CELL_EVENT,
@@ -192,8 +196,6 @@ ROUTES: dict[str, Route] = {
     "cell.books.found": _ANSWER,
     "host.books.query": _HOST_BOOKS,
     "host.books.found": _ANSWER,
-    "console.query": Route(CELL, Kind.QUESTION, Scope.CELL, "console.found"),
-    "console.found": _ANSWER,
 }
 # An invalid request is answered by this type, whatever was asked.
 REJECTION = "build.rejected"

@@ -166,7 +166,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     until it runs again. `was_silent`: the host was given up without an answer, so it is unknown what it has. `rebuild`
     and `move` are the last ones that were ordered. `heir` is the consumer that takes over what the attempt holds, at the
     next swap: drawn before the first question that names it, and another one if its id is taken. `flavor` is set after a resize, and if the host is an alternate with
-    another flavor than the order's; `image` is set after a rebuild.
+    another flavor than the order's; `image` and `image_properties` are those of the last rebuild that was done, the latter None
+    if those of the boot count.
     """
 
     id: InstanceId
@@ -194,6 +195,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     moving: Moving | None = None
     flavor: Flavor | None = None
     image: Image | None = None
+    image_properties: dict[str, str] | None = None
     kept_attempt: int = 0
     saved: str = ""
     # It goes back to the cloud that it came from: its host forgets it, and must not destroy it.
@@ -298,7 +300,7 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         name=order.name,
         image=Image(source=row.saved) if row.saved else row.image or order.image,
         stopped=row.moving is not None and row.moving.was == "stopped",
-        image_properties=_properties_with(_done(row.rebuild), order),
+        image_properties=order.image_properties if row.image_properties is None else row.image_properties,
         config_drive=order.config_drive,
         ports=order.ports,
         **_evacuated_from(row),
@@ -317,15 +319,9 @@ def _evacuated_from(row: Instance) -> _Evacuated:
     return {"source": moving.source.share.host, "source_attempt": moving.source_attempt}
 
 
-def _properties_with(rebuild: Rebuild | None, order: PlaceInCell) -> dict[str, str]:
-    """The properties that count with the image of this rebuild; those of the boot if there was none, or if it says none."""
-    if rebuild is None or rebuild.image_properties is None:
-        return order.image_properties
-    return rebuild.image_properties
-
-
-def _done(rebuild: Rebuild | None) -> Rebuild | None:
-    return None if rebuild is None or rebuild.failure else rebuild
+def _properties_with(rebuild: Rebuild, order: PlaceInCell) -> dict[str, str]:
+    """The properties that count with the image of this rebuild: those of the boot if it says none."""
+    return order.image_properties if rebuild.image_properties is None else rebuild.image_properties
 
 
 def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:

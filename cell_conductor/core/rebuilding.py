@@ -61,9 +61,8 @@ def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
         _end_failed(transition, word.failure, is_active=word.is_active)
     else:
         transition.withdraw(REBUILDS, attempt=row.host_attempt)
-        transition.change(
-            rebuild=structs.replace(row.rebuild, failure=""), image=row.rebuild.image, reason=""
-        )
+        done = structs.replace(row.rebuild, failure="")
+        transition.change(rebuild=done, image=done.image, image_properties=done.image_properties, reason="")
         transition.end_as("active")
 
 

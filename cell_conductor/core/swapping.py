@@ -243,9 +243,9 @@ def on_next_answered(
             )
         case QuotaExceeded():
             # Another host would not help. Only an alternate of another flavor might.
-            refused = _sums(row.alternates[0])
+            refused = sums_of(row.alternates[0].share)
             drop_next(transition, why_not(verdict))
-            others = tuple([each for each in transition.row.alternates if _sums(each) != refused])
+            others = tuple([each for each in transition.row.alternates if sums_of(each.share) != refused])
             transition.change(alternates=others)
             pass_on(transition)
         case _:
@@ -253,9 +253,9 @@ def on_next_answered(
             pass_on(transition)
 
 
-def _sums(choice: Choice) -> Counter[str]:
+def sums_of(share: Share) -> Counter[str]:
     sums = Counter[str]()
-    for each in choice.share.amounts:
+    for each in share.amounts:
         sums[each.resource] += each.amount
     return sums
 
@@ -326,8 +326,10 @@ def _flavor_on(transition: Transition, host: Choice) -> Flavor | None:
     row, order = transition.row, transition.order
     if row.saved or not order.tells_flavor:
         return row.flavor if row.saved else None
-    taken = (host.share.host, host.share.amounts)
-    if taken in [(each.share.host, each.share.amounts) for each in choices_of(order)]:
+    share = host.share
+    of_order = [each.share for each in choices_of(order) if each.share.host == share.host]
+    # A reshape may have moved the amounts to other providers of the host.
+    if any(sums_of(each) == sums_of(share) for each in of_order):
         return order.other_flavors.get(host.share.host)
     return row.flavor
 

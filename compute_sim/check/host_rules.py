@@ -1,6 +1,7 @@
 """The rules about what a compute tells of its host, about deliveries that are not as usual, and about restarts."""
 
 import asyncio
+from collections.abc import Mapping
 from uuid import uuid4
 
 import msgspec
@@ -9,6 +10,7 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.cell import InstanceSpawned, SpawnFailed
 from bus.messages.host_modes import CheckHost
+from bus.messages.placement import ReportInventory
 from compute_sim.check.expected import ANSWERS
 from compute_sim.check.session import CheckSession, RuleBroken, as_text
 from compute_sim.check.shares import impossible_share
@@ -146,6 +148,23 @@ async def keeps_over_a_restart(session: CheckSession) -> None:
     await session.must_hold(destroyed)
     # The old order comes again, and one that is older than what was obeyed.
     await session.obeyed(runs.spawn(), stopped.start(4), stopped.start(5), destroyed.spawn())
+
+
+async def reports_the_same_shape(session: CheckSession) -> None:
+    before = session.report()
+    mark = len(session.wire.heard)
+    await session.restart()
+    came = await session.wire.until(lambda: session.report(mark), session.options.limit_s)
+    wanted = f"inventory.report with {_shape_of(before) if before else 'the tree'}"
+    if came is None:
+        raise RuleBroken(session.options.restart, wanted, f"none in {session.options.limit_s:g} s")
+    if before is not None and _shape_of(came) != _shape_of(before):
+        raise RuleBroken(session.options.restart, wanted, str(_shape_of(came)))
+
+
+def _shape_of(report: ReportInventory) -> Mapping[str, tuple[str, ...]]:
+    """The resource classes of each provider, by its id."""
+    return {str(each.id): tuple(sorted(each.inventories or {})) for each in report.providers}
 
 
 async def answers_before_it_acknowledges(session: CheckSession) -> None:

@@ -6,6 +6,7 @@ one that is broken breaks no other.
 
 from compute_sim.check.orders import (
     InstanceOrders,
+    after_a_reshape,
     destroy_twice,
     interruptions,
     rebuild,
@@ -79,6 +80,10 @@ async def rebuilds(session: CheckSession) -> None:
     of = session.instance()
     await session.obeyed(*rebuild(of).orders)
     await session.must_hold(of, 1)
+
+
+async def obeys_with_an_old_share(session: CheckSession) -> None:
+    await session.obeyed(*after_a_reshape(session.instance()).orders)
 
 
 async def resizes(session: CheckSession) -> None:

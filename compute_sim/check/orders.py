@@ -5,8 +5,9 @@ a compute over the bus. core/attempts.py decides what the answer to each must be
 """
 
 from collections.abc import Callable
+from uuid import uuid5
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import Flavor, Image, InstanceId
@@ -155,7 +156,20 @@ def destroy_twice(of: InstanceOrders) -> OrderSequence:
     return OrderSequence("and again", (of.spawn(), of.destroy(), of.destroy()))
 
 
-SEQUENCES = (stop_and_start, rebuild, resize_in_place, without_running, destroy_twice)
+def after_a_reshape(of: InstanceOrders) -> OrderSequence:
+    """Where the host got another shape, later orders still name the providers that the instance was claimed on."""
+    share = of.on.share_of_it
+    gone = [
+        structs.replace(each, provider=ProviderId(uuid5(each.provider, "gone"))) for each in share.amounts
+    ]
+    old = structs.replace(of.on, share=structs.replace(share, amounts=tuple(gone)))
+    late = InstanceOrders(old, of.instance)
+    return OrderSequence(
+        "with an old share", (of.spawn(), late.respawn(1), late.stop(2), late.start(2), late.destroy())
+    )
+
+
+SEQUENCES = (stop_and_start, rebuild, resize_in_place, without_running, destroy_twice, after_a_reshape)
 
 
 def interruptions(of: OrdersOf) -> tuple[Interruption, ...]:

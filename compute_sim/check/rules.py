@@ -55,6 +55,11 @@ RULES = (
     Rule("host.check", "it lists its attempts in pages", host_rules.lists),
     Rule("other host", "it refuses orders for a host that it does not have", host_rules.has_no_foreign_host),
     Rule("share", "it answers an order whose share it cannot give", host_rules.survives_an_impossible_share),
+    Rule(
+        "old share",
+        "it obeys orders whose share is on providers that its host has no more",
+        order_rules.obeys_with_an_old_share,
+    ),
     Rule("no JSON", "what is not JSON becomes a dead letter", host_rules.buries_no_json),
     Rule(
         "unknown order",
@@ -63,6 +68,12 @@ RULES = (
     ),
     Rule("parcel", "it obeys each of several orders in one parcel", host_rules.reads_parcels),
     Rule("restart", "a restart changes nothing of what it has", host_rules.keeps_over_a_restart, "--restart"),
+    Rule(
+        "same shape",
+        "a restart reports the same providers by the same ids",
+        host_rules.reports_the_same_shape,
+        "--restart",
+    ),
     Rule(
         "restart between",
         "a restart in the middle loses no order and no answer",

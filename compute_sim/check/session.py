@@ -54,11 +54,11 @@ class CheckSession:
 
     # The compute as it tells of itself
 
-    def report(self) -> ReportInventory | None:
-        """The last inventory that the host has reported."""
+    def report(self, mark: int = 0) -> ReportInventory | None:
+        """The last inventory that the host has reported, of what was heard from `mark` on."""
         reports = [
             each.message
-            for each in self.wire.heard
+            for each in self.wire.heard[mark:]
             if isinstance(each.message, ReportInventory) and each.message.root == self.host.host
         ]
         return reports[-1] if reports else None

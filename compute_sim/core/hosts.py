@@ -7,6 +7,9 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.hosts import HostFacts, Supported
 
+# What a field of a message takes.
+LABEL_MAX = 255
+
 
 class Host(Struct, frozen=True, kw_only=True):
     name: str
@@ -25,7 +28,9 @@ class Load(Struct, frozen=True):
     io_ops: int = 0
 
 
-def facts_of(id_: ProviderId, host: Host, load: Load, failed_builds: int = 0) -> HostFacts:
+def facts_of(
+    id_: ProviderId, host: Host, load: Load, failed_builds: int = 0, report_refused: str = ""
+) -> HostFacts:
     return HostFacts(
         id=id_,
         name=host.name,
@@ -37,4 +42,5 @@ def facts_of(id_: ProviderId, host: Host, load: Load, failed_builds: int = 0) ->
         supports=host.supports,
         capabilities=dict(host.capabilities),
         failed_builds=failed_builds,
+        report_refused=report_refused[:LABEL_MAX],
     )

@@ -122,8 +122,12 @@ class SimulatedDriver:
     def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:  # noqa: ARG002 - none ever does
         return ()
 
-    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:  # noqa: ARG002 - there is none
-        raise NoConsole(f"{self.host.name} is a simulated host: its instances have no console")
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
+        if attempt.state.takes_slot:
+            raise NoConsole("its guest has written nothing yet: it has not run here")
+        text = f"{self.host.name}: the simulated guest of attempt {attempt.attempt} has started\n".encode()
+        begin = max(0, len(text) + start) if start < 0 else min(start, len(text))
+        return ConsoleText(text[begin : begin + limit], begin, len(text))
 
     def begin(self, order: HostOrder, at_s: float) -> Work:
         if isinstance(order, DestroyInstance | LeaveGuest):

@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
@@ -23,19 +22,32 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Silent, Work
+from compute_sim.core.attempts import (
+    WELL,
+    AttemptRecord,
+    AttemptState,
+    Condition,
+    HostOrder,
+    Silent,
+    Work,
+    begun,
+)
 from compute_sim.core.hosts import Host
 from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree
-from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
+from compute_sim.drivers import ConsoleText, GuestStopped
 from compute_sim.libvirt.adopting import Adopting
+from compute_sim.libvirt.consoles import read_console
 from compute_sim.libvirt.core.bound_guests import bound_guests
 from compute_sim.libvirt.core.xml_reading import BadXmlError
 from compute_sim.libvirt.failures import GivenUp, LibvirtAway, WorkFailed
+from compute_sim.libvirt.guest_disks import GuestDisks
+from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolders
-from compute_sim.libvirt.guest_work import AtStep, GuestWork
+from compute_sim.libvirt.guest_work import GuestWork
 from compute_sim.libvirt.hypervisor import Hypervisor
 from compute_sim.libvirt.images import CachedImages, now_s
+from compute_sim.libvirt.persisting import AGAIN_S, AtStep, until_done
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
 from compute_sim.libvirt.views import AttemptName, HostView
 from compute_sim.libvirt.work_queues import WorkQueues
@@ -44,8 +56,6 @@ log = logging.getLogger(__name__)
 
 # How long the compute waits at most before it looks at work: it is woken when the work ends.
 BUSY = Work(1000.0)
-# The pause before a destroy is tried again, for which libvirt was away.
-AGAIN_S = 1.0
 # The pause between a change and the look for it: further changes of a burst are seen by the same look.
 SETTLE_S = 0.05
 
@@ -68,6 +78,8 @@ class LibvirtDriver:
         images: CachedImages,
         peers: dict[ProviderId, GuestWork] | None = None,
         at_step: Callable[[str], None] = lambda _: None,
+        *,
+        cell: str = "",
     ) -> None:
         """`peers` has the work of all hosts of this compute, and gets this one's. `at_step` is called before each step."""
         self.root = host.root
@@ -75,13 +87,12 @@ class LibvirtDriver:
         self._settings = settings
         self._images = images
         self._at_step = at_step
-        self.view = HostView(host, settings)
+        self.view = HostView(host, settings, cell)
         self._hypervisor = Hypervisor(host.uri, self._look_soon)
         self._folders = GuestFolders(settings.folder, host.name)
         peers = {} if peers is None else peers
-        self._work = GuestWork(
-            self._hypervisor, self.view, self._folders, images, settings=settings, peers=peers
-        )
+        domains = GuestDomains(self._hypervisor, self.view, settings)
+        self._work = GuestWork(domains, self._folders, GuestDisks(images), peers)
         peers[host.root] = self._work
         self._adopting = Adopting(self._hypervisor, self.view, self._folders)
         self._queues = WorkQueues(settings.work_at_once_max, f"work {host.name}")
@@ -89,7 +100,7 @@ class LibvirtDriver:
         self._lock = threading.Lock()
         self._looking = threading.Thread(target=self._look_on, name=f"look {host.name}", daemon=True)
         self._must_look = threading.Event()
-        self._has_looked = threading.Event()
+        self._is_known = threading.Event()
         self._closing = threading.Event()
         self._away_since_s: float | None = None
         self._wake: Callable[[ProviderId], None] = lambda _: None
@@ -104,9 +115,8 @@ class LibvirtDriver:
         self._looking.start()
 
     def wait_until_known(self, timeout_s: float) -> bool:
-        """Wait until libvirt has answered for the first time. Returns whether it has."""
-        self._has_looked.wait(timeout_s)
-        return self.view.is_known
+        """Wait until the host was seen for the first time. Returns whether it was."""
+        return self._is_known.wait(timeout_s)
 
     @property
     def why_away(self) -> str:
@@ -136,10 +146,10 @@ class LibvirtDriver:
     def reshape(
         self, known: ProviderTree, new: ProviderTree, allocations: Allocations
     ) -> Allocations | CannotReshape:
-        """Guests that float over the host get a cell in the books. Those that are bound to CPUs or pages stay where they are, so
-        the host keeps its shape until they have left.
+        """Guests that float over the host get a cell in the books. Those that are bound to CPUs, pages or cells stay where they are,
+        so the host keeps its shape until they have left.
         """
-        return bound_guests(new, allocations) or first_fit(known, new, allocations)
+        return bound_guests(new, allocations, self.view.celled()) or first_fit(known, new, allocations)
 
     def reshaped(self, allocations: Allocations) -> None:
         """The domains of guests that float stay as they are."""
@@ -175,15 +185,25 @@ class LibvirtDriver:
 
     async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
         folder = self._folders.of(attempt.instance, attempt.attempt)
-        return await asyncio.to_thread(_read_console, folder.console, start, limit)
+        return await asyncio.to_thread(read_console, folder.console, start, limit)
 
-    def has(self) -> list[tuple[InstanceId, int, bool]]:
-        """All attempts that the host has something of, by their folders and their domains; and whether each runs."""
+    def has(self, cell: str) -> list[AttemptRecord]:
+        """All attempts that the host has something of, by their folders and their domains. Work that has not ended is due."""
         folders = [(each.instance, each.attempt) for each in self._folders]
-        return [
-            (instance, attempt, self.view.runs(_name(instance, attempt)))
-            for instance, attempt in sorted({*folders, *self.view.ours()})
-        ]
+        return [self._record_of(cell, *each) for each in sorted({*folders, *self.view.ours()})]
+
+    def _record_of(self, cell: str, instance: InstanceId, attempt: int) -> AttemptRecord:
+        unfinished = self._folders.of(instance, attempt).unfinished()
+        if unfinished is not None:
+            return begun(unfinished, Work(), 0.0)
+        runs = self.view.runs(_name(instance, attempt))
+        return AttemptRecord(
+            cell=cell,
+            host=self.root,
+            instance=instance,
+            attempt=attempt,
+            state=AttemptState.BUILT if runs else AttemptState.STOPPED,
+        )
 
     # Orders
 
@@ -215,7 +235,7 @@ class LibvirtDriver:
             case StartInstance():
                 work = partial(self._work.start, order.instance, order.attempt)
             case LeaveGuest():
-                work = self._until_done("left", partial(self._leave, order.instance, order.attempt))
+                work = self._until_done("leaving", partial(self._leave, order.instance, order.attempt))
             case DestroyInstance():
                 work = self._destroying(order.instance, order.attempt)
         return work
@@ -245,7 +265,7 @@ class LibvirtDriver:
             case AttemptState.STARTING:
                 return partial(self._work.start, attempt.instance, attempt.attempt)
             case AttemptState.DESTROYED if attempt.is_left:
-                return self._until_done("left", partial(self._leave, attempt.instance, attempt.attempt))
+                return self._until_done("leaving", partial(self._leave, attempt.instance, attempt.attempt))
             case AttemptState.DESTROYED:
                 return self._destroying(attempt.instance, attempt.attempt)
             case _:
@@ -274,26 +294,12 @@ class LibvirtDriver:
                 raise WorkFailed("the compute has ended before it had begun the work")
 
     def _destroying(self, instance: InstanceId, attempt: int) -> Callable[[AtStep], None]:
-        return self._until_done("destroyed", partial(self._work.destroy, instance, attempt))
+        return self._until_done("destroy", partial(self._work.destroy, instance, attempt))
 
-    def _until_done(self, done: str, try_: Callable[[AtStep], None]) -> Callable[[AtStep], None]:
-        """Work that does not fail: while libvirt is away or something is in the way, it is tried again."""
-
-        def work(at_step: AtStep) -> None:
-            told = ""
-            while True:
-                try:
-                    try_(at_step)
-                except (WorkFailed, LibvirtAway) as problem:
-                    if str(problem) != told:
-                        told = str(problem)
-                        log.warning("host %s: an attempt is not %s yet: %s", self._named.name, done, problem)
-                else:
-                    return
-                if self._closing.wait(AGAIN_S):
-                    raise GivenUp
-
-        return work
+    def _until_done(self, what: str, try_: Callable[[AtStep], None]) -> Callable[[AtStep], None]:
+        return lambda at_step: until_done(
+            f"host {self._named.name}: the {what} of an attempt", partial(try_, at_step), at_step
+        )
 
     def _submit(
         self,
@@ -351,21 +357,27 @@ class LibvirtDriver:
         self._must_look.set()
 
     def _look_on(self) -> None:
-        images_at_s = now_s()
+        images_at_s, told = now_s(), ""
         while not self._closing.is_set():
             pause_s = self._settings.look_every_s
             self._must_look.clear()
             try:
                 with self._hypervisor.connected() as connection:
                     self.view.look(connection)
+                told = ""
                 for warning in self.view.warnings:
                     log.warning("host %s: %s", self._named.name, warning)
             except LibvirtAway as away:
-                log.warning("%s", away)
+                if str(away) != told:
+                    told = str(away)
+                    log.warning("host %s: %s", self._named.name, away)
                 pause_s = AGAIN_S
             except (WorkFailed, BadXmlError, ValueError) as failed:
-                log.error("host %s is not seen: %s", self._named.name, failed)  # noqa: TRY400 - it says what is wrong
-            self._has_looked.set()
+                if str(failed) != told:
+                    told = str(failed)
+                    log.error("host %s is not seen: %s", self._named.name, failed)  # noqa: TRY400 - it says what is wrong
+            if self.view.is_known:
+                self._is_known.set()
             self._tell()
             if now_s() - images_at_s > self._settings.images_kept_s / 10:
                 images_at_s = now_s()
@@ -382,16 +394,3 @@ class LibvirtDriver:
 
 def _name(instance: InstanceId, attempt: int) -> AttemptName:
     return (instance.int, attempt)
-
-
-def _read_console(path: Path, start: int, limit: int) -> ConsoleText:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            begin = max(0, size + start) if start < 0 else min(start, size)
-            file.seek(begin)
-            return ConsoleText(file.read(limit), begin, size)
-    except FileNotFoundError:
-        raise NoConsole("its guest has written nothing yet: it has not run here") from None
-    except OSError as error:
-        raise NoConsole(f"its console cannot be read: {error.strerror}") from error

@@ -22,6 +22,7 @@ Order = SpawnInstance | ReceiveInstance | RespawnInstance
 NotedOrder = Order | AdoptGuest
 _NOTED = "ordered.json"
 _ADOPTED = "adopted.json"
+DISKS = ("disk", "ephemeral", "swap")
 _NAME = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,19})")
 
 
@@ -55,17 +56,22 @@ class GuestFolder:
         self.instance = instance
         self.attempt = attempt
 
+    def disk_at(self, name: str) -> Path:
+        """Where this disk is: here, or in a storage pool, to which a link here leads."""
+        path = self.path / name
+        return path.readlink() if path.is_symlink() else path
+
     @property
     def disk(self) -> Path:
-        return self.path / "disk"
+        return self.disk_at("disk")
 
     @property
     def ephemeral(self) -> Path:
-        return self.path / "ephemeral"
+        return self.disk_at("ephemeral")
 
     @property
     def swap(self) -> Path:
-        return self.path / "swap"
+        return self.disk_at("swap")
 
     @property
     def config_drive(self) -> Path:
@@ -112,6 +118,18 @@ class GuestFolder:
             return None
         return order
 
+    def unfinished(self) -> NotedOrder | None:
+        """The noted order, if its work has not come to its end; None if it has."""
+        noted = self.noted()
+        if isinstance(noted, AdoptGuest):
+            return noted if self.adopted() is None else None
+        return None if noted is None or self.has_done(noted) else noted
+
+    def has_done(self, order: Order) -> bool:
+        """Is this the order that was last begun, and was it obeyed to its end?"""
+        kept = self.kept()
+        return kept is not None and kept.is_done and kept.order == order
+
     def keep(self, kept: KeptOrder) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -128,17 +146,22 @@ class GuestFolder:
             os.fsync(file.fileno())
         part.replace(self.path / name)
 
+    def place_disks(self, pool: Path) -> None:
+        """Have the disks made in this folder of a storage pool."""
+        for name in DISKS:
+            (self.path / name).symlink_to(pool / f"moor-{self.instance}-{self.attempt}-{name}")
+
     def empty(self) -> None:
         """Remove all but the noted order."""
         if not self.is_there:
             return
-        self._remove_adopted_disks()
+        self._remove_other_disks()
         for each in self.path.iterdir():
             if each.name != _NOTED:
                 each.unlink()
 
     def remove(self) -> None:
-        self._remove_adopted_disks()
+        self._remove_other_disks()
         disks.remove_folder(self.path)
 
     # A guest that was adopted
@@ -160,10 +183,14 @@ class GuestFolder:
         (self.path / _ADOPTED).unlink()
         disks.remove_folder(self.path)
 
-    def _remove_adopted_disks(self) -> None:
+    def _remove_other_disks(self) -> None:
+        """Remove the disks that are not in this folder: those of a guest that was adopted, and those in a storage pool."""
         known = self.adopted()
         for each in () if known is None else known.disks:
             Path(each).unlink(missing_ok=True)
+        for name in DISKS:
+            if (self.path / name).is_symlink():
+                self.disk_at(name).unlink(missing_ok=True)
 
 
 class GuestFolders:

@@ -1,46 +1,24 @@
 """The work of a host on its guests, step by step. Everything here blocks, and runs in the threads of the driver.
 
 Each piece of work may be done again from its beginning, whatever of it was done before: so a process that comes after a crash
-ends it. `at_step` is called before each step: it raises `GivenUp` if a later order has made the work useless.
+ends it. Work that builds and fails removes what it has made, and only then the failure is told: by then an alternate may run.
 """
 
-import contextlib
-import threading
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
-import libvirt
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.build import Image, InstanceId
+from bus.messages.build import InstanceId
 from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance
 from compute_sim.libvirt import disks
-from compute_sim.libvirt.config_drives import make_config_drive
-from compute_sim.libvirt.core.domain_xml import domain_xml
-from compute_sim.libvirt.core.held import held_by
-from compute_sim.libvirt.core.orders import GuestOrder
-from compute_sim.libvirt.core.planning import NoPlan, plan_guest
-from compute_sim.libvirt.core.plans import ForeignGuest, GuestDisk, GuestNic, GuestPlan
-from compute_sim.libvirt.failures import WorkFailed
+from compute_sim.libvirt.failures import LibvirtAway, WorkFailed
+from compute_sim.libvirt.guest_disks import GuestDisks, copy_disks, make_empty_copies
+from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolder, GuestFolders, KeptOrder
-from compute_sim.libvirt.hypervisor import Hypervisor
-from compute_sim.libvirt.images import CachedImage, CachedImages
-from compute_sim.libvirt.machines import SeenDomain, see_domains
-from compute_sim.libvirt.mediated import make_mediated, remove_mediated
-from compute_sim.libvirt.network_cards import mac_of
-from compute_sim.libvirt.settings import LibvirtSettings
-from compute_sim.libvirt.views import HostView
-
-AtStep = Callable[[str], None]
-_POLL_S = 0.1
-_UNDEFINE = (
-    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
-    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
-    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-    | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
-)
+from compute_sim.libvirt.live_migration import migrate
+from compute_sim.libvirt.persisting import AtStep, until_done
 
 
 class GuestWork:
@@ -48,317 +26,156 @@ class GuestWork:
 
     def __init__(
         self,
-        hypervisor: Hypervisor,
-        view: HostView,
+        domains: GuestDomains,
         folders: GuestFolders,
-        images: CachedImages,
-        *,
-        settings: LibvirtSettings,
+        guest_disks: GuestDisks,
         peers: Mapping[ProviderId, "GuestWork"],
     ) -> None:
-        self.hypervisor = hypervisor
+        self.domains = domains
         self.folders = folders
-        self._view = view
-        self._images = images
-        self._settings = settings
+        self._disks = guest_disks
         self._peers = peers
-        # What one guest gets is decided, and defined, before the next guest is.
-        self._planning = threading.Lock()
 
     # Orders
 
     def spawn(self, order: SpawnInstance, at_step: AtStep) -> None:
         folder = self.folders.of(order.instance, order.attempt)
-        kept = folder.kept()
-        if kept is not None and kept.is_done and kept.order == order:
+        if folder.has_done(order):
             return
-        try:
-            at_step("spawn: clean")
-            self._empty(folder)
-            at_step("spawn: note")
-            kept = KeptOrder(order, order.image, order.image_properties, order.config_drive)
-            folder.keep(kept)
-            if not self._take_over_disk(order, folder, at_step):
-                kept = self._make_disks(kept, folder, at_step)
-            self._define(kept, folder, at_step)
-            at_step("spawn: start")
-            if not order.stopped:
-                self._start(folder)
-            at_step("spawn: done")
-            folder.keep(structs.replace(kept, is_done=True))
-        except WorkFailed:
-            self._clean(folder)
-            raise
+        with self._or(self._remove, folder, at_step):
+            kept = self._begin(_kept(order), folder, at_step)
+            if (source := self._disk_to_take_over(order)) is not None:
+                at_step("build: take over")
+                kept = _take_over(kept, source, folder)
+            else:
+                kept = self._disks.make(kept, folder, at_step)
+            self._finish(kept, folder, at_step, stopped=order.stopped)
 
     def respawn(self, order: RespawnInstance, at_step: AtStep) -> None:
         folder = self.folders.of(order.instance, order.attempt)
-        kept = folder.kept()
-        if kept is not None and kept.is_done and kept.order == order:
+        if folder.has_done(order):
             return
-        at_step("respawn: clean")
-        self._empty(folder)
-        at_step("respawn: note")
-        kept = KeptOrder(order, order.image, order.image_properties, order.config_drive)
-        folder.keep(kept)
-        kept = self._make_disks(kept, folder, at_step)
-        self._define(kept, folder, at_step)
-        at_step("respawn: start")
-        self._start(folder)
-        at_step("respawn: done")
-        folder.keep(structs.replace(kept, is_done=True))
+        with self._or(self.domains.remove_if_defined, folder, at_step):
+            kept = self._begin(_kept(order), folder, at_step)
+            kept = self._disks.make(kept, folder, at_step)
+            self._finish(kept, folder, at_step)
 
     def receive(self, order: ReceiveInstance, at_step: AtStep) -> None:
         folder = self.folders.of(order.instance, order.attempt)
-        kept = folder.kept()
-        if kept is not None and kept.is_done and kept.order == order:
+        if folder.has_done(order):
             return
-        source = self._source_of(order.source)
-        from_ = source.folders.of(order.instance, order.source_attempt)
-        if order.live and source.runs(from_):
-            self._receive_live(order, folder, source, from_, at_step)
-            return
-        try:
-            at_step("receive: clean")
-            self._empty(folder)
-            at_step("receive: note")
-            kept = self._inherited(order, from_)
-            folder.keep(kept)
+        with self._or(self._remove, folder, at_step):
+            source = self._source_of(order.source)
+            from_ = source.folders.of(order.instance, order.source_attempt)
+            is_live = order.live and source.domains.runs(from_)
+            if is_live and source.domains.hypervisor.uri == self.domains.hypervisor.uri:
+                raise WorkFailed("it runs under the same libvirt, which cannot move it to itself")
+            kept = self._begin(_inherited(order, from_), folder, at_step)
+            if is_live:
+                self._receive_live(kept, source, from_, folder, at_step)
+                return
             at_step("receive: copy")
-            for name in ("disk", "ephemeral", "swap", "config.iso"):
-                if (from_.path / name).exists():
-                    disks.copy(from_.path / name, folder.path / name)
+            copy_disks(from_, folder)
             if folder.disk.exists() and order.flavor.root_gb:
                 disks.grow(folder.disk, order.flavor.root_gb * disks.GIB)
             at_step("receive: leave")
             # Both cannot be defined in one libvirt. The source keeps its own in its folder.
-            source.undefine(from_)
-            self._define(kept, folder, at_step)
-            at_step("receive: start")
-            if not order.stopped:
-                self._start(folder)
-            at_step("receive: done")
-            folder.keep(structs.replace(kept, is_done=True))
-        except WorkFailed:
-            self._clean(folder)
-            raise
+            source.domains.undefine(from_)
+            self._finish(kept, folder, at_step, stopped=order.stopped)
 
     def stop(self, instance: InstanceId, attempt: int, save_as: str, at_step: AtStep) -> None:
         folder = self._there(instance, attempt)
         at_step("stop: shut down")
-        self._stop(folder, at_step)
+        self.domains.stop(folder, at_step)
         if save_as:
             at_step("stop: save")
             if not folder.disk.exists():
                 raise WorkFailed("it has no disk that could be saved as an image")
-            self._images.save(folder.disk, save_as)
+            self._disks.save(folder, save_as)
 
     def start(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
         folder = self._there(instance, attempt)
         at_step("start: start")
-        self._start(folder)
+        try:
+            self.domains.start(folder)
+        except LibvirtAway:
+            # It may have been started all the same, and what is told must be so.
+            if not until_done(f"a look at {folder.path.name}", lambda: self.domains.runs(folder), at_step):
+                raise
 
     def destroy(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
         folder = self.folders.of(instance, attempt)
         at_step("destroy: domain")
-        self._remove_domain(folder)
+        self.domains.remove(folder)
         at_step("destroy: files")
         folder.remove()
         at_step("destroy: done")
 
-    # Disks
+    # Parts of them
 
-    def _make_disks(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
-        at_step("disks: image")
-        flavor, uses = kept.order.flavor, []
-        if kept.image is not None:
-            base = self._image(kept.image, at_step)
-            uses = [base.path, *(each.path for each in self._boot_files(kept.image, at_step).values())]
-            kept = structs.replace(kept, uses=tuple(uses))
-            folder.keep(kept)
-            at_step("disks: overlay")
-            size = disks.disk_size(base.source, base.virtual_size, flavor.root_gb)
-            disks.make_overlay(folder.disk, Path(base.path), base.format, size)
-        elif flavor.root_gb:
-            at_step("disks: overlay")
-            disks.make_empty(folder.disk, flavor.root_gb * disks.GIB)
-        if flavor.ephemeral_gb:
-            disks.make_empty(folder.ephemeral, flavor.ephemeral_gb * disks.GIB)
-        if flavor.swap_mb:
-            disks.make_empty(folder.swap, flavor.swap_mb * 1024 * 1024)
-        if kept.config_drive:
-            at_step("disks: config drive")
-            make_config_drive(kept.config_drive, folder.config_drive, lambda url: self._file(url, at_step))
-        return kept
-
-    def _take_over_disk(self, order: SpawnInstance, folder: GuestFolder, at_step: AtStep) -> bool:
-        """Copy the disk of an evacuated instance, if this host reaches it. Returns whether it did."""
-        source = self._peers.get(order.source) if order.source is not None else None
-        if source is None:
-            return False
-        from_ = source.folders.of(order.instance, order.source_attempt)
-        if not from_.disk.exists():
-            return False
-        at_step("spawn: take over")
-        kept = from_.kept()
-        if kept is not None:
-            folder.keep(structs.replace(kept, order=order, is_done=False))
-        for name in ("disk", "ephemeral", "swap", "config.iso"):
-            if (from_.path / name).exists():
-                disks.copy(from_.path / name, folder.path / name)
-        return True
-
-    def _image(self, image: Image, at_step: AtStep) -> CachedImage:
-        return self._images.image(image.source, image.checksum, lambda: at_step("disks: download"))
-
-    def _file(self, source: str, at_step: AtStep) -> Path:
-        give_up = lambda: at_step("disks: download")  # noqa: E731 - as above
-        return Path(self._images.image(source, "", give_up, is_disk=False).path)
-
-    def _boot_files(self, image: Image, at_step: AtStep) -> dict[str, CachedImage]:
-        named = {"kernel": image.kernel, "ramdisk": image.ramdisk}
-        return {
-            what: self._images.image(source, "", lambda: at_step("disks: download"), is_disk=False)
-            for what, source in named.items()
-            if source
-        }
-
-    # Domains
-
-    def _define(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> None:
-        boot = self._boot_files(kept.image, at_step) if kept.image is not None else {}
-        guest = self._guest_order(kept, folder, boot)
-        with self._planning, self.hypervisor.connected() as connection:
-            at_step("define: plan")
-            self._view.look_at_machine(connection)
-            others = [
-                each.held
-                for each in see_domains(connection, self._view.root)
-                if isinstance(each, SeenDomain) and not _is_of(each.held, folder.instance)
-            ]
-            plan = plan_guest(guest, self._view.layout, others, self._view.known)
-            if isinstance(plan, NoPlan):
-                raise WorkFailed(plan.reason)
-            text = domain_xml(plan)
-            try:
-                folder.write("domain.xml", text.encode())
-            except OSError as error:
-                raise WorkFailed(f"{folder.domain} cannot be written: {error.strerror}") from error
-            at_step("define: define")
-            connection.defineXML(text)
-
-    def _guest_order(
-        self, kept: KeptOrder, folder: GuestFolder, boot: Mapping[str, CachedImage]
-    ) -> GuestOrder:
-        order = kept.order
-        found = [
-            GuestDisk(str(each)) for each in (folder.disk, folder.ephemeral, folder.swap) if each.exists()
-        ]
-        if folder.config_drive.exists():
-            found.append(GuestDisk(str(folder.config_drive), "raw", "cdrom"))
-        network = self._settings.network
-        return GuestOrder(
-            instance=order.instance,
-            attempt=order.attempt,
-            cell=order.cell,
-            flavor=order.flavor,
-            share=order.share,
-            domain=folder.domain_name,
-            name=order.name,
-            image_properties=kept.image_properties,
-            disks=tuple(found),
-            nics=(GuestNic(mac_of(order.instance), network),) if network else (),
-            kernel=boot["kernel"].path if "kernel" in boot else "",
-            ramdisk=boot["ramdisk"].path if "ramdisk" in boot else "",
-            cmdline=kept.image_properties.get("os_command_line", _CMDLINE) if "kernel" in boot else "",
-            console_log=str(folder.console),
-        )
-
-    def _domain(self, connection: libvirt.virConnect, folder: GuestFolder) -> libvirt.virDomain | None:
-        """The domain of this attempt; None if libvirt has none, or that of another attempt of the instance."""
+    @contextmanager
+    def _or(
+        self, clean: Callable[[GuestFolder], None], folder: GuestFolder, at_step: AtStep
+    ) -> Iterator[None]:
+        """Work that cleans up if it fails. A domain that was defined is removed when libvirt is back, and not before."""
         try:
-            domain = connection.lookupByUUIDString(str(folder.instance))
-        except libvirt.libvirtError as error:
-            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                return None
+            yield
+        except Exception:
+            until_done(f"the cleaning of {folder.path.name}", lambda: clean(folder), at_step)
             raise
-        return domain if domain.name() == folder.domain_name else None
 
-    def runs(self, folder: GuestFolder) -> bool:
-        with self.hypervisor.connected() as connection:
-            domain = self._domain(connection, folder)
-            return domain is not None and bool(domain.isActive())
-
-    def _start(self, folder: GuestFolder) -> None:
-        with self.hypervisor.connected() as connection:
-            domain = self._domain(connection, folder)
-            if domain is None:
-                domain = self._define_again(connection, folder)
-            if not domain.isActive():
-                make_mediated(connection, held_by(domain.XMLDesc()))
-                domain.create()
-
-    def _define_again(self, connection: libvirt.virConnect, folder: GuestFolder) -> libvirt.virDomain:
-        """Define the domain of a guest that moved away and came back, or whose domain somebody has removed."""
-        try:
-            text = folder.domain.read_text()
-        except FileNotFoundError:
-            raise WorkFailed("its domain is gone, and so is the file that describes it") from None
-        # In one libvirt there is one domain of an instance: an attempt to move it here may have left one.
-        with contextlib.suppress(libvirt.libvirtError):
-            other = connection.lookupByUUIDString(str(folder.instance))
-            if not other.isActive():
-                _undefine(other)
-        return connection.defineXML(text)
-
-    def _stop(self, folder: GuestFolder, at_step: AtStep) -> None:
-        """Shut the guest down, and switch it off if it does not do so in time."""
-        with self.hypervisor.connected() as connection:
-            domain = self._domain(connection, folder)
-            if domain is None or not domain.isActive():
-                return
-            until_s = time.monotonic() + self._settings.stop_s
-            # A driver that cannot ask guests to shut down says so: then it is switched off.
-            with contextlib.suppress(libvirt.libvirtError):
-                domain.shutdown()
-                while domain.isActive() and time.monotonic() < until_s:
-                    time.sleep(_POLL_S)
-                    at_step("stop: wait")
-            if domain.isActive():
-                at_step("stop: switch off")
-                _switch_off(domain)
-
-    def undefine(self, folder: GuestFolder) -> None:
-        """Have libvirt forget the domain of a stopped guest; the folder keeps its description."""
-        with self.hypervisor.connected() as connection:
-            domain = self._domain(connection, folder)
-            if domain is None:
-                return
-            if domain.isActive():
-                raise WorkFailed("it runs on its source")
-            _undefine(domain)
-
-    def _remove_domain(self, folder: GuestFolder) -> None:
-        with self.hypervisor.connected() as connection:
-            domain = self._domain(connection, folder)
-            if domain is None:
-                return
-            held = held_by(domain.XMLDesc())
-            if domain.isActive():
-                _switch_off(domain)
-            _undefine(domain)
-            remove_mediated(connection, held)
-
-    def _clean(self, folder: GuestFolder) -> None:
+    def _remove(self, folder: GuestFolder) -> None:
         """Remove all of an attempt that has failed."""
-        self._remove_domain(folder)
+        self.domains.remove_if_defined(folder)
         folder.remove()
 
-    def _empty(self, folder: GuestFolder) -> None:
-        """Remove all but the order: it is to be obeyed from its beginning."""
-        self._remove_domain(folder)
+    def _begin(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
+        """Remove all but the order, which is to be obeyed from its beginning."""
+        at_step("build: clean")
+        self.domains.remove(folder)
         folder.empty()
+        at_step("build: note")
+        folder.keep(kept)
+        if (pool := self.domains.storage_of(kept.order)) is not None:
+            folder.place_disks(pool)
+        return kept
 
-    # Moves
+    def _finish(
+        self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep, *, stopped: bool = False
+    ) -> None:
+        self._define(kept, folder, at_step)
+        at_step("build: start")
+        if not stopped:
+            self.domains.start(folder)
+        at_step("build: done")
+        folder.keep(structs.replace(kept, is_done=True))
+
+    def _define(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> None:
+        self.domains.define(kept, folder, self._disks.boot_files(kept.image, at_step), at_step)
+
+    def _disk_to_take_over(self, order: SpawnInstance) -> GuestFolder | None:
+        """The folder of an evacuated instance, if this host reaches it, and it has a disk."""
+        source = self._peers.get(order.source) if order.source is not None else None
+        if source is None:
+            return None
+        from_ = source.folders.of(order.instance, order.source_attempt)
+        return from_ if from_.disk.exists() else None
+
+    def _receive_live(
+        self,
+        kept: KeptOrder,
+        source: "GuestWork",
+        from_: GuestFolder,
+        folder: GuestFolder,
+        at_step: AtStep,
+    ) -> None:
+        at_step("live: disks")
+        make_empty_copies(from_, folder)
+        at_step("live: migrate")
+        self._define(kept, folder, at_step)
+        migrate(source.domains, from_, self.domains, folder)
+        at_step("live: done")
+        folder.keep(structs.replace(kept, is_done=True))
 
     def _source_of(self, host: ProviderId) -> "GuestWork":
         source = self._peers.get(host)
@@ -372,120 +189,23 @@ class GuestWork:
             raise WorkFailed(f"{folder.path} does not exist any more")
         return folder
 
-    def _inherited(self, order: ReceiveInstance, from_: GuestFolder) -> KeptOrder:
-        before = from_.kept()
-        if before is None:
-            raise WorkFailed(f"its source has no {from_.path}, or it is not reached from here")
-        return structs.replace(before, order=order, is_done=False)
 
-    def _receive_live(
-        self,
-        order: ReceiveInstance,
-        folder: GuestFolder,
-        source: "GuestWork",
-        from_: GuestFolder,
-        at_step: AtStep,
-    ) -> None:
-        if source.hypervisor.uri == self.hypervisor.uri:
-            raise WorkFailed("it runs under the same libvirt, which cannot move it to itself")
-        try:
-            at_step("live: clean")
-            self._empty(folder)
-            kept = self._inherited(order, from_)
-            folder.keep(kept)
-            at_step("live: disks")
-            self._make_empty_copies(from_, folder)
-            at_step("live: migrate")
-            self._migrate(kept, folder, source, from_, at_step)
-            at_step("live: done")
-            folder.keep(structs.replace(kept, is_done=True))
-        except WorkFailed:
-            self._clean(folder)
-            raise
-
-    def _make_empty_copies(self, from_: GuestFolder, folder: GuestFolder) -> None:
-        """Make the files that libvirt copies the disks into: as large, and overlays of the same images."""
-        for name in ("disk", "ephemeral", "swap"):
-            disk = from_.path / name
-            if not disk.exists():
-                continue
-            info = disks.info_of(disk, "qcow2")
-            if info.backing_filename:
-                base = Path(info.backing_filename)
-                disks.make_overlay(folder.path / name, base, disks.info_of(base).format, info.virtual_size)
-            else:
-                disks.make_empty(folder.path / name, info.virtual_size)
-        if from_.config_drive.exists():
-            disks.copy(from_.config_drive, folder.config_drive)
-
-    def _migrate(
-        self,
-        kept: KeptOrder,
-        folder: GuestFolder,
-        source: "GuestWork",
-        from_: GuestFolder,
-        at_step: AtStep,
-    ) -> None:
-        self._define(kept, folder, at_step)
-        text = folder.domain.read_text()
-        with self.hypervisor.connected() as here, source.hypervisor.connected() as there:
-            # Its arrival defines it anew.
-            domain = self._domain(here, folder)
-            if domain is not None:
-                _undefine(domain)
-            moving = source._domain(there, from_)  # noqa: SLF001 - of the same class
-            if moving is None:
-                raise WorkFailed("its domain is gone on the source")
-            flags = (
-                libvirt.VIR_MIGRATE_LIVE
-                | libvirt.VIR_MIGRATE_PERSIST_DEST
-                | libvirt.VIR_MIGRATE_NON_SHARED_INC
-                | libvirt.VIR_MIGRATE_AUTO_CONVERGE
-            )
-            moving.migrate3(
-                here,
-                {
-                    libvirt.VIR_MIGRATE_PARAM_DEST_NAME: folder.domain_name,
-                    # Its name on the way is that on the source.
-                    libvirt.VIR_MIGRATE_PARAM_DEST_XML: _renamed(text, folder.domain_name, from_.domain_name),
-                    libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: _renamed(
-                        text, folder.domain_name, from_.domain_name
-                    ),
-                },
-                flags,
-            )
+def _kept(order: SpawnInstance | RespawnInstance) -> KeptOrder:
+    return KeptOrder(order, order.image, order.image_properties, order.config_drive)
 
 
-# What a kernel of the image is started with, if the image does not say it: its console is the one that is kept.
-_CMDLINE = "console=ttyS0 root=/dev/vda"
+def _inherited(order: ReceiveInstance, from_: GuestFolder) -> KeptOrder:
+    before = from_.kept()
+    if before is None:
+        raise WorkFailed(f"its source has no {from_.path}, or it is not reached from here")
+    return structs.replace(before, order=order, is_done=False)
 
 
-def _is_of(held: GuestPlan | ForeignGuest, instance: InstanceId) -> bool:
-    return held.uuid == instance if isinstance(held, ForeignGuest) else held.instance == instance
-
-
-def _renamed(domain: str, name: str, other: str) -> str:
-    return domain.replace(f"<name>{name}</name>", f"<name>{other}</name>", 1)
-
-
-def _undefine(domain: libvirt.virDomain) -> None:
-    try:
-        domain.undefineFlags(_UNDEFINE)
-    except libvirt.libvirtError as error:
-        match error.get_error_code():
-            case libvirt.VIR_ERR_NO_DOMAIN:
-                return
-            case libvirt.VIR_ERR_INVALID_ARG | libvirt.VIR_ERR_NO_SUPPORT:
-                # A driver that knows none of these keeps nothing of the kind.
-                domain.undefine()
-            case _:
-                raise
-
-
-def _switch_off(domain: libvirt.virDomain) -> None:
-    try:
-        domain.destroy()
-    except libvirt.libvirtError:
-        # It may have ended meanwhile.
-        if domain.isActive():
-            raise
+def _take_over(kept: KeptOrder, from_: GuestFolder, folder: GuestFolder) -> KeptOrder:
+    """Copy the disks of an evacuated instance. They are overlays of the same images, so the images are needed here, too."""
+    before = from_.kept()
+    if before is not None:
+        kept = structs.replace(before, order=kept.order, is_done=False)
+        folder.keep(kept)
+    copy_disks(from_, folder)
+    return kept

@@ -15,6 +15,13 @@ from compute_sim.libvirt.core.layout import HostLayout, layout_of
 from compute_sim.libvirt.core.machine import Machine, read_machine
 from compute_sim.libvirt.core.node_devices import read_node_devices
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
+from compute_sim.libvirt.core.sharing import (
+    SharedPool,
+    read_sharing,
+    shared_network,
+    shared_storage,
+    shared_with,
+)
 from compute_sim.libvirt.core.xml_reading import BadXmlError
 from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
@@ -60,7 +67,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
 
 
 def see_machine(
-    connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtSettings
+    connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtSettings, cell: str
 ) -> tuple[HostLayout, Host]:
     """What the machine is, and what the host offers of it. Raises `WorkFailed` if the settings name what it does not have."""
     capabilities = connection.getCapabilities()
@@ -80,10 +87,34 @@ def see_machine(
             machine,
             settings.offer(host, domain_type),
             devices=read_node_devices(_device_texts(connection)),
+            shared=_shared(connection, host, settings, cell),
         )
     except ValueError as wrong:
         raise WorkFailed(f"host {host.name}: {wrong}") from wrong
     return layout, host_of(machine, layout.offer, connection.getType(), connection.getVersion())
+
+
+def _shared(
+    connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtSettings, cell: str
+) -> Iterator[SharedPool]:
+    """The storage pools and the networks that the settings name. Raises ValueError for one that libvirt does not have."""
+    for field, texts, look_up, read in (
+        ("storage_pools", settings.storage_pools, connection.storagePoolLookupByName, shared_storage),
+        ("shared_networks", settings.shared_networks, connection.networkLookupByName, shared_network),
+    ):
+        for offer in shared_with(read_sharing(texts, field), host.name):
+            try:
+                text = look_up(offer.name).XMLDesc()
+            except libvirt.libvirtError as error:
+                if error.get_error_code() not in (
+                    libvirt.VIR_ERR_NO_STORAGE_POOL,
+                    libvirt.VIR_ERR_NO_NETWORK,
+                ):
+                    raise
+                raise ValueError(
+                    f"{field} has {offer.name!r}, which its libvirt does not have: {error}"
+                ) from error
+            yield read(text, offer, cell)
 
 
 def _domain_type(machine: Machine, settings: LibvirtSettings) -> str:

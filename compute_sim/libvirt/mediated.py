@@ -12,7 +12,7 @@ def make_mediated(connection: libvirt.virConnect, held: GuestPlan | ForeignGuest
     """Make those devices of the guest that do not exist; libvirt's refusal is the caller's."""
     for device in _devices(held):
         if _found(connection, device) is None:
-            connection.nodeDeviceCreateXML(_xml(device))
+            connection.nodeDeviceCreateXML(mediated_xml(device))
 
 
 def remove_mediated(connection: libvirt.virConnect, held: GuestPlan | ForeignGuest) -> None:
@@ -36,7 +36,8 @@ def _found(connection: libvirt.virConnect, device: PlannedMediated) -> libvirt.v
     return None
 
 
-def _xml(device: PlannedMediated) -> str:
+def mediated_xml(device: PlannedMediated) -> str:
+    """The device as libvirt makes it."""
     top = Element("device")
     SubElement(top, "parent").text = "pci_" + device.parent.replace(":", "_").replace(".", "_")
     capability = SubElement(top, "capability", type="mdev")

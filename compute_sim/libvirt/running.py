@@ -13,11 +13,11 @@ from bus.process import Part
 from bus.sql import upgrade
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
-from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.fleet import Elapsed
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.shared_pools import shared_pools
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.store_sql import SqlComputeStore, open_compute_store
@@ -51,7 +51,7 @@ async def libvirt_parts(
 
     The attempts are stored in the database; without one, in an SQLite file in the folder.
     """
-    drivers = _drivers(libvirt, at_step)
+    drivers = _drivers(libvirt, settings.cell, at_step)
     clock_s = Elapsed()
     store: SqlComputeStore | None = None
     try:
@@ -69,7 +69,8 @@ async def libvirt_parts(
         await upgrade(url, "compute_sim", database)
         store = await open_compute_store(url, settings.cell, clock_s, database)
         await adopt(store, drivers, settings.cell)
-        yield compute_parts(station, drivers, settings, clock_s=clock_s, store=store)
+        pools = shared_pools([each.view for each in drivers])
+        yield compute_parts(station, drivers, settings, clock_s=clock_s, store=store, pools=pools)
     finally:
         for each in drivers:
             await asyncio.to_thread(each.close)
@@ -77,31 +78,22 @@ async def libvirt_parts(
             await store.close()
 
 
-def _drivers(libvirt: LibvirtSettings, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
+def _drivers(libvirt: LibvirtSettings, cell: str, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
     images = CachedImages(libvirt)
     peers: dict[ProviderId, GuestWork] = {}
-    return [LibvirtDriver(host, libvirt, images, peers, at_step) for host in libvirt.all_hosts()]
+    return [LibvirtDriver(host, libvirt, images, peers, at_step, cell=cell) for host in libvirt.all_hosts()]
 
 
 async def adopt(store: ComputeStore, drivers: Sequence[LibvirtDriver], cell: str) -> None:
-    """Store the attempts that the hosts have and the store does not know, such as those of a lost database.
+    """Store the attempts that the hosts have and the store does not know: those of a lost database, and those whose work began just
+    before the process was killed.
 
     The conductors are told of them, as of all others, and order the hosts to destroy what does not count any more.
     """
     async with store.transaction() as tx:
         known = await tx.of_hosts([each.root for each in drivers])
         stored = {each.key for attempts in known.values() for each in attempts}
-        found = [
-            AttemptRecord(
-                cell=cell,
-                host=driver.root,
-                instance=instance,
-                attempt=attempt,
-                state=AttemptState.BUILT if runs else AttemptState.STOPPED,
-            )
-            for driver in drivers
-            for instance, attempt, runs in driver.has()
-        ]
+        found = [each for driver in drivers for each in driver.has(cell)]
         await tx.save([each for each in found if each.key not in stored])
 
 

@@ -15,6 +15,7 @@ from bus.messages.placement import INTEGER_MAX, Ratio
 from compute_sim.core.networks import read_networks
 from compute_sim.libvirt.core.cpu_ranges import read_cpus
 from compute_sim.libvirt.core.offer import HostOffer, read_devices, read_mediated, read_pages
+from compute_sim.libvirt.core.sharing import read_sharing
 
 _HOST = re.compile(r"(?P<name>[\w.-]{1,100})=(?P<uri>[\w+]+://\S*)", re.ASCII)
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
@@ -161,6 +162,20 @@ class LibvirtSettings(Struct, frozen=True):
             description="Physical networks that the host reaches, as NAME=KILOBITS, for ports with bandwidth."
         ),
     ] = ()
+    storage_pools: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Storage pools of libvirt that hosts share, each as NAME[=AGGREGATE][@HOSTS]. Guests have their disks there, and such a host has no "
+            "DISK_GB itself."
+        ),
+    ] = ()
+    shared_networks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Networks of libvirt whose addresses hosts share, each as NAME[=AGGREGATE][@HOSTS]. A guest that claims IPV4_ADDRESS of one has a "
+            "network card there."
+        ),
+    ] = ()
     traits: Annotated[
         tuple[str, ...],
         Meta(description="More traits of the host, CUSTOM_..."),
@@ -210,6 +225,8 @@ class LibvirtSettings(Struct, frozen=True):
     def __post_init__(self) -> None:
         self.all_hosts()
         self.offer(LibvirtHost("check", ""), "kvm")
+        read_sharing(self.storage_pools, "storage_pools")
+        read_sharing(self.shared_networks, "shared_networks")
         for trait in self.traits:
             if not _TRAIT.fullmatch(trait):
                 raise ValueError(f"traits has {trait!r}, must be CUSTOM_ and capital letters, digits and _")

@@ -15,7 +15,7 @@ from bus.messages.build import InstanceId
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree
 from compute_sim.libvirt.core.layout import HostLayout
-from compute_sim.libvirt.core.plans import ForeignGuest
+from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
 from compute_sim.libvirt.machines import GONE, SeenDomain, see_domains, see_machine
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
@@ -29,10 +29,11 @@ AttemptName = tuple[int, int]
 class HostView:
     """The last look at a host. Threads look, and the event loop reads."""
 
-    def __init__(self, host: LibvirtHost, settings: LibvirtSettings) -> None:
+    def __init__(self, host: LibvirtHost, settings: LibvirtSettings, cell: str) -> None:
         self.root = host.root
         self._named = host
         self._settings = settings
+        self._cell = cell
         self._lock = threading.Lock()
         self._layout: HostLayout | None = None
         self._host = Host(name=host.name)
@@ -40,10 +41,11 @@ class HostView:
         # By instance and attempt, as integers: whether it runs, and else why not.
         self._off: Mapping[AttemptName, str] = {}
         self._running: frozenset[AttemptName] = frozenset()
+        self._celled: frozenset[int] = frozenset()
         self._look = 0
         self._seen_in = 0
         self._changed_in: dict[AttemptName, int] = {}
-        # The tree that placement has accepted last.
+        # The tree that was reported last, with what placement has beside it: a device that vanished is there by its name.
         self.known: ProviderTree | None = None
         self.warnings: tuple[str, ...] = ()
 
@@ -61,7 +63,7 @@ class HostView:
         return self._host
 
     def look_at_machine(self, connection: libvirt.virConnect) -> None:
-        layout, host = see_machine(connection, self._named, self._settings)
+        layout, host = see_machine(connection, self._named, self._settings, self._cell)
         self._layout, self._host = layout, host
 
     def look(self, connection: libvirt.virConnect) -> None:
@@ -75,6 +77,11 @@ class HostView:
         with self._lock:
             self.warnings = tuple(each for each in seen if isinstance(each, str))
             self._foreign = tuple(each.held for each in domains if isinstance(each.held, ForeignGuest))
+            self._celled = frozenset(
+                each.held.instance.int
+                for each in domains
+                if isinstance(each.held, GuestPlan) and each.held.cells
+            )
             ours = {(each.instance.int, each.attempt): each for each in domains if each.instance is not None}
             self._running = frozenset(name for name, each in ours.items() if each.runs)
             self._off = {name: each.why_off for name, each in ours.items() if not each.runs}
@@ -102,6 +109,11 @@ class HostView:
             names = (*self._running, *self._off)
         return [(ConsumerId(UUID(int=instance)), attempt) for instance, attempt in names]
 
+    def celled(self) -> frozenset[int]:
+        """The instances, as integers, whose guests have NUMA cells of their own."""
+        with self._lock:
+            return self._celled
+
     def forget(self, name: AttemptName) -> None:
         with self._lock:
             self._changed_in.pop(name, None)
@@ -109,7 +121,8 @@ class HostView:
     def tree(self, known: ProviderTree) -> ProviderTree:
         if self._layout is None:
             return known
-        self.known = known
         with self._lock:
             foreign = self._foreign
-        return tree_of(self._layout, foreign, known)
+        tree = tree_of(self._layout, foreign, known)
+        self.known = ProviderTree(tree.root, {**known.providers, **tree.providers})
+        return tree

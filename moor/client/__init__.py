@@ -25,6 +25,7 @@ from bus.messages.build import (
     Waiting,
 )
 from bus.messages.cells import CellState
+from bus.messages.consoles import ConsoleFound
 from bus.messages.device_profiles import DeviceGroup, DeviceProfile
 from bus.messages.groups import GroupState
 from bus.messages.hosts import HostMode, HostState
@@ -44,6 +45,7 @@ from moor.client.errors import (
     BrokerAway,
     BrokerRefused,
     ClientError,
+    NoConsoleFound,
     NoHostFound,
     NotAllowed,
     NotDone,
@@ -65,6 +67,7 @@ __all__ = [
     "Change",
     "Client",
     "ClientError",
+    "ConsoleFound",
     "DeviceGroup",
     "DeviceProfile",
     "DrainFound",
@@ -89,6 +92,7 @@ __all__ = [
     "MoveFields",
     "MoveWait",
     "NamedImage",
+    "NoConsoleFound",
     "NoHostFound",
     "NoValidHost",
     "NotAllowed",

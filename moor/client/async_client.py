@@ -7,6 +7,7 @@ from contextlib import aclosing
 from bus.broker import ConnectionLost
 from bus.message import Message
 from moor.client.bus_client import CLOSED
+from moor.client.consoles import ConsoleCalls
 from moor.client.device_profiles import DeviceProfileCalls
 from moor.client.flavors import FlavorCalls
 from moor.client.groups import GroupCalls
@@ -22,7 +23,15 @@ EVENTS_AHEAD_MAX = 1_000
 
 
 class Client(
-    MoveCalls, PlanCalls, GroupCalls, FlavorCalls, ImageCalls, DeviceProfileCalls, QuotaCalls, HostCalls
+    MoveCalls,
+    ConsoleCalls,
+    PlanCalls,
+    GroupCalls,
+    FlavorCalls,
+    ImageCalls,
+    DeviceProfileCalls,
+    QuotaCalls,
+    HostCalls,
 ):
     """A client of Moorage on its bus: `async with Client(url) as moor:`."""
 

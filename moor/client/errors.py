@@ -4,6 +4,7 @@ ClientError
 ├── Rejected            a scheduler or placement refused the order or question: `field`, `value` and `reason`
 │   └── NotSendable         the client did not send it, since no receiver could read it
 ├── NotFound            there is no such instance, request, group, host or cell, so nothing was done
+├── NoConsoleFound      the console of an instance cannot be read: `reason` says why
 ├── NotInTime           no answer, or no end, within the time; the order stays, and may still be done
 ├── BrokerAway          there is no connection to the broker; the order may have been taken, or not
 ├── BrokerRefused       the broker refuses the request
@@ -51,6 +52,14 @@ class NotFound(ClientError):
         super().__init__(f"there is no {what} {name}, so nothing was done")
         self.what = what
         self.name = str(name)
+
+
+class NoConsoleFound(ClientError):
+    """The console of an instance cannot be read; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no console: {reason}")
+        self.reason = reason
 
 
 class NotInTime(ClientError):

@@ -156,6 +156,8 @@ class SyncClient:
     details = _waits(Client.details)
     list_instances = _iterates(Client.list_instances)
     history = _iterates(Client.history)
+    console = _waits(Client.console)
+    follow_console = _iterates(Client.follow_console)
 
     migrate = _orders(Client.migrate)
     live_migrate = _orders(Client.live_migrate)

@@ -12,6 +12,7 @@ from bus.clock import now
 from moor.books.audit_command import clients
 from moor.client.errors import Rejected
 from moor.importing_nova.cloud import Cloud
+from moor.importing_nova.core.records import ContradictionError
 from moor.importing_nova.databases import CONNECTIONS_MAX, NovaDatabaseError
 from moor.importing_nova.handing_over import HandingOver, HostReport
 from moor.importing_nova.reading import HostRow, NovaDatabases, nova_databases
@@ -171,6 +172,8 @@ async def of_all(
             except Rejected as refused:
                 why = f"{refused.field} is {refused.value}: {refused.reason}"
                 report = HostReport(row.cell, row.name, "kept back", row.instances, reasons=(why,))
+            except ContradictionError as problem:
+                report = HostReport(row.cell, row.name, "kept back", row.instances, reasons=(str(problem),))
         done += 1
         if done % every == 0:
             tell(f"{done:,} of {len(rows):,} hosts; the last: {row.cell}/{row.name} is {report.stage}")

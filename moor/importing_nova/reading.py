@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from moor.importing_nova.core.records import (
     NovaNode,
     NovaService,
 )
+from moor.importing_nova.core.values import id_of, moment_in, ratio_in, text_in, whole_in
 from moor.importing_nova.core.versions import NovaDatabaseKind
 from moor.importing_nova.databases import NovaDatabase, NovaDatabaseError, NovaReading, open_nova_database
 
@@ -94,7 +94,7 @@ class NovaDatabases:
                 )
             kinds = {str(row["host"]): str(row["hypervisor_type"]) for row in nodes if row["host"]}
             instances = {str(row["host"]): int(row["instances"]) for row in counted}
-            names = {*kinds, *instances, *(str(row["host"]) for row in services)}
+            names = {*kinds, *instances, *(str(row["host"]) for row in services if row["host"])}
             found += [
                 HostRow(cell, name, instances.get(name, 0), kinds.get(name) == "ironic", name in kinds)
                 for name in sorted(names)
@@ -207,9 +207,16 @@ class NovaDatabases:
                 str(row["provider"]),
                 str(row["provider_name"]),
                 str(row["resource"]),
-                int(row["total"]),
-                int(row["reserved"]),
-                float(row["ratio"]),
+                whole_in(row, "total", f"inventories.total of {row['resource']} of {row['provider_name']}"),
+                whole_in(
+                    row, "reserved", f"inventories.reserved of {row['resource']} of {row['provider_name']}"
+                ),
+                ratio_in(
+                    row,
+                    "ratio",
+                    f"inventories.allocation_ratio of {row['resource']} of {row['provider_name']}",
+                )
+                or 0.0,
             )
             for row in inventories
         )
@@ -265,38 +272,29 @@ async def _extras(reading: NovaReading, ids: Sequence[str]) -> Mapping[str, dict
     return found
 
 
-def _moment(value: Any) -> datetime | None:
-    """A time of Nova's, which are all in UTC. SQLite stores them as text."""
-    if value is None:
-        return None
-    found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return found.replace(tzinfo=UTC) if isinstance(found, datetime) else None
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
 def _node(row: Mapping[str, Any]) -> NovaNode:
+    host = str(row["host"])
+
+    def what(column: str) -> str:
+        return f"compute_nodes.{column} of host {host}"
+
     return NovaNode(
         id=row["id"],
-        uuid=str(row["uuid"]),
-        host=str(row["host"]),
+        uuid=text_in(row, "uuid", what("uuid")),
+        host=host,
         name=str(row["hypervisor_hostname"]),
         hypervisor_type=str(row["hypervisor_type"]),
-        vcpus=row["vcpus"],
-        memory_mb=row["memory_mb"],
-        local_gb=row["local_gb"],
-        cpu_ratio=_float(row["cpu_allocation_ratio"]),
-        ram_ratio=_float(row["ram_allocation_ratio"]),
-        disk_ratio=_float(row["disk_allocation_ratio"]),
+        **{each: whole_in(row, each, what(each)) for each in ("vcpus", "memory_mb", "local_gb")},
+        cpu_ratio=ratio_in(row, "cpu_allocation_ratio", what("cpu_allocation_ratio")),
+        ram_ratio=ratio_in(row, "ram_allocation_ratio", what("ram_allocation_ratio")),
+        disk_ratio=ratio_in(row, "disk_allocation_ratio", what("disk_allocation_ratio")),
     )
 
 
 def _service(row: Mapping[str, Any]) -> NovaService:
-    return NovaService(
-        str(row["host"]), bool(row["disabled"]), bool(row["forced_down"]), _moment(row["last_seen_up"])
-    )
+    host = str(row["host"])
+    seen_at = moment_in(row, "last_seen_up", f"services.last_seen_up of host {host}")
+    return NovaService(host, bool(row["disabled"]), bool(row["forced_down"]), seen_at)
 
 
 def _instance(
@@ -305,16 +303,18 @@ def _instance(
     api: Mapping[str, Mapping[str, Any]],
 ) -> NovaInstance:
     id_ = str(row["uuid"])
+    id_of(id_, f"instances.uuid of an instance on host {row['host']}")
     extra, known = extras[id_], api[id_]
+    whose = f"instance {id_}: instances"
     return NovaInstance(
         id=id_,
         host=str(row["host"]),
-        state=str(row["vm_state"]),
+        state=text_in(row, "vm_state", f"{whose}.vm_state"),
         task=row["task_state"] or "",
         name=row["display_name"] or "",
         project=row["project_id"] or "",
         user=row["user_id"] or "",
-        created_at=_moment(row["created_at"]),
+        created_at=moment_in(row, "created_at", f"{whose}.created_at"),
         number=row["launch_index"] or 0,
         image=row["image_ref"] or "",
         flavor_id=row["instance_type_id"] or 0,
@@ -357,7 +357,7 @@ def _allocation(row: Mapping[str, Any]) -> NovaAllocation:
         provider_name=str(row["provider_name"]),
         root=str(row["root"] or row["provider"]),
         resource=str(row["resource"]),
-        amount=int(row["amount"]),
+        amount=whole_in(row, "amount", f"allocations.used of consumer {row['consumer']}"),
         type=str(row["type"] or "INSTANCE"),
         project=str(row["project"] or ""),
         user=str(row["user"] or ""),

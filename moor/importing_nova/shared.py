@@ -1,9 +1,8 @@
 """What belongs to no single host: flavors, server groups and aggregates of Nova, which are created here under their ids and names."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
-from uuid import UUID
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -15,9 +14,20 @@ from bus.messages.groups import AskGroups, CreateGroup, GroupsFound
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderState
 from moor.asking import PAGE, Client, batches_of, items_of
+from moor.importing_nova.core.records import ContradictionError
+from moor.importing_nova.core.values import check_message, id_of, text_in, whole_in, wrong
 from moor.importing_nova.reading import NovaDatabases
 
 AT_ONCE = 200
+T = TypeVar("T")
+Row = Mapping[str, Any]
+_SIZES = {
+    "vcpus": "vcpus",
+    "ram_mb": "memory_mb",
+    "root_gb": "root_gb",
+    "ephemeral_gb": "ephemeral_gb",
+    "swap_mb": "swap",
+}
 POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 
 
@@ -34,6 +44,7 @@ class Shared(Struct, frozen=True):
     flavors: Mapping[int, Flavor]
     groups: tuple[CreateGroup, ...]
     aggregates: tuple[NovaAggregate, ...]
+    problems: tuple[str, ...] = ()
 
 
 async def read_shared(databases: NovaDatabases) -> Shared:
@@ -55,43 +66,73 @@ async def read_shared(databases: NovaDatabases) -> Shared:
         members: dict[int, list[str]] = {}
         for row in await reading.rows("SELECT aggregate_id, host FROM aggregate_hosts ORDER BY host"):
             members.setdefault(row["aggregate_id"], []).append(row["host"])
+    problems: list[str] = []
     return Shared(
-        flavors={row["id"]: _flavor(row, specs.get(row["id"], {})) for row in flavors},
-        groups=tuple(_group(row) for row in groups if row["policy"] in POLICIES),
-        aggregates=tuple(
-            NovaAggregate(
-                AggregateId(UUID(row["uuid"])),
-                row["name"],
-                metadata.get(row["id"], {}),
-                tuple(members.get(row["id"], ())),
-            )
-            for row in aggregates
-            if row["uuid"]
+        flavors=dict(
+            _right(flavors, lambda row: (row["id"], _flavor(row, specs.get(row["id"], {}))), problems)
         ),
+        groups=tuple(_right([row for row in groups if row["policy"] in POLICIES], _group, problems)),
+        aggregates=tuple(
+            _right(
+                [row for row in aggregates if row["uuid"]],
+                lambda row: _aggregate(row, metadata.get(row["id"], {}), members.get(row["id"], ())),
+                problems,
+            )
+        ),
+        problems=tuple(problems),
     )
 
 
-def _flavor(row: Mapping[str, Any], specs: dict[str, str]) -> Flavor:
-    return Flavor(
-        name=row["name"],
-        vcpus=row["vcpus"],
-        ram_mb=row["memory_mb"],
-        root_gb=row["root_gb"] or 0,
-        ephemeral_gb=row["ephemeral_gb"] or 0,
-        swap_mb=row["swap"] or 0,
-        extra_specs=specs,
+def _right(rows: Sequence[Row], make: Callable[[Row], T], problems: list[str]) -> Iterator[T]:
+    """What can be made of these rows; what cannot is noted among the problems."""
+    for row in rows:
+        try:
+            yield make(row)
+        except ContradictionError as problem:
+            problems.append(str(problem))
+
+
+def _flavor(row: Row, specs: dict[str, str]) -> Flavor:
+    whose = f"flavor {row['name']!r}"
+    sizes = {
+        field: whole_in({column: row[column] or 0}, column, f"flavors.{column} of {whose}")
+        for field, column in _SIZES.items()
+    }
+    flavor = Flavor(
+        name=text_in(row, "name", f"flavors.name of number {row['id']}"), extra_specs=specs, **sizes
     )
+    check_message(CreateFlavor(flavor=flavor), {"flavor": "flavors"}, f"{whose}: ")
+    return flavor
 
 
-def _group(row: Mapping[str, Any]) -> CreateGroup:
-    rules = json.loads(row["rules"]) if row["rules"] else {}
-    return CreateGroup(
-        id=GroupId(UUID(row["uuid"])),
+def _group(row: Row) -> CreateGroup:
+    whose = f"group {row['uuid']}"
+    try:
+        rules = json.loads(row["rules"]) if row["rules"] else {}
+        max_per_host = int(rules.get("max_server_per_host", 1))
+    except (ValueError, TypeError, AttributeError):
+        must_be = '{"max_server_per_host": NUMBER}'
+        raise wrong(f"instance_group_policy.rules of {whose}", row["rules"], must_be) from None
+    group = CreateGroup(
+        id=GroupId(id_of(row["uuid"], f"instance_groups.uuid of group {row['name']!r}")),
         policy=row["policy"],
-        max_per_host=int(rules.get("max_server_per_host", 1)),
+        max_per_host=max_per_host,
         name=row["name"] or "",
         project=row["project"] or "",
     )
+    columns = {"max_per_host": "instance_group_policy.rules", "name": "instance_groups.name"}
+    check_message(group, columns | {"project": "instance_groups.project_id"}, f"{whose}: ")
+    return group
+
+
+def _aggregate(row: Row, metadata: dict[str, str], hosts: Sequence[str]) -> NovaAggregate:
+    whose = f"aggregate {row['name']!r}"
+    aggregate = NovaAggregate(
+        AggregateId(id_of(row["uuid"], f"aggregates.uuid of {whose}")), row["name"], metadata, tuple(hosts)
+    )
+    order = SetAggregate(aggregate=aggregate.id, name=aggregate.name, metadata=dict(metadata))
+    check_message(order, {"name": "aggregates.name", "metadata": "aggregate_metadata"}, f"{whose}: ")
+    return aggregate
 
 
 async def create_shared(
@@ -115,7 +156,7 @@ async def create_shared(
     orders += [(f"server group {each.id}", each) for each in shared.groups if each.id not in groups]
     there = await items_of(api, AskAggregates(limit=PAGE), AggregatesFound, lambda page: page.aggregates)
     orders += _of_aggregates(shared.aggregates, there, hosts, providers)
-    problems = []
+    problems = [*shared.problems]
     for some in batches_of(orders, AT_ONCE):
         answers = await api.ask_all([order for _, order in some])
         problems += [

@@ -1,85 +1,56 @@
 """`moor console`: what the guest of an instance has written to its serial console."""
 
-import asyncio
 import sys
 from typing import Annotated
 
 import typer
 
-from bus.errors import Operational
-from bus.messages.build import InstanceState
-from bus.messages.consoles import CONSOLE_BYTES_MAX, AskConsole, ConsoleFound
-from moor.asking import Client
-from moor.books.audit_command import clients
+from bus.messages.consoles import CONSOLE_BYTES_MAX, AskConsole
+from moor.asking import client
+from moor.client.consoles import last_of_console, parts_of_console
 from moor.completing import complete_instances
 from moor.naming import instances_or_requests
-from moor.options import ID, BusUrl, command_settings, fail, run
-
-LOOK_S = 1.0
+from moor.options import ID, BusUrl, Project, command_settings, fail, run
 
 
 def console(
     named: Annotated[str, typer.Argument(metavar=ID, help="An instance.", autocompletion=complete_instances)],
     bus: BusUrl = "",
     *,
+    project: Project = "",
     last: Annotated[
         int,
         typer.Option("--bytes", min=1, max=CONSOLE_BYTES_MAX, help="How many of the last bytes to show."),
     ] = 4096,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on, and show what is written from now on.")
+        bool,
+        typer.Option("--follow", help="Go on until the instance is deleted, and show what is written."),
     ] = False,
     patience: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
     ] = 30.0,
 ) -> None:
-    """Show what the guest of an instance has written to its serial console. For operators.
+    """Show what the guest of an instance has written to its serial console.
 
-    Its host keeps the console until the instance is destroyed there. Simulated hosts have none.
+    Its host keeps the console until the instance is destroyed there. A simulated guest writes a line when it starts.
     """
     settings = command_settings(bus=bus)
 
     async def work() -> None:
-        async with clients(settings, patience) as (api, cells):
-            states = [*(await instances_or_requests(api, [named])).values()]
-            if len(states) != 1:
-                fail(f"{named} names {len(states)} instances: name one of them")
-            (state,) = states
-            if not state.cell:
-                fail(f"{state.id} is {state.state} and in no cell yet: it has no console")
-            await _show(cells.get(state.cell, api), state, last, follow=follow)
+        async with client(settings, patience_s=patience) as asking:
+            found = await instances_or_requests(asking, [named], project)
+            if len(found) != 1:
+                fail(f"{named} names {len(found)} instances: name one of them")
+            (instance,) = found
+            question = AskConsole(instance=instance, project=project, start=-last, limit=last)
+            told = ""
+            async for part in (parts_of_console if follow else last_of_console)(asking, question):
+                if part.none and not follow:
+                    fail(part.none)
+                if part.none and part.none != told:
+                    typer.echo(part.none, err=True)
+                told = part.none
+                sys.stdout.write(part.text)
+                sys.stdout.flush()
 
     run(work())
-
-
-async def _show(asking: Client, state: InstanceState, last: int, *, follow: bool) -> None:
-    start, attempt, told = -last, 0, ""
-    while True:
-        found = await _ask(asking, AskConsole(cell=state.cell, instance=state.id, start=start, limit=last))
-        if found.none and not follow:
-            fail(found.none)
-        if found.none and found.none != told:
-            typer.echo(found.none, err=True)
-        told = found.none
-        if found.attempt != attempt and attempt:
-            # It is another host's console, from its beginning.
-            start, attempt = 0, found.attempt
-            continue
-        sys.stdout.write(found.text)
-        sys.stdout.flush()
-        if not follow:
-            return
-        if not found.none:
-            start, attempt = found.next, found.attempt
-        if found.next >= found.size:
-            await asyncio.sleep(LOOK_S)
-
-
-async def _ask(asking: Client, question: AskConsole) -> ConsoleFound:
-    try:
-        answer = await asking.ask(question)
-    except Operational as problem:
-        fail(f"the compute of cell {question.cell!r} does not answer: {problem}")
-    if not isinstance(answer, ConsoleFound):
-        fail(f"the compute of cell {question.cell!r} answers {answer!r}")
-    return answer

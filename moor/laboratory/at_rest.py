@@ -1,7 +1,7 @@
 """Asks all participants of a cloud at rest what they have, and says what is wrong: by the audit, and by the rules for rest."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from bus.auditing.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
@@ -24,11 +24,16 @@ PAUSE_S = 0.1
 
 
 async def problems_left(cloud: TemporaryCloud, asked: Mapping[InstanceId, Asked]) -> Sequence[str]:
-    """The problems of the cloud. If there are any, look again until PATIENCE_S is over: late updates end some of them."""
+    """The problems of the cloud, as `lasting` finds them."""
 
     async def look() -> list[str]:
         return await problems_of(cloud.client, cloud.connection, asked, await _nodes(cloud))
 
+    return await lasting(look)
+
+
+async def lasting(look: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
+    """The problems that are found. If there are any, look again until PATIENCE_S is over: late updates end some of them."""
     problems = await look()
     by_s = asyncio.get_running_loop().time() + PATIENCE_S
     while problems and asyncio.get_running_loop().time() < by_s:

@@ -74,6 +74,7 @@ def reported(
         supports=facts.supports,
         capabilities=facts.capabilities,
         failed_builds=facts.failed_builds,
+        report_refused=facts.report_refused,
     )
 
 

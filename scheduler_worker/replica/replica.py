@@ -25,7 +25,7 @@ from scheduler_worker.waiting import WaitingSpecs
 log = logging.getLogger(__name__)
 
 # What schedulers hear of cells, from their own brokers or the API level's.
-_OF_CELLS = ("host.*.*", "conductor.beat.*", "live.told.*", "worker.beat.*")
+_OF_CELLS = ("host.*.*", "conductor.beat.*", "live.told.*", "console.told.*", "worker.beat.*")
 HEARD_OF_CELLS = (Grant(EVENTS, _OF_CELLS),)
 HEARD = (Grant(EVENTS, ("providers.changed", "aggregate.changed", *_OF_CELLS, "instance.waiting.*")),)
 

@@ -124,7 +124,7 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
             for at, is_there in brokers
         ],
         CellWatch(store, known.cells, settings.hosts_poll_s, chance),
-        known.live,
+        known.relay,
         *given.cells_at,
         *sending.dispatches,
         *known.listeners.values(),

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|together|nodes|ring|dashboard] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|together|nodes|ring|dashboard|libvirt] [--json FILE]`"""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bus.process import run_process
+from moor.laboratory.private_servers.libvirtd import NotInstalled
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.machine import this_machine
 from tests.benchmarks.measuring import FULL, QUICK, Effort, Result
@@ -20,6 +21,7 @@ from tests.benchmarks.section_candidates import candidates_section
 from tests.benchmarks.section_choosing import choosing_section
 from tests.benchmarks.section_claims import claims_section
 from tests.benchmarks.section_dashboard import dashboard_section
+from tests.benchmarks.section_libvirt import libvirt_section
 from tests.benchmarks.section_nodes import nodes_section
 from tests.benchmarks.section_ring import ring_section
 from tests.benchmarks.section_together import together_section
@@ -38,6 +40,7 @@ SECTIONS = {
     "nodes": nodes_section,
     "ring": ring_section,
     "dashboard": dashboard_section,
+    "libvirt": libvirt_section,
 }
 TABLE_WIDTH = 160
 
@@ -60,7 +63,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         sections = (options.only,) if options.only else tuple(SECTIONS)
         results = run_process(measure(sections, QUICK if options.quick else FULL))
-    except (NotInstalledError, NotInstallableError, DidNotStartError, WrongBooksError) as problem:
+    except (
+        NotInstalled,
+        NotInstalledError,
+        NotInstallableError,
+        DidNotStartError,
+        WrongBooksError,
+    ) as problem:
         print(f"tests.benchmarks: {problem}", file=sys.stderr)
         return 1
     show(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH), machine, results)

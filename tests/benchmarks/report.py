@@ -12,6 +12,7 @@ from tests.benchmarks.comparison_targets import targets_of
 from tests.benchmarks.machine import Machine
 from tests.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
 from tests.benchmarks.section_beside import longest_waits
+from tests.benchmarks.section_libvirt import guest_costs
 from tests.benchmarks.section_nodes import event_waits
 from tests.benchmarks.section_ring import ring_times
 
@@ -67,6 +68,7 @@ def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
         *longest_waits(results),
         *event_waits(results),
         *ring_times(results),
+        *guest_costs(results),
     ):
         console.print(line)
 

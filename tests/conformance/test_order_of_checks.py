@@ -23,11 +23,13 @@ from tests.api.whole_app import Server, server_over
 from tests.conformance.requests_asked import Asked, Told
 from tests.conformance.wrong_requests import HOST, NEW, NIC, OTHER, WEB, WrongRequests
 from tests.contracts.stores import open_store
+from tests.parts import part_of
 
-SEEDS: Final = range(1, 31)
+# `make test` takes a third of them, another one at each commit.
+SEEDS: Final = part_of(range(1, 31), 3)
 REQUESTS: Final = 50
-# At least this many of all requests must be refused, and this many must succeed.
-REFUSED_MIN, DONE_MIN = 800, 250
+# At least this share of all requests must be refused, and this share must succeed.
+REFUSED_MIN, DONE_MIN = 0.53, 0.16
 _DONE: Final = 300
 # What to expect of an error's detail: in general, nothing, in particular.
 LINES: Final = 3
@@ -69,18 +71,20 @@ def upstream() -> Iterator[Upstream]:
 
 
 def test_both_report_the_same_one_of_several_errors(upstream: Upstream) -> None:
-    refused = done = 0
+    count = refused = done = 0
     differences: list[str] = []
     for seed in SEEDS:
         for asked, theirs, ours in asyncio.run(both_asked(upstream, seed)):
+            count += 1
             refused += theirs.status >= HTTPStatus.BAD_REQUEST
             done += theirs.status < _DONE
             if not is_alike(theirs, ours) and not is_listed(asked, theirs, ours):
                 differences.append(f"seed {seed}: {asked}\n  theirs: {theirs}\n  ours: {ours}")
 
     assert not differences, f"{len(differences)}:\n" + "\n".join(differences[:5])
-    assert refused >= REFUSED_MIN
-    assert done >= DONE_MIN
+    assert refused >= REFUSED_MIN * count
+    assert done >= DONE_MIN * count
+    assert count >= len(SEEDS) * REQUESTS / 2
 
 
 def test_before_trees_a_limit_leaves_the_summaries_of_the_same_trees(upstream: Upstream) -> None:

@@ -21,6 +21,7 @@ from compute_sim.check.orders import SEQUENCES, HostUnderCheck, InstanceOrders, 
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, begun, due
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
+from tests.contracts.driver_reshapes import breaches_of_reshapes
 
 _OURS = UUID("0d3c7a52-8f0e-4d57-9c3a-6a3a3f6f7a11")
 
@@ -38,7 +39,11 @@ def breaches(
     """Every rule that this driver breaks, as a sentence; empty for a correct driver. One that cannot have an instance twice on its host
     does not move it live to itself (`moves_live`): it must refuse to.
     """
-    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed, moves_live=moves_live))
+    return (
+        *_breaches(make, at_s),
+        *breaches_of_reshapes(make(), at_s),
+        *_breaches_at_work(make, at_s, proceed, moves_live=moves_live),
+    )
 
 
 def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:

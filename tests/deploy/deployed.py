@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 from sqlalchemy.engine import make_url
 
+from moor.laboratory.private_servers.starting import free_port
 from tests.servers.certificates import Certificates, certificates
 from tests.servers.guarded_postgres import guarded_postgres
 from tests.servers.postgres import PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
-from tests.servers.starting import free_port
 
 
 class Servers:

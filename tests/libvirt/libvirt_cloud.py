@@ -8,25 +8,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bus.auditing.at_rest import Asked
 from bus.broker import Broker
 from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
+from bus.message import Message
+from bus.messages.administration import Done, ProviderWritten, WriteAnswered
 from bus.messages.build import Flavor, InstanceState
 from bus.messages.consoles import AskConsole, ConsoleFound
+from bus.messages.placement import ProviderState
+from bus.process import Part
+from bus.unix_socket.server import serve_unix
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import ComputeSettings
-from moor.asking import running
+from moor.asking import providers_of, running
 from moor.client import Client
-from moor.clouds.cloud import cloud
+from moor.clouds.cloud import ComputeParts, cloud
 from moor.laboratory.at_rest import problems_of
 from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 from tests.libvirt.guest_images import write_image
 
 PATIENCE_S = 60.0
+# In the cloud's folder: computes of other processes connect here.
+SOCKET = "bus"
 TINY = Flavor(name="tiny", vcpus=1, ram_mb=32)
 SETTINGS = CloudSettings(
     conductor=ConductorSettings(),
@@ -73,16 +81,32 @@ class LibvirtCloud:
                 await asyncio.sleep(0.02)
         return found
 
+    async def until_up(self, hosts: Mapping[str, LibvirtSettings]) -> None:
+        names = {host.name for each in hosts.values() for host in each.all_hosts()}
+        async with asyncio.timeout(PATIENCE_S):
+            while {each.name async for each in self.client.list_hosts() if each.up} != names:
+                await asyncio.sleep(0.05)
+
+    async def providers(self) -> list[ProviderState]:
+        return await providers_of(self._station)
+
+    async def write(self, order: Message) -> None:
+        """Write to placement by name, as an operator does over its API."""
+        answer = await self._station.ask(order)
+        assert isinstance(answer, WriteAnswered), answer
+        assert isinstance(answer.verdict, Done | ProviderWritten), answer
+
     async def console(self, instance: InstanceState, start: int = -4096) -> ConsoleFound:
-        question = AskConsole(cell=instance.cell, instance=instance.id, start=start, limit=200)
+        question = AskConsole(instance=instance.id, start=start, limit=200)
         answer = await self._station.ask(question)
         assert isinstance(answer, ConsoleFound)
         return answer
 
-    async def problems(self) -> list[str]:
-        """What an audit finds when all is at rest."""
+    async def problems(self, *active: InstanceState, amounts: Mapping[str, int] | None = None) -> list[str]:
+        """What an audit finds when all is at rest, and these instances are active, each of which needs these amounts."""
+        asked = {each.id: Asked("active", amounts or {}) for each in active}
         by_s = asyncio.get_running_loop().time() + 15.0
-        while (found := await problems_of(self._station, self._connection, {})) and (
+        while (found := await problems_of(self._station, self._connection, asked)) and (
             asyncio.get_running_loop().time() < by_s
         ):
             await asyncio.sleep(0.2)
@@ -121,27 +145,45 @@ async def libvirt_cloud(
     at_step: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[LibvirtCloud]:
     """The cloud, with these hosts by cell. There is an image `tiny`. It returns when all hosts are known."""
+    computes = {cell: partial(_parts, of_libvirt=each, at_step=at_step) for cell, each in hosts.items()}
+    async with cloud_of(folder, hosts, computes, settings=settings) as found:
+        await found.until_up(hosts)
+        yield found
+
+
+@asynccontextmanager
+async def cloud_of(
+    folder: Path,
+    hosts: Mapping[str, LibvirtSettings],
+    computes: Mapping[str, ComputeParts],
+    *,
+    settings: CloudSettings = SETTINGS,
+) -> AsyncIterator[LibvirtCloud]:
+    """The cloud, with the computes of these cells. There is an image `tiny`."""
     for each in hosts.values():
         write_image(each.images_folder / "tiny")
-    broker = MemoryBroker().as_user()
+    memory = MemoryBroker()
+    broker = memory.as_user()
     url = f"sqlite+aiosqlite:///{folder / 'moor.db'}"
-    computes = {cell: partial(_parts, of_libvirt=each, at_step=at_step) for cell, each in hosts.items()}
     async with (
+        serve_unix(memory, folder / SOCKET),
         cloud(broker, url, dict.fromkeys(hosts, ()), settings=settings, computes=computes),
         Client(broker, as_operator=True) as client,
     ):
         station = Station(broker, "test", asks=True)
         connection = await broker.connect()
-        names = {host.name for each in hosts.values() for host in each.all_hosts()}
         try:
             async with running((station,)):
-                async with asyncio.timeout(PATIENCE_S):
-                    while {each.name async for each in client.list_hosts() if each.up} != names:
-                        await asyncio.sleep(0.05)
                 yield LibvirtCloud(client, broker, station, connection)
         finally:
             await station.close()
             await connection.close()
+
+
+@asynccontextmanager
+async def no_parts(station: Station, settings: ComputeSettings) -> AsyncIterator[tuple[Part, ...]]:  # noqa: ARG001 - as computes are made
+    """The compute of a cell is a process of its own, which connects by the socket."""
+    yield ()
 
 
 @asynccontextmanager

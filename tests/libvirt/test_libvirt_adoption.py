@@ -138,7 +138,8 @@ def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter
     assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
     assert host.is_running()
     until(lambda: host.reserved_mb() == 0)
-    assert host.driver.has() == [(THEIRS, 1, True)]
+    (found,) = host.driver.has("c1")
+    assert (found.instance, found.attempt, found.state) == (THEIRS, 1, AttemptState.BUILT)
 
     assert host.obey(order(StopInstance, host, 1), AttemptState.STOPPING) == ""
     assert not host.is_running()
@@ -187,7 +188,7 @@ def test_a_guest_that_is_left_runs_on_and_is_foreign_again(host: Adopter) -> Non
     assert host.disk.exists()
     assert not host.folder.exists()
     until(lambda: host.reserved_mb() == 32)
-    until(lambda: host.driver.has() == [])
+    until(lambda: host.driver.has("c1") == [])
 
 
 def test_a_refused_adoption_and_its_destroy_touch_nothing(host: Adopter) -> None:

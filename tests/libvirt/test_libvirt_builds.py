@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.libvirt.guest_images import TEXT
-from tests.libvirt.libvirt_cloud import domains, files, libvirt_cloud, libvirt_settings, virsh
+from tests.libvirt.libvirt_cloud import TINY, domains, files, libvirt_cloud, libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
 
 pytestmark = pytest.mark.asyncio
@@ -64,5 +64,23 @@ async def test_a_guest_that_was_killed_is_told_within_a_second_and_runs_again(
 
         await (await cloud.client.start(web.id)).until_done()
         assert (await cloud.client.show(web.id)).state == "active"
+        await (await cloud.client.delete(web.id)).until_done()
+        assert await cloud.problems() == []
+
+
+async def test_an_unknown_machine_type_is_named_and_nothing_is_left(
+    tmp_path: Path, libvirtd: PrivateLibvirtd
+) -> None:
+    uri = libvirtd.uri
+    async with libvirt_cloud(tmp_path, {"c1": libvirt_settings(tmp_path, uri)}) as cloud:
+        request = await cloud.client.boot(TINY, image="tiny", image_properties={"hw_machine_type": "pc-0"})
+        (web,) = await request.until_ended()
+
+        assert web.state == "error"
+        (failure,) = web.failures
+        assert failure.reason.startswith(
+            "image_properties.hw_machine_type is 'pc-0', which libvirt does not know for x86_64; it knows pc-i440fx-"
+        )
+        assert (domains(uri), files(tmp_path)) == ([], [])
         await (await cloud.client.delete(web.id)).until_done()
         assert await cloud.problems() == []

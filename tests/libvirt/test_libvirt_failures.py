@@ -13,9 +13,9 @@ from msgspec import structs
 
 from bus.message import ConsumerId
 from bus.messages.build import Flavor, Image
-from bus.messages.cell import DestroyInstance, SpawnInstance
+from bus.messages.cell import DestroyInstance, SpawnInstance, StartInstance
 from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.attempts import WELL, AttemptRecord, Silent, begun
+from compute_sim.core.attempts import WELL, AttemptRecord, HostOrder, Silent, begun
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.images import CachedImages
@@ -281,13 +281,66 @@ def test_a_libvirt_that_goes_away_in_a_build_fails_it_and_the_host_falls_silent(
     host = Host(tmp_path, away_s=5.0)
     try:
         connection = host.driver._hypervisor._connection  # noqa: SLF001 - it is broken here
-        host.interrupts["define: plan"] = lambda: host.driver._hypervisor._lose(connection, "it ended")  # noqa: SLF001
+        host.interrupts["disks: overlay"] = lambda: host.driver._hypervisor._lose(connection, "it ended")  # noqa: SLF001
         host.driver._hypervisor.uri = "test:///nowhere"  # noqa: SLF001 - it is not there when it is looked for
 
         failure = host.end_of(host.spawn())
 
         assert failure.startswith("libvirt at test:///nowhere is away: ")
+        assert files(host.folder) == []
         assert host.driver.condition(10.0) == WELL
         assert host.driver.condition(16.0) == Silent()
     finally:
         host.driver.close()
+
+
+def test_a_build_whose_libvirt_goes_away_fails_only_when_its_domain_is_gone(host: Host) -> None:
+    attempt = begun_without_libvirt(host, host.spawn(), "build: start")
+
+    assert host.end_of_attempt(attempt).startswith("libvirt at test:///nowhere is away: ")
+    assert host.left == []
+
+
+@pytest.mark.parametrize("has_started", [True, False])
+def test_a_start_whose_libvirt_goes_away_tells_what_is_so(host: Host, *, has_started: bool) -> None:
+    spawn = host.spawn()
+    assert host.end_of(structs.replace(spawn, stopped=True)) == ""
+    order = StartInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
+    with libvirt_at(host.driver) as connection:
+        domain = connection.lookupByName(host.domains[0])
+
+    attempt = begun_without_libvirt(host, order, "start: start", domain.create if has_started else None)
+
+    failure = host.end_of_attempt(attempt)
+    assert failure == "" if has_started else failure.startswith("libvirt at test:///nowhere is away: ")
+    assert host.running == (host.domains if has_started else [])
+
+
+def begun_without_libvirt(
+    host: Host, order: HostOrder, step: str, meanwhile: Callable[[], object] | None = None
+) -> AttemptRecord:
+    """The attempt after libvirt went away at this step, and has come back. Its work did not end meanwhile."""
+    hypervisor = host.driver._hypervisor  # noqa: SLF001 - it is broken here
+    connection, uri = hypervisor._connection, hypervisor.uri  # noqa: SLF001 - as above
+
+    def lose() -> None:
+        hypervisor._lose(connection, "it ended")  # noqa: SLF001 - as above
+        hypervisor.uri = "test:///nowhere"
+        if meanwhile is not None:
+            meanwhile()
+
+    host.interrupts[step] = lose
+    host.interrupts["wait"] = lambda: None
+    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+    wait_for(lambda: "wait" not in host.interrupts)
+    assert host.driver.look_at(attempt, 0.0).left_ms
+    # Libvirt's test machine lives in its connection.
+    hypervisor.uri, hypervisor._connection, hypervisor._why_away = uri, connection, ""  # noqa: SLF001 - as above
+    return attempt
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s, "it does not happen"
+        time.sleep(0.005)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bus.messages.build import Flavor, Image, InstanceState
+from compute_sim.libvirt.guest_folders import GuestFolders
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import (
     LibvirtCloud,
@@ -131,6 +132,12 @@ async def test_a_host_whose_libvirt_ended_is_down_and_its_guest_is_evacuated_wit
             assert (there.state, there.host) == ("active", "h2")
             (copy,) = (tmp_path / "instances" / "h2").glob("*/disk")
             assert copy.stat().st_size == written
+            # The copy is an overlay of the cached image, which must be kept as long as it needs it.
+            kept = GuestFolders(str(tmp_path), "h2").of(web.id, there.attempt).kept()
+            assert kept is not None
+            assert kept.uses
+            cached = {each.name for each in (tmp_path / "cache").iterdir()}
+            assert {Path(each).name for each in kept.uses} <= cached
         finally:
             await asyncio.to_thread(first.start)
         await cloud.client.set_host("h1", "up")

@@ -51,6 +51,10 @@ async def test_a_guest_outlives_the_compute_and_is_told_when_it_was_killed(
             assert domains(libvirtd.uri) == [f"moor-{web['id']}-1"]
             while TEXT.strip() not in (await moor("console", "web", **urls)).out:
                 await asyncio.sleep(0.2)
+            # Its guest writes the line again every few seconds.
+            async with started("console", "web", "--follow", "--bytes", "1", **urls) as following:
+                for _ in range(2):
+                    await following.until_printed(TEXT.strip())
 
         # The compute was killed; its guest runs on, and is killed in its turn.
         virsh(libvirtd.uri, "destroy", f"moor-{web['id']}-1")

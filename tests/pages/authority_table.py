@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     Rule(BY_NAME, ("*",), ROLE),
     Rule(("build.rejected", "build.accepted", "host.changed", "providers.changed", "inventory.refused"), ("*",), ROLE),
     Rule(("*",), ("cell",), KEY_CELL),
-    Rule(("cell.books.query", "host.books.query", "console.query"), ("*",), "the rows of that cell; asked by operators only"),
+    Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
     # Orders of clients.
     Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),
     Rule(("reasons.query",), ("request.project",), ROLE),
@@ -109,7 +109,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("build.request", "plan.query", "reasons.query"), ("*hosts",), "nothing: a wish, to which all filters apply"),
     Rule(("plan.query", "reasons.query"), ("request.request_id", "request.instance_ids"), "nothing: nothing is built"),
     Rule(("explain.query", "instance.query"), ("request_id", "instance", "instances", "host", "name", "id_prefix", "request_prefix"), OF_ROW),
-    Rule(("live.query",), ("instances",), OF_ROW),
+    Rule(("live.query", "console.query"), ("instances", "instance"), OF_ROW),
     Rule(("instance.delete", "instance.rebuild", "history.query"), ("instance",), OF_ROW),
     Rule(("move.request", "move.end"), ("instance", "together"), OF_ROW),
     Rule(("move.request",), ("hosts",), "nothing: a wish, to which all filters apply"),
@@ -119,6 +119,7 @@ RULES: tuple[Rule, ...] = (
     # Orders to a cell, and inside it.
     Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
     Rule(("live.tell",), ("instances",), "the cell's own rows"),
+    Rule(("console.tell",), ("instance",), "the attempts of this compute's hosts"),
     Rule((*OF_API, *TO_HOST), ("instance",), "the cell's own rows; at a host: its attempt"),
     Rule(OF_API, ("*request_id", "move.*", "group.id", "other_flavors"), ROLE),
     Rule(TO_HOST, ("host",), "the hosts of this compute"),

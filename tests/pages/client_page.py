@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
+from moor.client.consoles import ConsoleCalls
 from moor.client.device_profiles import DeviceProfileCalls
 from moor.client.flavors import FlavorCalls
 from moor.client.groups import GroupCalls
@@ -20,6 +21,7 @@ BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 SECTIONS: dict[str, type[object]] = {
     "Instances": InstanceCalls,
     "Moves and rebuilds": MoveCalls,
+    "Consoles": ConsoleCalls,
     "Plans": PlanCalls,
     "Server groups": GroupCalls,
     "Flavors": FlavorCalls,

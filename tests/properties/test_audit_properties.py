@@ -11,12 +11,13 @@ from msgspec import structs
 
 from bus.auditing import judging
 from bus.auditing.judging import faults_of
+from bus.auditing.old_shapes import in_present_shape
 from bus.auditing.views import Fault, InstanceView, OnHost, Places, Sight
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, MendConsumer, MendInstance
 from bus.messages.build import InstanceDetails, InstanceState, RequestId, Size
 from bus.messages.cell import DestroyInstance, RemoveFromCell
-from bus.messages.placement import NO_OWNER, ProviderState, ResourceAmount, ServerGroup, Share
+from bus.messages.placement import NO_OWNER, InventoryState, ProviderState, ResourceAmount, ServerGroup, Share
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)
@@ -24,13 +25,21 @@ ID = ConsumerId(UUID(int=7))
 HOSTS = [ProviderId(UUID(int=100 + n)) for n in range(3)]
 NUMA = [ProviderId(UUID(int=200 + n)) for n in range(3)]
 POOL = ProviderId(UUID(int=300))
+PLENTY = InventoryState(total=100_000)
 PLACES = Places(
     {
         **{
-            id_: ProviderState(internal=1, id=id_, name=f"host-{id_.int}", root=id_) for id_ in (*HOSTS, POOL)
+            id_: ProviderState(internal=1, id=id_, name=f"host-{id_.int}", root=id_, inventories=stock)
+            for id_, stock in (*((host, {}) for host in HOSTS), (POOL, {"DISK_GB": PLENTY}))
         },
         **{
-            id_: ProviderState(internal=1, id=id_, name=f"numa-{id_.int}", root=host)
+            id_: ProviderState(
+                internal=1,
+                id=id_,
+                name=f"numa-{id_.int}",
+                root=host,
+                inventories={"VCPU": PLENTY, "MEMORY_MB": PLENTY},
+            )
             for host, id_ in zip(HOSTS, NUMA, strict=True)
         },
     }
@@ -297,6 +306,54 @@ def test_after_a_reshape_the_sums_of_the_tree_count() -> None:
     assert [each.kind for each in faults(_consumer(held=moved)(a_view()))] == [judging.AMOUNTS]
     assert faults(_consumer(held=moved, generation=2)(a_view())) == []
     assert faults(_consumer(held=moved[1:], generation=2)(a_view())) != []
+
+
+def with_cells(*stocks: int) -> Places:
+    """The first host has these cells now, with so many processors free, and not the one that the instance was claimed on."""
+    cells = {
+        (id_ := ProviderId(UUID(int=400 + number))): ProviderState(
+            internal=1,
+            id=id_,
+            name=f"cell-{number}",
+            root=HOSTS[0],
+            inventories={"VCPU": InventoryState(total=free + 3, used=3), "MEMORY_MB": PLENTY},
+        )
+        for number, free in enumerate(stocks)
+    }
+    there = {id_: each for id_, each in PLACES.providers.items() if id_ != NUMA[0]}
+    return Places({**there, **cells})
+
+
+def test_a_lost_claim_is_mended_on_the_present_providers_of_a_host_with_another_shape() -> None:
+    lost = structs.replace(a_view(), consumer=None)
+    (fault,) = faults_of(lost, SIGHT, with_cells(1, 2))
+
+    assert fault.kind == judging.MISSING
+    assert isinstance(fault.mend, MendConsumer)
+    assert fault.mend.claim is not None
+    mended = fault.mend.claim.share.amounts
+    assert [(each.provider.int, each.resource, each.amount) for each in mended] == [
+        (401, "VCPU", 2),
+        (400, "MEMORY_MB", 512),
+        (300, "DISK_GB", 5),
+    ]
+    # It is as after a claim then, and what the cell's row says is of the old shape.
+    assert [*faults_of(_consumer(held=mended)(a_view()), SIGHT, with_cells(1, 2))] == []
+    less = (structs.replace(mended[0], amount=1), *mended[1:])
+    assert [each.kind for each in faults_of(_consumer(held=less)(a_view()), SIGHT, with_cells(1, 2))] == [
+        judging.AMOUNTS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("free", "parts"), [((1, 1), [(400, 1), (401, 1)]), ((0, 1), [(401, 1), (NUMA[0].int, 1)])]
+)
+def test_what_no_present_provider_has_alone_is_mended_in_parts_and_the_rest_is_left_to_placement(
+    free: tuple[int, int], parts: list[tuple[int, int]]
+) -> None:
+    share = in_present_shape(share_on(0), with_cells(*free))
+
+    assert [(each.provider.int, each.amount) for each in share.amounts if each.resource == "VCPU"] == parts
 
 
 def test_a_deleted_instance_that_still_holds_something_is_an_orphan_unless_its_host_must_clean_up() -> None:

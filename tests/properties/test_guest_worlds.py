@@ -15,11 +15,13 @@ from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from tests.contracts.placement_orders import an_id, provider
+from tests.parts import only_a_part
 from tests.plugins import standard_plugins
 from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state
 
-GUESTS_MAX = 4
+# `make test` leaves the fourth guest out: its worlds are most of them.
+GUESTS_MAX = 3 if only_a_part() else 4
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=0)
 VOCABULARY = Vocabulary(frozenset(os_resource_classes.STANDARDS), frozenset())
 HUGE, CARD, GPU = "CUSTOM_MEMORY_MB_PAGES_2048", "CUSTOM_PCI_8086_10FB", "VGPU"

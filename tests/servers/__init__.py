@@ -4,12 +4,12 @@
 `PrivateRabbitMQ` or `PrivatePostgres`.
 """
 
+from moor.laboratory.private_servers.processes import descendants, die_with
+from moor.laboratory.private_servers.starting import DidNotStartError
 from tests.servers.cluster import PrivateCluster
 from tests.servers.installed import AMQP_CTL_VARIABLE, AMQP_VARIABLE, POSTGRES_VARIABLE, NotInstalledError
 from tests.servers.postgres import FAST, PrivatePostgres
-from tests.servers.processes import descendants, die_with
 from tests.servers.rabbitmq import CtlError, PrivateRabbitMQ
-from tests.servers.starting import DidNotStartError
 
 __all__ = [
     "AMQP_CTL_VARIABLE",

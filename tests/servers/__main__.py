@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import NoReturn
 
+from moor.laboratory.private_servers.keeper import place_in_memory
+from moor.laboratory.private_servers.starting import DidNotStartError
 from tests.servers.command import run
 from tests.servers.installed import (
     AMQP_CTL_VARIABLE,
@@ -32,11 +34,9 @@ from tests.servers.installed import (
     install,
     look,
 )
-from tests.servers.keeper import place_in_memory
 from tests.servers.own_broker import of_broker
 from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
-from tests.servers.starting import DidNotStartError
 
 # What is made sure of by an option, beside the servers.
 _BESIDE = {"--browser": (Software.CHROMIUM,), "--libvirt": OF_LIBVIRT}

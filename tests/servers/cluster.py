@@ -7,9 +7,9 @@ import secrets
 from pathlib import Path
 from typing import Self
 
-from tests.servers.keeper import Keeper
+from moor.laboratory.private_servers.keeper import Keeper
+from moor.laboratory.private_servers.starting import free_port
 from tests.servers.rabbitmq import Membership, PrivateRabbitMQ, start_port_mapper
-from tests.servers.starting import free_port
 
 NODES = 3
 

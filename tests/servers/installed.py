@@ -89,12 +89,6 @@ _SETTING_INSTEAD = {
 }
 
 
-def missing(needed: Collection[Software]) -> tuple[str, ...]:
-    """The programs of these that this machine lacks."""
-    installed = look().installed
-    return tuple(_TITLES[each] for each in needed if each not in installed)
-
-
 def decide(machine: Machine, needed: Collection[Software]) -> Ready | Install | AskForHelp:
     missing = tuple(
         software for software in Software if software in needed and software not in machine.installed

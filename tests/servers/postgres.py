@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from moor.laboratory.private_servers.keeper import Command, Keeper
+from moor.laboratory.private_servers.starting import free_port, wait_until_ready
 from tests.servers.installed import NotInstalledError, postgres_binaries
-from tests.servers.keeper import Command, Keeper
-from tests.servers.starting import free_port, wait_until_ready
 
 # Commits survive the server's death, which tests bring about; only the machine's death would lose them.
 # synchronous_commit and full_page_writes stay on: without them a killed server may lose or tear what it committed.

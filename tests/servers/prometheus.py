@@ -20,9 +20,9 @@ from typing import Any
 import httpx
 import yaml
 
+from moor.laboratory.private_servers.processes import die_with
+from moor.laboratory.private_servers.starting import free_port, wait_until_ready
 from tests.servers.installed import NotInstalledError
-from tests.servers.processes import die_with
-from tests.servers.starting import free_port, wait_until_ready
 
 PROGRAMS = ("prometheus", "promtool")
 PATIENCE_S = 60.0

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from moor.laboratory.private_servers.keeper import Command, Keeper
+from moor.laboratory.private_servers.starting import free_port, wait_until_ready
 from tests.servers.installed import NotInstalledError, rabbitmq_scripts
-from tests.servers.keeper import Command, Keeper
-from tests.servers.starting import free_port, wait_until_ready
 
 _NODE = "moor@localhost"
 TOOLS = ("rabbitmqctl", "rabbitmq-queues", "rabbitmq-upgrade")

@@ -61,6 +61,11 @@ class FoundBug(Struct, frozen=True):
         return self.needed <= self.size // 2
 
 
+class ShownBug(Struct, frozen=True):
+    seed: int
+    promise: str
+
+
 def find_and_shrink(
     bug: str,
     seeds: Iterable[int],
@@ -73,15 +78,26 @@ def find_and_shrink(
     real bug.
     """
     shrunk: list[FoundBug] = []
+    for outcome, broken in _showing(bug, seeds):
+        shrunk.append(_shrunk(bug, outcome, broken, runs_max, small_enough))
+        if shrunk[-1].is_small or len(shrunk) == SHRUNK_SEEDS_MAX:
+            break
+    return min(shrunk, key=lambda found: found.needed / found.size, default=None)
+
+
+def find(bug: str, seeds: Iterable[int]) -> ShownBug | None:
+    """The first seed that shows the bug."""
+    shown = next(_showing(bug, seeds), None)
+    return None if shown is None else ShownBug(shown[0].plan.seed, shown[1].promise)
+
+
+def _showing(bug: str, seeds: Iterable[int]) -> Iterator[tuple[Outcome, Broken]]:
     for seed in seeds:
         plan = _given_up_sooner(draw(seed)) if bug else draw(seed)
         outcome = _run(bug, plan)
         # A plan that fails without the planted bug as well says nothing about the bug.
         if outcome.broken is not None and (not bug or run(plan).broken is None):
-            shrunk.append(_shrunk(bug, outcome, outcome.broken, runs_max, small_enough))
-            if shrunk[-1].is_small or len(shrunk) == SHRUNK_SEEDS_MAX:
-                break
-    return min(shrunk, key=lambda found: found.needed / found.size, default=None)
+            yield outcome, outcome.broken
 
 
 def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_enough: int) -> FoundBug:

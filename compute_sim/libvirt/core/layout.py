@@ -14,6 +14,7 @@ from compute_sim.libvirt.core.device_layout import OfferedDevices, device_layout
 from compute_sim.libvirt.core.machine import HugePages, Machine, MachineCell
 from compute_sim.libvirt.core.node_devices import MediatedDevice, NodeDevices, PciFunction
 from compute_sim.libvirt.core.offer import HostOffer
+from compute_sim.libvirt.core.sharing import SharedPool
 
 
 class OfferedCell(Struct, frozen=True, kw_only=True):
@@ -40,9 +41,17 @@ class HostLayout(Struct, frozen=True, kw_only=True):
     functions: tuple[PciFunction, ...] = ()
     # Mediated devices that exist now.
     mediated: tuple[MediatedDevice, ...] = ()
-    # Resource classes that pools share with this host, and the aggregates of the pools.
-    pooled: frozenset[str] = frozenset()
-    joins: frozenset[AggregateId] = frozenset()
+    # Storage pools and networks that others share with this host.
+    shared: tuple[SharedPool, ...] = ()
+
+    @property
+    def pooled(self) -> frozenset[str]:
+        """The resource classes that pools share with this host."""
+        return frozenset([each.resource for each in self.shared])
+
+    @property
+    def joins(self) -> frozenset[AggregateId]:
+        return frozenset([each.aggregate for each in self.shared])
 
     @property
     def is_flat(self) -> bool:
@@ -55,8 +64,7 @@ def layout_of(
     offer: HostOffer,
     *,
     devices: NodeDevices | None = None,
-    pooled: Iterable[str] = (),
-    joins: Iterable[AggregateId] = (),
+    shared: Iterable[SharedPool] = (),
 ) -> HostLayout:
     """The layout of a host. Raises ValueError if the offer names what the machine does not have."""
     found = devices or NodeDevices()
@@ -70,8 +78,7 @@ def layout_of(
         devices=device_layout(root, offer, found, parents),
         functions=found.functions,
         mediated=found.mediated,
-        pooled=frozenset(pooled),
-        joins=frozenset(joins),
+        shared=tuple(shared),
     )
 
 

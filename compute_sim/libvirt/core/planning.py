@@ -22,11 +22,10 @@ from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
 from compute_sim.libvirt.core.processors import planned_cpus
 from compute_sim.libvirt.core.taken import Taken
 
-# Classes that only the host's own providers have. Pools outside of the tree share others.
+# Classes that only the host's own providers have, and of which a guest gets a certain part. Pools outside of the tree share others.
+# Shared CPUs and small pages are not among them: if their provider is gone, since the host got another shape, the guest floats.
 _OWN_CLASSES = (
-    "VCPU",
     "PCPU",
-    "MEMORY_MB",
     "CUSTOM_MEMORY_MB_PAGES_",
     "CUSTOM_PCI_",
     "SRIOV_NET_VF",

@@ -57,7 +57,11 @@ def flavor_in(text: str, where: str) -> Flavor:
     stored = text_as_json(text, where)
     if not isinstance(stored, dict) or "cur" not in stored:
         raise ContradictionError(f"{where} has no current flavor: {text[:60]!r}")
-    return flavor_of(data_of(stored["cur"], "Flavor", where), where)
+    flavor = flavor_of(data_of(stored["cur"], "Flavor", where), where)
+    for field in ("vcpus", "ram_mb", "root_gb", "ephemeral_gb", "swap_mb"):
+        if (amount := getattr(flavor, field)) < 0:
+            raise ContradictionError(f"{where}: {field} is {amount}, and must be at least 0")
+    return flavor
 
 
 def flavor_of(data: dict[str, Any], where: str) -> Flavor:
@@ -80,18 +84,21 @@ def cells_in(text: str | None, where: str) -> tuple[NovaGuestCell, ...]:
     if not text:
         return ()
     data = data_of(text_as_json(text, where), "InstanceNUMATopology", where)
-    cells = []
-    for each in data.get("cells") or ():
-        cell = data_of(each, "InstanceNUMACell", where)
-        pinned = len(cell.get("pcpuset") or ())
-        shared = len(cell.get("cpuset") or ())
-        if pinned == 0 and cell.get("cpu_policy") == "dedicated":
-            # Before 1.4 pinned CPUs were in the same set.
-            pinned, shared = shared, 0
-        cells.append(
-            NovaGuestCell(int(cell["id"]), shared, pinned, int(cell["memory"]), cell.get("pagesize"))
+    try:
+        return tuple(
+            [_guest_cell(data_of(each, "InstanceNUMACell", where)) for each in data.get("cells") or ()]
         )
-    return tuple(cells)
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise ContradictionError(f"{where}: a field is missing or wrong: {wrong!r}") from None
+
+
+def _guest_cell(cell: dict[str, Any]) -> NovaGuestCell:
+    pinned = len(cell.get("pcpuset") or ())
+    shared = len(cell.get("cpuset") or ())
+    if pinned == 0 and cell.get("cpu_policy") == "dedicated":
+        # Before 1.4 pinned CPUs were in the same set.
+        pinned, shared = shared, 0
+    return NovaGuestCell(int(cell["id"]), shared, pinned, int(cell["memory"]), cell.get("pagesize"))
 
 
 def image_properties_in(text: str | None, where: str) -> dict[str, str]:

@@ -14,9 +14,26 @@ from moor.importing_nova.core.judging import STATES
 from moor.importing_nova.core.objects import cells_in, flavor_in, image_properties_in, zone_in
 from moor.importing_nova.core.records import ContradictionError, NovaHost, NovaInstance
 from moor.importing_nova.core.shares import HostTree, needs_of, share_of, totals_of, wanted_of
+from moor.importing_nova.core.values import check_message, id_of
 
 # Requests that Nova has no id of get one that follows from the instance's.
 REQUESTS = UUID("5b0f7b9e-6f0c-4bb0-a2f6-0f2d1d6b7a55")
+
+
+# Where the fields of an order come from.
+_COLUMNS = {
+    "number": "instances.launch_index",
+    "flavor": "instance_extra.flavor",
+    "share": "allocations",
+    "name": "instances.display_name",
+    "project": "instances.project_id",
+    "user": "instances.user_id",
+    "image": "instances.image_ref",
+    "image_properties": "request_specs.spec",
+    "availability_zone": "request_specs.spec",
+    "host": "instances.host",
+    "created_at": "instances.created_at",
+}
 
 
 class HostPlan(Struct, frozen=True):
@@ -94,9 +111,12 @@ def _order_for(
         image=Image(source=instance.image) if instance.image else None,
         image_properties=image_properties_in(instance.spec, spec),
         availability_zone=zone_in(instance.spec, spec),
-        group=GroupId(UUID(instance.group)) if instance.group else None,
+        group=GroupId(id_of(instance.group, f"instance {instance.id}: instance_groups.uuid"))
+        if instance.group
+        else None,
         reason=(instance.fault or "Nova says no reason") if instance.state == "error" else "",
     )
+    check_message(order, _COLUMNS, f"instance {instance.id}: ")
     return order, needed
 
 

@@ -7,7 +7,7 @@ client asked for.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bus.guests import IMAGE_KEYS, SPEC_KEYS, is_guest_key
+from bus.guests import HARDWARE_IMAGE_KEYS, HARDWARE_SPEC_KEYS, IMAGE_KEYS, SPEC_KEYS, is_guest_key
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId
 from bus.messages.config_drive import parts_of
@@ -112,12 +112,12 @@ def _parts_of(
         yield DefaultAmount("DISK_GB", flavor.root_gb + flavor.ephemeral_gb + swap_gb)
         yield from problems_of_profile(flavor)
         for key, value in flavor.extra_specs.items():
-            if key != PROFILE and not is_guest_key(key):
+            if key != PROFILE and key not in HARDWARE_SPEC_KEYS and not is_guest_key(key):
                 yield _extra_spec(key, value, vocabulary, scopes)
     for key, value in build.image_properties.items():
         if key in image_keys:
             yield ImageProperty(key, value)
-        elif not is_guest_key(key):
+        elif key not in HARDWARE_IMAGE_KEYS and not is_guest_key(key):
             yield _image_property(key, value, vocabulary, image_keys)
     yield from attached_groups(build, vocabulary)
 
@@ -129,7 +129,7 @@ def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[
         return part
     if key.partition(":")[0] in scopes:
         return ForPlugins(key, value)
-    keys = SPEC_KEYS | {PROFILE} | {f"{scope}:NAME" for scope in scopes}
+    keys = SPEC_KEYS | HARDWARE_SPEC_KEYS | {PROFILE} | {f"{scope}:NAME" for scope in scopes}
     return RequestProblem(field, value, f"unknown key {key!r}: {_known(keys)}")
 
 
@@ -138,7 +138,7 @@ def _image_property(key: str, value: str, vocabulary: Vocabulary, image_keys: fr
     field = f"image_properties.{key}"
     part = read_grouped(field, key, value, vocabulary) if key.startswith("trait") else None
     if part is None:
-        known = ", ".join(("trait:TRAIT", *sorted(IMAGE_KEYS | image_keys)))
+        known = ", ".join(("trait:TRAIT", *sorted(IMAGE_KEYS | HARDWARE_IMAGE_KEYS | image_keys)))
         return RequestProblem(
             field, value, f"unknown key {key!r}: of an image's properties, known are {known}"
         )

@@ -1,5 +1,13 @@
 """Descriptions of the fields of shares, reports and candidates."""
 
+_INVENTORY = {
+    "total": "the total amount",
+    "reserved": "the part of the total that may not be claimed",
+    "min_unit": "the smallest amount of one claim",
+    "max_unit": "the largest amount of one claim",
+    "step_size": "a claim's amount must be a multiple of it",
+    "allocation_ratio": "the capacity is (total - reserved) times this ratio",
+}
 CLAIMS: dict[str, dict[str, str]] = {
     "ReportInventory": {
         "cell": "the host's cell; your broker user must belong to this cell",
@@ -12,6 +20,35 @@ CLAIMS: dict[str, dict[str, str]] = {
         "whole": "these are all providers that you have: others that were reported are removed",
         "foreign": "for a tree that another service writes: `leave` it, or `take` it over. Empty: not checked",
     },
+    "AskHostShape": {
+        "cell": "the host's cell; your broker user must belong to this cell",
+        "root": "the id of the host's root provider",
+        "after": "the page starts after this consumer",
+    },
+    "HostShapeFound": {
+        "root": "the tree's root provider",
+        "providers": "all providers of the tree; only on the first page. Empty: your cell has no such tree",
+        "holders": "the consumers that hold something of the tree",
+        "next": "pass this as `after` to get the next page; none on the last page",
+    },
+    "HostHolder": {
+        "consumer": "the consumer's id: that of an instance, or of a move or cleanup beside it",
+        "generation": "the consumer's generation as placement has it, or as you read it",
+        "amounts": "what it holds of the tree",
+    },
+    "ReshapeHost": {
+        "cell": "the host's cell; your broker user must belong to this cell",
+        "root": "the id of the host's root provider",
+        "shape": "the tree's shape as you read it in `host.shape.found`",
+        "providers": "all providers of the tree from now on",
+        "sequence": "orders your reports, this one among them",
+        "moved": "the consumers that get something of other providers, each with all that it holds of the tree afterwards",
+    },
+    "HostReshaped": {
+        "root": "the tree's root provider",
+        "verdict": "`accepted`, or why nothing has changed: `outdated`, `in_use`, `does_not_fit`, `consumer_moved`, `shape_moved` or "
+        "`not_allowed`, each with its own fields",
+    },
     "ReportedProvider": {
         "id": "a uuid that never changes",
         "name": "a unique name",
@@ -21,13 +58,24 @@ CLAIMS: dict[str, dict[str, str]] = {
         "aggregates": "aggregates not named are removed. Left out: unchanged",
         "joins": "aggregates that it is put into, beside those that it is in",
     },
-    "ReportedInventory": {
-        "total": "the total amount",
-        "reserved": "the part of the total that may not be claimed",
-        "min_unit": "the smallest amount of one claim",
-        "max_unit": "the largest amount of one claim",
-        "step_size": "a claim's amount must be a multiple of it",
-        "allocation_ratio": "the capacity is (total - reserved) times this ratio",
+    "ReportedInventory": _INVENTORY,
+    "InventoryState": {**_INVENTORY, "used": "how much of it is in use"},
+    "ProviderState": {
+        "internal": "a number that placement gives it, and never gives to another provider",
+        "id": "its id",
+        "name": "its name",
+        "root": "the root of its tree",
+        "parent": "the id of the parent provider; none for the root",
+        "cell": "the cell of its reporter",
+        "generation": "rises with each write of this provider",
+        "shape": "the shape of its tree, the same on all providers of the tree",
+        "revision": "orders the states of this provider",
+        "inventories": "by resource class",
+        "traits": "its traits",
+        "aggregates": "the aggregates that it is in",
+        "consumers": "how many consumers have it as their host",
+        "reported": "what its reporter last reported of each class that is not so, since it was written by name; none if no "
+        "report has named its inventories",
     },
     "Share": {
         "host": "the root provider of the host",

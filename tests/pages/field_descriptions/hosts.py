@@ -202,6 +202,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "supports": "the kinds of instances that it runs",
         "capabilities": "what else requests may ask of it by `capabilities:NAME`; a value of several words is a set of words",
         "failed_builds": "builds that failed on it since the last one that succeeded",
+        "report_refused": "why placement has an older state of it: it refused the host's last report, or to reshape the host",
         "heard_at": "when its last heartbeat arrived",
         "silent_since": "when it was last heard, if schedulers have found it silent since",
         "sequence": "orders the states of a host: skip one that is not higher than the last",

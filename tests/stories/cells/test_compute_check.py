@@ -28,7 +28,7 @@ PIKA = (EXAMPLES / "own_compute_pika.py").read_text()
 CELL = "c1"
 USERS = (user_of("conductor", CELL), user_of("compute", CELL), user_of("operator"))
 ALL = {each.name for each in RULES}
-NEED_RESTART = {"restart", "restart between"}
+NEED_RESTART = {"restart", "restart between", "same shape"}
 # A broken compute is found by its silence: each such rule takes as long.
 LIMIT_S = 6.0
 
@@ -243,6 +243,20 @@ MORE_FAULTS: dict[str, tuple[str, ...]] = {
             '            raise ValueError("no host has so much")\n'
             '        case "spawn" | "receive":\n'
         ),
+    ),
+    "old share": (
+        '        case "stop" | "start" | "respawn":\n',
+        (
+            '        case "respawn" if order["host"] not in json.dumps(order["share"][1]):\n'
+            '            return refused(order, "its provider is gone")\n'
+            '        case "stop" | "start" | "respawn":\n'
+        ),
+    ),
+    "same shape": (
+        '"id": host, "name": name, "inventories"',
+        '"id": str(uuid.uuid4()), "parent": host, "name": name, "inventories"',
+        '"providers": [tree]',
+        '"providers": [{"id": host, "name": name + "-root"}, tree]',
     ),
     "unknown order": (
         '                order = envelope["message"]\n',

@@ -180,11 +180,11 @@ def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:
     run_simulated(scenario())
 
 
-def test_a_refused_report_is_repeated_with_the_next_change() -> None:
+def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_the_next_change() -> None:
     script = FaultScript(
         faults=(
             Changes(hosts=(HOST,), after_s=100, disk_gb=-10_000),
-            Changes(hosts=(HOST,), after_s=200, traits_gained=("CUSTOM_LATER",)),
+            Changes(hosts=(HOST,), after_s=110, traits_gained=("CUSTOM_LATER",)),
         )
     )
 
@@ -200,17 +200,20 @@ def test_a_refused_report_is_repeated_with_the_next_change() -> None:
             assert isinstance(answer.verdict, Claimed | AlreadyClaimed)
             await until_s(150)
             refused = [each for each in setup.heard if isinstance(each, InventoryRefused)]
-            assert [type(each.verdict) for each in refused] == [InventoryInUse]
+            assert [type(each.verdict) for each in refused] == [InventoryInUse, InventoryInUse]
             assert "DISK_GB" in (await setup.providers())[HOST].inventories
+            told = setup.facts()[HOST].report_refused
+            assert f"consumer {claim(5).consumer} holds DISK_GB 5 of {HOST}" in told
             order = claim(5)
             over = ReleaseClaim(cell="c1", consumer=order.consumer, attempt=1, issued_at=now())
             await setup.client.publisher.send(over)
-            await until_s(199)
+            await until_s(155)
             assert "DISK_GB" in (await setup.providers())[HOST].inventories
-            await until_s(201)
+            await until_s(100 + SETTINGS.reshape_again_s + 20)
             after = (await setup.providers())[HOST]
             assert "DISK_GB" not in after.inventories
             assert "CUSTOM_LATER" in after.traits
+            assert setup.facts()[HOST].report_refused == ""
 
     run_simulated(scenario())
 

@@ -31,9 +31,8 @@ def test_every_method_is_on_the_page() -> None:
     assert PAGE.count("```python") == len(PROGRAMS), "every program begins with its name"
 
 
-async def run(program: str, url: str, *arguments: str) -> list[str]:
-    """The lines that a program of the page prints."""
-    process = await asyncio.create_subprocess_exec(
+async def started_program(program: str, url: str, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         PROGRAMS[program],
@@ -41,6 +40,11 @@ async def run(program: str, url: str, *arguments: str) -> list[str]:
         stdout=asyncio.subprocess.PIPE,
         env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url},
     )
+
+
+async def run(program: str, url: str, *arguments: str) -> list[str]:
+    """The lines that a program of the page prints."""
+    process = await started_program(program, url, *arguments)
     async with asyncio.timeout(60):
         out, _ = await process.communicate()
     assert process.returncode == 0, program
@@ -78,6 +82,19 @@ async def test_the_programs_do_what_the_page_says() -> None:
                 first, *rest = await run("resize.py", url)
                 assert first.startswith("moved to harbour-host-")
                 assert rest == ["active 2", "boot placed", "resize confirmed"]
+
+                reads = await moor.boot(Flavor(vcpus=1), name="reads")
+                (instance,) = await reads.until_done()
+                line = f"{instance.host}: the simulated guest of attempt 1 has started"
+                reading = await started_program("console.py", url, "reads")
+                assert reading.stdout is not None
+                async with asyncio.timeout(60):
+                    assert await reading.stdout.readline() == f"{len(line) + 1} bytes: {line}\n".encode()
+                    # It follows until the instance is deleted.
+                    await moor.delete(instance.id)
+                    more, _ = await reading.communicate()
+                assert more == b""
+                assert reading.returncode == 0
 
                 on_the_host = await moor.boot(Flavor(vcpus=1), name="moves", hosts=[HOST])
                 await on_the_host.until_done()

@@ -8,10 +8,13 @@ import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from bus.broker import Connection, ConnectionLost, Interrupted, NotFound, Parcel, Receipt, Refusal
+from bus.clock import now
+from bus.messages.build import InstanceId
 from bus.rabbit import RabbitBroker
 from bus.topology import (
     API,
@@ -27,6 +30,12 @@ from bus.topology import (
     feed_queue,
     user_of,
 )
+from compute_sim.consoles import console_handlers
+from compute_sim.core.attempts import AttemptRecord, AttemptState
+from compute_sim.fleet import Fleet
+from compute_sim.laboratory.driver import SimulatedDriver
+from compute_sim.laboratory.hosts import SimulatedHost
+from compute_sim.store_memory import MemoryComputeStore
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
 from tests.contracts.stage import line
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
@@ -105,6 +114,21 @@ async def until_cut_off(connection: Connection) -> None:
                 await asyncio.sleep(0.05)
 
 
+@asynccontextmanager
+async def computing(setup: Cloud, instance: InstanceId) -> AsyncIterator[None]:
+    """A compute of the cell, as its own user on the cell's own broker, which tells consoles: its host has this instance."""
+    driver = SimulatedDriver(SimulatedHost(name=HOST))
+    store, station = MemoryComputeStore(lambda: 0.0), setup.stations_in["c1"]
+    attempt = AttemptRecord(
+        cell="c1", host=driver.root, instance=instance, attempt=1, state=AttemptState.BUILT
+    )
+    async with store.transaction() as tx:
+        await tx.save([attempt])
+    handlers = console_handlers(Fleet([driver], lambda: 0.0), store, now)
+    async with setup.running((station.worker("compute.c1.questions", handlers, store),)):
+        yield
+
+
 async def may_publish(url: str, exchange: str, key: str) -> bool:
     async with connected(url) as connection:
         publishing = await connection.open_publishing()
@@ -131,7 +155,7 @@ async def test_an_application_publishes_and_receives_for_its_own_projects_only(t
         url = await operator.add(a_name(names), "--project", "p1", "--project", "p-2")
 
         keys = ("build.request", "instance.delete", "instance.query", "plan.query", "explain.query")
-        for key in (*keys, "flavor.query", "image.query"):
+        for key in (*keys, "console.query", "flavor.query", "image.query"):
             for project in ("p1", "p-2"):
                 assert await may_publish(url, API, f"{key}.{project}"), (key, project)
             for project in ("p3", "p11", "xp1", NO_PROJECT, "p1.x", "*", "#"):
@@ -174,6 +198,11 @@ async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Pa
             assert (instance["state"], instance["project"]) == ("active", "p1")
             assert [each["id"] for each in await moor_json("list", **mine)] == [instance["id"]]
             assert (await moor_json("show", instance["id"], **mine))[0]["state"] == "active"
+            async with computing(setup, InstanceId(UUID(instance["id"]))):
+                console = await moor("console", instance["id"], **mine)
+            assert console.out == f"{HOST}: the simulated guest of attempt 1 has started\n", console.err
+            hidden = await moor("console", str(instance_of(other)), **mine)
+            assert (hidden.code, "there is no instance" in hidden.err) == (1, True), hidden
             (deleted,) = await moor_json("delete", instance["id"], "--wait", **mine)
             assert deleted["state"] == "deleted"
             heard = [json.loads(await events.until_printed("")) for _ in range(4)]

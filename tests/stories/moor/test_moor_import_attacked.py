@@ -30,9 +30,9 @@ def home() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def cloud(home: Path, cells: str = "harbour") -> AsyncIterator[dict[str, str]]:
+async def cloud(home: Path, cells: str = "harbour", *, hosts: int = 4) -> AsyncIterator[dict[str, str]]:
     environment = {"XDG_STATE_HOME": str(home)}
-    async with started("up", "--cells", cells, "--hosts", "4", **environment) as up:
+    async with started("up", "--cells", cells, "--hosts", str(hosts), **environment) as up:
         await up.until_printed("ready")
         yield environment
 

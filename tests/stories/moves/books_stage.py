@@ -49,7 +49,12 @@ SMALLER = Flavor(name="one", vcpus=1, ram_mb=512, root_gb=3)
 # The share of one NUMA node; the disk comes from the cell's pool.
 TUNED = CloudSettings(
     compute=ComputeSettings(
-        beat_s=0.1, facts_every_s=0.05, again_s=0.05, drain_s=0.1, pools=("nfs:DISK_GB=100000",)
+        beat_s=0.1,
+        facts_every_s=0.05,
+        again_s=0.05,
+        reshape_again_s=0.5,
+        drain_s=0.1,
+        pools=("nfs:DISK_GB=100000",),
     ),
     placement=PlacementSettings(feed_lead_again_ms=20),
     scheduler=SchedulerSettings(instances_per_host_max=1000),

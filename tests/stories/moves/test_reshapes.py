@@ -6,11 +6,15 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import InstanceId, InstancesFound, RequestId
+from bus.messages.build import Image, InstanceId, InstancesFound, RebuildInstance, RequestId
 from bus.messages.moves import EndMove
 from compute_sim.laboratory.hosts import HostSize
 from moor.asking import answer_of
-from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on
+from moor.asking import hosts_of as moor_hosts
+from moor.books.auditing import MENDED
+from moor.showing import facts_of_host
+from tests.stories.moves.books_stage import SMALLER, BooksStage, a_site, equal_hosts, stage_on, wait_until
+from tests.stories.moves.damage import DAMAGES, damage
 from tests.stories.moves.test_audit import STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -39,6 +43,96 @@ async def end(stage: BooksStage, instance: InstanceId, how: str) -> None:
 
 async def hosts_of(stage: BooksStage, ids: Sequence[InstanceId]) -> dict[InstanceId, str]:
     return {id_: state.host for id_, state in (await stage.states(ids)).items()}
+
+
+async def in_shape(stage: BooksStage, kind: str) -> None:
+    """All instances hold their CPUs and memory of providers of this kind, and all books agree."""
+
+    async def are_there() -> bool:
+        return await providers_in_use(stage) == {kind: {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+
+    await wait_until(are_there, f"all is held of {kind}")
+    await stage.until_silent()
+
+
+async def rebuild(stage: BooksStage, instance: InstanceId) -> None:
+    order = RebuildInstance(
+        request_id=RequestId(UUID(int=instance.int + 2)),
+        instance=instance,
+        image=Image(source="http://images/new"),
+    )
+    await answer_of(stage.client, order, InstancesFound)
+    await stage.until([instance], {"active"})
+
+
+@pytest.mark.parametrize("kind", STAGES)
+async def test_after_a_reshape_no_order_about_an_old_instance_needs_to_know_of_it(kind: str) -> None:
+    """The cell's rows still have the providers of the old shape. Whatever is done to the instances next, all books agree."""
+    async with a_site(kind) as site:
+        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+            ids = await stage.boot(1, 9)
+            where = await hosts_of(stage, ids)
+
+        async with stage_on(site, equal_hosts(NESTED), keeps_hosts=True) as stage:
+            await in_shape(stage, "numa")
+            await rebuild(stage, ids[0])
+            for id_ in ids[1:3]:
+                await stage.move(id_, "resize", "moved", flavor=SMALLER, hosts=(where[id_],))
+            for id_ in ids[3:5]:
+                await stage.move(id_, "migrate", "moved")
+            await stage.move(ids[5], "stop", "stopped")
+            await stage.move(ids[6], "offload", "offloaded")
+            await stage.until_silent()
+            for id_, how in zip(ids[1:5], ("confirm", "revert") * 2, strict=True):
+                await end(stage, id_, how)
+            await stage.until_silent()
+            assert await hosts_of(stage, [ids[2], ids[4]]) == {id_: where[id_] for id_ in (ids[2], ids[4])}
+
+            # Its claim is lost: the audit gives it one of the providers that there are.
+            await damage(stage.database_url, [(DAMAGES["its claim is gone"], ids[7])])
+            mended = await stage.audit(heals=True)
+            assert {each.outcome for each in mended.findings if each.fault.about == ids[7]} == {MENDED}
+            await stage.until_silent()
+            assert await providers_in_use(stage) == {"numa": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+
+        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+            await in_shape(stage, "host")
+            await stage.delete(ids)
+            await stage.until_silent()
+            assert not [each for each in await stage.placement.books_page(None, 500) if each.held]
+            assert await stage.placement.audit() == ()
+
+
+async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
+    small = structs.replace(NESTED, vcpus=1)
+    async with a_site("embedded") as site:
+        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+            ids = await stage.boot(1, 8)
+            where = await hosts_of(stage, ids)
+
+        async with stage_on(site, equal_hosts(small), keeps_hosts=True) as stage:
+            full = {*where.values()}
+
+            async def are_refused() -> bool:
+                return {each.name for each in await moor_hosts(stage.client) if each.report_refused} == full
+
+            await wait_until(are_refused, f"{full} are refused")
+            await stage.until_silent()
+            shown = {each.name: dict(facts_of_host(each)) for each in await moor_hosts(stage.client)}
+            reason = shown[where[ids[0]]]["refused"]
+            assert "placement has an older state of it: the host cannot get its new shape: consumer" in reason
+            assert "holds MEMORY_MB 1024, VCPU 2 of" in reason
+            assert (await providers_in_use(stage))["host"] == {"VCPU", "MEMORY_MB"}
+
+            await stage.delete(ids)
+
+            async def are_taken() -> bool:
+                return not any(each.report_refused for each in await moor_hosts(stage.client))
+
+            await wait_until(are_taken, "every host has its shape")
+            page = await stage.placement.snapshot_page(0, 1000)
+            assert len([each.name for each in page.providers if "_NUMA" in each.name]) == 8
+            assert await stage.placement.audit() == ()
 
 
 @pytest.mark.parametrize("kind", STAGES)

@@ -114,6 +114,37 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
 
 
 @STAGES
+async def test_a_guest_of_two_cells_is_tried_on_no_flat_host_however_much_room_that_has(
+    bus: str, books: str
+) -> None:
+    two = Flavor(name="two", vcpus=2, ram_mb=2, root_gb=1, extra_specs={"hw:numa_nodes": "2"})
+    flat = [
+        SimulatedHost(name=f"flat-{number}", size=HostSize(vcpus=64, ram_mb=65_536)) for number in range(5)
+    ]
+    nested = SimulatedHost(
+        name="nested", size=HostSize(vcpus=4, vcpu_ratio=1.0, ram_mb=64, ram_mb_reserved=0, numa_nodes=2)
+    )
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, *flat, nested),
+    ):
+        await setup.until_reported("nested", *(each.name for each in flat))
+        fits, too_many = a_build(1, flavor=two, count=2), a_build(2, flavor=two)
+        await setup.send(fits)
+        states = [await setup.until_state(instance_of(fits, index), "active") for index in range(2)]
+        await setup.send(too_many)
+        refused = await setup.until_state(instance_of(too_many), "error")
+
+    assert [(each.host, each.attempt, each.failures) for each in states] == [("nested", 1, ())] * 2
+    assert (refused.failures, refused.attempt) == ((), 0)
+    assert refused.no_valid_host is not None
+    assert [(step.step, step.removed) for step in refused.no_valid_host.steps] == [("capacity", 6)]
+
+
+@STAGES
 async def test_a_guest_without_a_cell_is_told_what_each_cell_has_left(bus: str, books: str) -> None:
     pinned = Flavor(name="pinned", vcpus=3, ram_mb=1, root_gb=1, extra_specs={"hw:cpu_policy": "dedicated"})
     two = Flavor(name="two", vcpus=2, ram_mb=2, root_gb=1, extra_specs={"hw:numa_nodes": "2"})

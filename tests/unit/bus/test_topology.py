@@ -60,7 +60,6 @@ FOR_OPERATORS = {
         "instance.mend",
         "cell.books.query",
         "host.books.query",
-        "console.query",
         *AUDIT_QUESTIONS,
         *AUDIT_WRITES,
     ),
@@ -262,6 +261,16 @@ def test_only_schedulers_have_conductors_tell_what_a_cell_has_and_hear_it() -> N
     assert may == hear == {"moor-scheduler", "moor-operator"}
     assert OF_CELLS["moor-conductor-c1"].may_publish(EVENTS, "live.told.c1")
     assert not OF_CELLS["moor-conductor-c1"].may_publish(EVENTS, "live.told.c2")
+
+
+def test_only_schedulers_have_a_compute_tell_a_console_and_hear_it() -> None:
+    may = {user for user, rights in RIGHTS.items() if rights.may_publish("moor.cell.c1", "console.tell.c1")}
+    hear = {user for user, rights in RIGHTS.items() if rights.may_bind(EVENTS, "console.told.*")}
+
+    assert may == hear == {"moor-scheduler", "moor-operator"}
+    assert OF_CELLS["moor-compute-c1"].may_publish(EVENTS, "console.told.c1")
+    assert not OF_CELLS["moor-compute-c1"].may_publish(EVENTS, "console.told.c2")
+    assert not ADMINS.may_bind(EVENTS, "console.told.*")
 
 
 def test_only_an_operator_uses_the_default_exchange() -> None:

@@ -89,6 +89,8 @@ ZERO_SAYS_SOMETHING = {
     "libvirt.disk_reserved_gb",
     "libvirt.availability_zone",
     "libvirt.mediated_types",
+    "libvirt.storage_pools",
+    "libvirt.shared_networks",
     # A name, a password or a file may be called 0.
     "ironic.exchange",
     "ironic.topics",
@@ -177,6 +179,8 @@ LISTS = {
     "libvirt.hosts": ("a=qemu:///system", "b=test:///default"),
     "libvirt.pages_reserved": ("0:2048=512", "1:2048=256"),
     "libvirt.devices": ("8086:10ed", "8086:10ee@0000:81:*=physnet0"),
+    "libvirt.storage_pools": ("nfs", "san=00000000-0000-0000-0000-0000000000a9@h*"),
+    "libvirt.shared_networks": ("guests@h1",),
     "libvirt.mediated_types": ("nvidia-35", "nvidia-36@0000:83:*"),
     "libvirt.networks": ("physnet0=1000", "physnet-1=20000000"),
     "libvirt.traits": ("CUSTOM_A", "CUSTOM_B"),

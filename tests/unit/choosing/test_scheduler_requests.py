@@ -192,13 +192,13 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
         (a_build({"traits": "1"}), "flavor.extra_specs.traits", "1"),
         (a_build({"hw:numa_nodes": "3"}), "flavor.extra_specs.hw:numa_nodes", "3"),
         (a_build({"hw:numa_nodes": "2", "resources:VCPU": "2"}), "flavor.extra_specs.resources:VCPU", "2"),
-        (a_build({"hw:cpu_sockets": "2"}), "flavor.extra_specs.hw:cpu_sockets", "2"),
+        (a_build({"hw:watchdog_action": "reset"}), "flavor.extra_specs.hw:watchdog_action", "reset"),
         (
             a_build(image_properties={"trait:NO_SUCH": "required"}),
             "image_properties.trait:NO_SUCH",
             "NO_SUCH",
         ),
-        (a_build(image_properties={"hw_vif_model": "e1000"}), "image_properties.hw_vif_model", "e1000"),
+        (a_build(image_properties={"hw_rng_model": "virtio"}), "image_properties.hw_rng_model", "virtio"),
         (a_build(image_properties={"resources:VGPU": "1"}), "image_properties.resources:VGPU", "1"),
         (a_build(image_properties={"traits": "CUSTOM_X"}), "image_properties.traits", "CUSTOM_X"),
         (a_build(count=0), "count", "0"),
@@ -435,3 +435,12 @@ def test_requests_of_many_groups_are_read_once_and_are_different_requests() -> N
     assert len(valid) == 3
     assert all(each.spec is valid[0].spec for each in valid)
     assert len({each.digest for each in valid}) == 3
+
+
+def test_what_only_hosts_read_of_the_hardware_chooses_no_host() -> None:
+    plain = read_request(a_build(), VOCABULARY)
+    asked = a_build(
+        {"hw:cpu_sockets": "2"}, image_properties={"hw_machine_type": "q35", "os_command_line": "quiet"}
+    )
+
+    assert read_request(asked, VOCABULARY) == plain

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.cell import (
+    RespawnInstance,
     StartInstance,
     StopInstance,
 )
@@ -16,6 +17,7 @@ from bus.messages.placement import (
 )
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
 from compute_sim.core.pools import Pool
+from compute_sim.core.reshaping import Allocations, CannotReshape
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
 from compute_sim.laboratory.devices import gpu, pci_function, physical_function
@@ -220,6 +222,54 @@ def test_the_kit_finds_each_kind_of_driver_that_works_badly(
     wrong: Callable[[SimulatedHost], Driver], breach: str
 ) -> None:
     assert breach in breaches(lambda: wrong(SimulatedHost(name="h1")))
+
+
+class LosesInReshapes(SimulatedDriver):
+    def reshape(self, known: ProviderTree, new: ProviderTree, allocations: Allocations) -> Allocations:  # noqa: ARG002
+        return dict.fromkeys(allocations, ())
+
+
+class PutsAllOnItsRoot(SimulatedDriver):
+    def reshape(self, known: ProviderTree, new: ProviderTree, allocations: Allocations) -> Allocations:  # noqa: ARG002
+        return {
+            consumer: tuple([structs.replace(each, provider=new.root) for each in held])
+            for consumer, held in allocations.items()
+        }
+
+
+class RefusesWithoutAReason(SimulatedDriver):
+    def reshape(self, known: ProviderTree, new: ProviderTree, allocations: Allocations) -> CannotReshape:  # noqa: ARG002
+        return CannotReshape("")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "breach"),
+    [
+        (LosesInReshapes, "held DISK_GB 1, MEMORY_MB 1, VCPU 1, and would hold"),
+        (PutsAllOnItsRoot, "h1 gives VCPU, and has none"),
+        (PutsAllOnItsRoot, "it finds room for more than its host has"),
+        (RefusesWithoutAReason, "it refuses, and does not say why"),
+    ],
+)
+def test_the_kit_finds_drivers_that_reshape_badly(
+    wrong: Callable[[SimulatedHost], Driver], breach: str
+) -> None:
+    found = breaches(lambda: wrong(SimulatedHost(name="h1", size=HostSize(numa_nodes=2))))
+
+    assert any(breach in each for each in found), found
+
+
+class KnowsOnlyItsPresentShape(SimulatedDriver):
+    def begin(self, order: HostOrder, at_s: float) -> Work:
+        if isinstance(order, RespawnInstance) and order.share.amounts[0].provider != self.root:
+            return Work(failure="that provider is gone")
+        return super().begin(order, at_s)
+
+
+def test_the_kit_finds_a_driver_that_does_not_obey_after_a_reshape() -> None:
+    found = breaches(lambda: KnowsOnlyItsPresentShape(SimulatedHost(name="h1")))
+
+    assert found == ("rebuilding with an old share: the work fails: that provider is gone",)
 
 
 def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:

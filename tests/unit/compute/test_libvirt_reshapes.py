@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import ReportedInventory, ResourceAmount
@@ -30,6 +31,18 @@ def test_a_bound_guest_keeps_the_shape(resource: str) -> None:
 
     assert isinstance(refused, CannotReshape)
     assert f"{GUEST} is bound to its 2 {resource}" in refused.reason
+
+
+@pytest.mark.parametrize("resource", ["VCPU", "MEMORY_MB"])
+def test_a_guest_with_cells_of_its_own_keeps_the_shape(resource: str) -> None:
+    held = ResourceAmount(provider=ROOT, resource=resource, amount=2)
+
+    refused = bound_guests(in_cells(), {GUEST: (held,)}, {GUEST.int})
+
+    assert isinstance(refused, CannotReshape)
+    assert f"{GUEST} is bound to its 2 {resource}" in refused.reason
+    stays = structs.replace(held, provider=CELL)
+    assert bound_guests(in_cells(), {GUEST: (stays,)}, {GUEST.int}) is None
 
 
 @pytest.mark.parametrize(

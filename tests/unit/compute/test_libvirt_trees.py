@@ -9,7 +9,6 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.networks import read_networks
-from compute_sim.core.pools import aggregate_of, tree_of_pool
 from compute_sim.core.tree import flaw_of
 from compute_sim.core.tree_diff import ReportState, report_of_changes
 from compute_sim.libvirt.core.held import held_by
@@ -27,7 +26,6 @@ from compute_sim.libvirt.core.offer import (
     read_pages,
 )
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory
-from compute_sim.libvirt.core.sharing import read_network, read_storage_pool
 from compute_sim.libvirt.core.trees import tree_of
 from compute_sim.libvirt.core.xml_reading import BadXmlError
 from tests.unit.compute.libvirt_machines import (
@@ -271,35 +269,6 @@ def test_foreign_guests_use_first_what_the_host_does_not_offer() -> None:
     # Half of the cell's 20,480 MB are not offered.
     assert (reserved(10_000), reserved(10_240), reserved(10_241), reserved(99_999)) == (0, 0, 1, 10_240)
     assert (reserved(2, 2_048), reserved(1_024, 2_048), reserved(1_026, 2_048)) == (1_024, 1_024, 1_026)
-
-
-def test_a_pool_takes_over_the_disk_of_its_hosts() -> None:
-    pool = read_storage_pool(
-        "<pool type='netfs'><name>images</name><capacity unit='bytes'>2199023255552</capacity></pool>",
-        "cell1",
-    )
-    layout = structs.replace(
-        a_layout(), pooled=frozenset({pool.resource}), joins=frozenset({aggregate_of(pool)})
-    )
-    root = named(tree_of(layout))[""]
-
-    assert (pool.name, pool.resource, pool.total) == ("cell1-images", "DISK_GB", 2_048)
-    assert root.inventories == {}
-    assert root.joins == tree_of_pool(pool).providers[tree_of_pool(pool).root].joins
-
-
-def test_a_network_shares_its_addresses() -> None:
-    text = """<network><name>default</name><ip address='192.168.122.1' netmask='255.255.255.0'>
-        <dhcp><range start='192.168.122.2' end='192.168.122.254'/></dhcp></ip>
-        <ip family='ipv6' address='fd00::1' prefix='64'><dhcp><range start='fd00::2' end='fd00::9'/></dhcp></ip></network>"""
-
-    pool = read_network(text, "cell1", "h*")
-
-    assert (pool.name, pool.resource, pool.total, pool.hosts) == ("cell1-default", "IPV4_ADDRESS", 253, "h*")
-    with pytest.raises(BadXmlError, match="'bare' has no range"):
-        read_network("<network><name>bare</name></network>", "cell1")
-    with pytest.raises(BadXmlError, match="'off' has less than 1 GiB"):
-        read_storage_pool("<pool><name>off</name><capacity>0</capacity></pool>", "cell1")
 
 
 def test_networks_have_bandwidth_as_of_simulated_hosts() -> None:

@@ -221,13 +221,16 @@ def test_a_late_copy_that_was_granted_after_the_refusal_comes_back() -> None:
     assert (told.instance.host, told.instance.attempt, cell.row.host_attempt) == ("h1", 3, 1)
 
 
-def test_a_way_back_that_was_granted_and_not_answered_is_not_taken_for_a_late_copy() -> None:
+@pytest.mark.parametrize("provider", ["h1", "a cell of h1, since a reshape"])
+def test_a_way_back_that_was_granted_and_not_answered_is_not_taken_for_a_late_copy(provider: str) -> None:
     cell = active()
     cell.hear(move())
     cell.swap(FULL)
     assert cell.swap(None) == []
     cell.after_s(1)
-    (told,) = cell.swap(AlreadyClaimed(attempt=2, share=choice("h1").share))
+    there = choice("h1").share
+    held = structs.replace(there, amounts=(structs.replace(there.amounts[0], provider=host(provider)),))
+    (told,) = cell.swap(AlreadyClaimed(attempt=2, share=held))
     assert isinstance(told, InstanceActive)
     assert (told.instance.attempt, cell.row.host_attempt, cell.row.moving) == (2, 1, None)
 

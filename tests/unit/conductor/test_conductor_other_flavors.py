@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.message import ConsumerId, Message, ProviderId
@@ -282,7 +283,15 @@ def test_a_further_alternate_that_only_a_worse_flavor_fits_is_ordered_with_it() 
     assert (cell.spawns[-1].flavor, cell.spawns[-1].share) == (VM, HOST_5.share)
 
 
-def test_a_late_claim_of_an_alternate_of_the_order_has_the_flavor_of_that_time() -> None:
+# The same after a reshape of the host.
+VM_IN_A_CHILD = structs.replace(
+    HOST_4.share,
+    amounts=(ResourceAmount(provider=ProviderId(UUID(int=204)), resource="VCPU", amount=2),),
+)
+
+
+@pytest.mark.parametrize("held", [HOST_4.share, VM_IN_A_CHILD])
+def test_a_late_claim_of_an_alternate_of_the_order_has_the_flavor_of_that_time(held: Share) -> None:
     order = structs.replace(
         ORDER,
         flavor=LARGE,
@@ -295,6 +304,6 @@ def test_a_late_claim_of_an_alternate_of_the_order_has_the_flavor_of_that_time()
 
     cell.more(LARGE_ON_4, flavor=LARGE)
     (swap,) = cell.tell(Due(INSTANCE)).swaps
-    cell.tell(SwapAnswered(INSTANCE, swap, AlreadyClaimed(attempt=2, share=HOST_4.share)))
+    cell.tell(SwapAnswered(INSTANCE, swap, AlreadyClaimed(attempt=2, share=held)))
 
-    assert (cell.spawns[-1].flavor, cell.spawns[-1].share) == (VM, HOST_4.share)
+    assert (cell.spawns[-1].flavor, cell.spawns[-1].share) == (VM, held)

@@ -159,7 +159,21 @@ def test_a_host_is_told_the_properties_of_a_stored_image_at_the_rebuild_and_at_l
     assert said.image_properties == properties
 
     cell.hear(done())
-    assert evacuated(cell).image_properties == properties
+    cell.hear(rebuild(160, image=OTHER), done(160, "no disk"))
+    spawn = evacuated(cell)
+    assert (spawn.image, spawn.image_properties) == (NEW, properties)
+
+
+def test_a_rebuild_that_says_no_properties_has_those_of_the_boot_also_after_one_that_has_its_own() -> None:
+    boot = {"hw_disk_bus": "scsi"}
+    cell = Cell(structs.replace(place(), image=FIRST, image_properties=boot), spawned(1, "h1"))
+    named = rebuild()
+    own = structs.replace(named.rebuild, image_name="new", image_properties={"hw_disk_bus": "virtio"})
+    cell.hear(structs.replace(named, rebuild=own), done())
+
+    cell.hear(rebuild(160, image=OTHER), done(160))
+
+    assert evacuated(cell).image_properties == boot
 
 
 def test_a_host_that_is_silent_about_a_rebuild_is_given_up_and_asked_until_it_says_how_it_ended() -> None:

@@ -59,7 +59,7 @@ from bus.messages.candidates import (
     NextPage,
     RequestGroup,
 )
-from bus.messages.consoles import AskConsole, ConsoleFound
+from bus.messages.consoles import AskConsole, ConsoleFound, ConsoleTold, TellConsole
 from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
 from tests.unit.examples.values import (
     AFFINITY,
@@ -198,6 +198,17 @@ BOOKS: tuple[Message, ...] = (
     HostBooksFound(
         entries=(HostEntry(instance=CONSUMER, host=ROOT, attempt=2),), asked=(ROOT,), next=CONSUMER
     ),
-    AskConsole(cell="c1", instance=CONSUMER, start=100, limit=4000),
+    AskConsole(instance=CONSUMER, start=100, limit=4000, project="shop"),
+    TellConsole(cell="c1", question="scheduler-1-7", asked_at=WHEN, instance=CONSUMER, start=100, limit=4000),
+    ConsoleTold(
+        cell="c1",
+        question="scheduler-1-7",
+        text="login: ",
+        start=100,
+        next=107,
+        size=107,
+        attempt=2,
+        none="it has none",
+    ),
     ConsoleFound(text="login: ", start=100, next=107, size=107, attempt=2, none="it has none"),
 )

@@ -109,7 +109,13 @@ CELLS: tuple[Message, ...] = (
     MoveInCell(cell="c1", instance=CONSUMER, move=MOVE, choices=(CHOICE,)),
     EndMoveInCell(cell="c1", instance=CONSUMER, move=MOVE, sequence=5),
     MoreAlternates(
-        cell="c1", instance=CONSUMER, spent=4, sequence=5, alternates=(CHOICE,), reason="no host among 3"
+        cell="c1",
+        instance=CONSUMER,
+        spent=4,
+        sequence=5,
+        alternates=(CHOICE,),
+        reason="no host among 3",
+        flavor=FLAVOR,
     ),
     StopInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, number=4),
     StartInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, number=4),

@@ -133,6 +133,7 @@ HOSTS: tuple[Message, ...] = (
                 supports=(X86,),
                 capabilities={"cpu_info:arch": "x86_64"},
                 failed_builds=2,
+                report_refused="consumer c1 holds VCPU 3 of host-1: of 3 VCPU the new shape has room for 2",
                 kind="ironic",
                 projects=("p", "q"),
                 epoch=2,

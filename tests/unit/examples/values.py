@@ -255,6 +255,7 @@ HOST = HostState(
     supports=(X86,),
     capabilities={"cpu_info:arch": "x86_64"},
     failed_builds=2,
+    report_refused="consumer c1 holds VCPU 3 of host-1: of 3 VCPU the new shape has room for 2",
     heard_at=WHEN,
     silent_since=WHEN,
     sequence=4,

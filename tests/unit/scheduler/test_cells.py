@@ -23,9 +23,9 @@ from cell_conductor.heartbeats import conductor_beats
 from cell_conductor.questions import question_handlers
 from cell_conductor.store import ConductorStore
 from scheduler_worker.cells.down_watch import CellWatch
-from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.questions import cell_questions
 from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
+from scheduler_worker.cells.relaying import CellRelay
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
@@ -417,7 +417,15 @@ class Relay:
         world = World()
         self.station = Sending()
         hosts = HostRegistry(world.picture, timedelta(seconds=60), world.clock)
-        self.relay = LiveRelay(self.station, {}, world.cells, hosts, clock=lambda: NOON, answer_s=answer_s)
+        self.relay = CellRelay(
+            self.station,
+            {},
+            world.cells,
+            hosts,
+            MemorySchedulerStore(),
+            clock=lambda: NOON,
+            answer_s=answer_s,
+        )
         self.running = asyncio.create_task(self.relay.run())
 
     async def ask(self, cell: str = "c1") -> list[Said]:

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tests.servers.keeper import Command, remove
-from tests.servers.processes import adopt_orphans, die_with, end_below
+from moor.laboratory.private_servers.keeper import Command, remove
+from moor.laboratory.private_servers.processes import adopt_orphans, die_with, end_below
 
 
 def main(place: str | None = None) -> None:
@@ -45,7 +45,7 @@ def main(place: str | None = None) -> None:
 def _start(command: Command, directory: Path) -> dict[str, int | str]:
     try:
         with Path(command.log).open("ab") as log:
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # noqa: S603 - what our own parent names
                 command.argv,
                 env=command.env,
                 cwd=directory,

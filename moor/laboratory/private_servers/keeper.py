@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.servers.processes import END_PATIENCE_S, descendants, end_below
+from moor.laboratory.private_servers.processes import END_PATIENCE_S, descendants, end_below
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _IPC_RMID = 0
 _SHARED_MEMORY_LINE = 6
 # A file system that Linux keeps in memory. Each test creates and removes hundreds of files of a database and of queues.
@@ -50,8 +50,13 @@ class Keeper:
     directory: Path
 
     def __init__(self, place: Path | None = None) -> None:
-        self._process = subprocess.Popen(
-            (sys.executable, "-m", "tests.servers.keeper_process", *((str(place),) if place else ())),
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            (
+                sys.executable,
+                "-m",
+                "moor.laboratory.private_servers.keeper_process",
+                *((str(place),) if place else ()),
+            ),
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

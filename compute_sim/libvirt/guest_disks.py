@@ -1,0 +1,86 @@
+"""The files of a guest's disks in its folder: made of images, or copied from where the guest was before. Everything here blocks."""
+
+from pathlib import Path
+
+from msgspec import structs
+
+from bus.messages.build import Image
+from compute_sim.libvirt import disks
+from compute_sim.libvirt.config_drives import make_config_drive
+from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder
+from compute_sim.libvirt.images import CachedImage, CachedImages
+from compute_sim.libvirt.persisting import AtStep
+
+
+class GuestDisks:
+    """Makes the disks of guests. `images` are those of the compute."""
+
+    def __init__(self, images: CachedImages) -> None:
+        self._images = images
+
+    def make(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
+        """Make all disks that the order names. Returns the order with the cached images that they need."""
+        at_step("disks: image")
+        flavor, uses = kept.order.flavor, []
+        if kept.image is not None:
+            base = self._image(kept.image, at_step)
+            uses = [base.path, *(each.path for each in self.boot_files(kept.image, at_step).values())]
+            kept = structs.replace(kept, uses=tuple(uses))
+            folder.keep(kept)
+            at_step("disks: overlay")
+            size = disks.disk_size(base.source, base.virtual_size, flavor.root_gb)
+            disks.make_overlay(folder.disk, Path(base.path), base.format, size)
+        elif flavor.root_gb:
+            at_step("disks: overlay")
+            disks.make_empty(folder.disk, flavor.root_gb * disks.GIB)
+        if flavor.ephemeral_gb:
+            disks.make_empty(folder.ephemeral, flavor.ephemeral_gb * disks.GIB)
+        if flavor.swap_mb:
+            disks.make_empty(folder.swap, flavor.swap_mb * 1024 * 1024)
+        if kept.config_drive:
+            at_step("disks: config drive")
+            make_config_drive(kept.config_drive, folder.config_drive, lambda url: self._file(url, at_step))
+        return kept
+
+    def boot_files(self, image: Image | None, at_step: AtStep) -> dict[str, CachedImage]:
+        """The kernel and the ramdisk that the image names, in the cache."""
+        named = {} if image is None else {"kernel": image.kernel, "ramdisk": image.ramdisk}
+        return {
+            what: self._images.image(source, "", lambda: at_step("disks: download"), is_disk=False)
+            for what, source in named.items()
+            if source
+        }
+
+    def save(self, folder: GuestFolder, name: str) -> None:
+        self._images.save(folder.disk, name)
+
+    def _image(self, image: Image, at_step: AtStep) -> CachedImage:
+        return self._images.image(image.source, image.checksum, lambda: at_step("disks: download"))
+
+    def _file(self, source: str, at_step: AtStep) -> Path:
+        give_up = lambda: at_step("disks: download")  # noqa: E731 - as above
+        return Path(self._images.image(source, "", give_up, is_disk=False).path)
+
+
+def copy_disks(from_: GuestFolder, folder: GuestFolder) -> None:
+    for name in DISKS:
+        if from_.disk_at(name).exists():
+            disks.copy(from_.disk_at(name), folder.disk_at(name))
+    if from_.config_drive.exists():
+        disks.copy(from_.config_drive, folder.config_drive)
+
+
+def make_empty_copies(from_: GuestFolder, folder: GuestFolder) -> None:
+    """Make the files that libvirt copies the disks into: as large, and overlays of the same images."""
+    for name in DISKS:
+        disk, copy = from_.disk_at(name), folder.disk_at(name)
+        if not disk.exists():
+            continue
+        info = disks.info_of(disk, "qcow2")
+        if info.backing_filename:
+            base = Path(info.backing_filename)
+            disks.make_overlay(copy, base, disks.info_of(base).format, info.virtual_size)
+        else:
+            disks.make_empty(copy, info.virtual_size)
+    if from_.config_drive.exists():
+        disks.copy(from_.config_drive, folder.config_drive)

@@ -1,0 +1,162 @@
+"""`moor demo --libvirt` as a person runs it, to its end or not: nothing is left of it."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bus.messages.build import AttemptFailed, InstanceState, RequestId
+from moor.client import NotDone
+from moor.laboratory.demo.guests.checking import GuestFindings, problems_of, why_not_done
+from moor.laboratory.private_servers import libvirtd
+from tests.libvirt.libvirt_cloud import until
+from tests.stories.moor.moor_process import moor, started
+from tests.unit.examples.values import CONSUMER, REQUEST
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where the demo has its files. Sockets need a short path."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as found:
+        yield Path(found)
+
+
+def left_in(place: Path) -> list[str]:
+    """The files there, and the command lines of all processes that name this place."""
+    lines = [each.name for each in place.iterdir()]
+    for each in psutil.process_iter(["cmdline"]):
+        line = " ".join(each.info["cmdline"] or ())
+        if str(place) in line and each.pid != os.getpid():
+            lines.append(line)
+    return lines
+
+
+@pytest.mark.asyncio
+async def test_twenty_guests_run_through_a_kill_a_resize_and_a_libvirtd_that_goes_away(place: Path) -> None:
+    ran = await moor("demo", "--libvirt", TMPDIR=str(place))
+
+    assert ran.code == 0, ran.out + ran.err
+    assert "20 guests are active" in ran.out
+    assert "│ a guest of Moorage is up" in ran.out
+    assert "it is stopped: its hypervisor process has ended" in ran.out
+    assert "was resized from 32 to 64 MiB: its domain has 65,536 KiB" in ran.out
+    assert "instances stay active: nobody knows better" in ran.out
+    for checked in (
+        "✓ 20 active instances and 20 running domains on 4 hosts are the same, and no other is defined",
+        "✓ the killed guest was stopped",
+        "✓ the resized guest has 65,536 KiB in libvirt",
+        "its guests ran on, a new one went to",
+        "✓ the books of placement, the API level, the cells and their hosts agree",
+        "✓ 20 instances are deleted: no domain and no disk is left",
+        "✓ every libvirtd and every QEMU process has ended, and every file is removed",
+    ):
+        assert checked in ran.out
+    assert left_in(place) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("said", ["starting a libvirtd", "guests are active"])
+async def test_nothing_is_left_of_a_demo_that_was_stopped(
+    place: Path, number: signal.Signals, said: str
+) -> None:
+    async with started("demo", "--libvirt", TMPDIR=str(place)) as demo:
+        await demo.until_printed(said)
+        demo.send_signal(number)
+        ended = await demo.ended()
+    assert ended.code != 0
+    # Its keepers end by themselves when it has ended.
+    await until(lambda: not left_in(place))
+
+
+@pytest.mark.asyncio
+async def test_what_must_be_installed_is_named(place: Path) -> None:
+    ran = await moor("demo", "--libvirt", TMPDIR=str(place), PATH=str(place))
+
+    missing = [name for name in libvirtd.NEEDED if name != "libvirtd"]
+    assert ran.code == 1
+    assert f"{', '.join(missing)} not found: on Debian, apt-get install libvirt-clients" in ran.err
+    assert "Traceback" not in ran.err
+    on_a_bus = await moor("demo", "--libvirt", "--bus", "amqp://h/", "--db", "postgresql+asyncpg://u@h/d")
+    assert (on_a_bus.code, "leave --bus and --db out" in on_a_bus.err) == (2, True)
+
+
+def test_what_the_machines_own_libvirt_has_learnt_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    (tmp_path / "copy").mkdir()
+    monkeypatch.setattr(libvirtd, "own_cache", lambda: (own, "qemu/capabilities"))
+
+    libvirtd.copy_learnt(tmp_path / "copy")
+    assert list((tmp_path / "copy").iterdir()) == []
+
+    (own / "qemu" / "capabilities").mkdir(parents=True)
+    (own / "qemu" / "capabilities" / "1.xml").write_text("learnt")
+    libvirtd.copy_learnt(tmp_path / "copy")
+    assert (tmp_path / "copy" / "qemu" / "capabilities" / "1.xml").read_text() == "learnt"
+
+
+def seen(**changes: object) -> GuestFindings:
+    active = InstanceState(id=CONSUMER, request_id=RequestId(REQUEST), sequence=1, state="active")
+    well: dict[str, object] = {
+        "started": active,
+        "memory_kib": 65536,
+        "memory_kib_wanted": 65536,
+        "away": "h2",
+        "ran_on": True,
+        "elsewhere": "h1",
+        "waited": True,
+        "wanted": {"h1": ["moor-a-1"], "h2": []},
+        "found": {"h1": ["moor-a-1"], "h2": []},
+        "defined": {"h1": ["moor-a-1"], "h2": []},
+    }
+    return GuestFindings(**{**well, **changes})  # type: ignore[arg-type]
+
+
+def test_a_machine_whose_qemu_does_not_work_is_told_once_and_in_its_words() -> None:
+    failures = tuple(
+        AttemptFailed(attempt=number, host=f"h{number}", reason="libvirt: no KVM here") for number in (1, 2)
+    )
+    states = [
+        InstanceState(
+            id=CONSUMER,
+            request_id=REQUEST,
+            sequence=1,
+            state="error",
+            name=f"web-{number}",
+            reason="no alternate is left",
+            failures=failures,
+        )
+        for number in (1, 2)
+    ]
+
+    assert why_not_done(NotDone(states, "the build has failed", REQUEST)) == (
+        "not done for 2 of 2 guests, such as web-1: no alternate is left; h2: libvirt: no KVM here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"stopped_s": 11.0}, "the killed guest was seen only after 11.0 s, must be within 10 s"),
+        ({"started": None}, "the killed guest was started again, and is unknown"),
+        ({"memory_kib": 1}, "the resized guest has 1 KiB in libvirt, must have 65536"),
+        ({"ran_on": False}, "not all guests of h2 ran on while its libvirtd was away"),
+        ({"elsewhere": "h2"}, "a guest was booted on h2, whose libvirtd was away"),
+        ({"waited": False}, "a guest of h2 was gone before its libvirtd came back"),
+        ({"wanted": {"h2": ["moor-b-1"], "h1": ["moor-a-1"]}}, "h2: no domain runs for moor-b-1"),
+        ({"wanted": {}}, "h1: no active instance has moor-a-1"),
+        ({"defined": {"h2": ["moor-c-1"]}}, "h2: defined, but off: moor-c-1"),
+        ({"wanted": {}, "found": {}}, "no guest runs"),
+    ],
+)
+def test_each_thing_that_is_not_as_it_must_be_is_a_problem(changes: dict[str, object], problem: str) -> None:
+    assert problems_of(seen()) == []
+    assert problems_of(seen(**changes)) == [problem]

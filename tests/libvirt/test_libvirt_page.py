@@ -1,0 +1,78 @@
+"""The commands of docs/libvirt.md, in their order, with a private libvirtd in place of the machine's own."""
+
+import asyncio
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from moor.laboratory.private_servers.libvirtd import NEEDED
+from tests.libvirt.guest_images import TEXT, write_image
+from tests.libvirt.libvirt_cloud import domains, files
+from tests.pages.commands import ROOT, commands_of
+from tests.servers.libvirtd import PrivateLibvirtd
+from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.stories.real_servers import real_servers
+
+PAGE = "docs/libvirt.md"
+
+
+@pytest.fixture
+def libvirtd() -> Iterator[PrivateLibvirtd]:
+    with PrivateLibvirtd() as server:
+        yield server
+
+
+@pytest.mark.asyncio
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.timeout(300)
+async def test_the_commands_of_the_page_build_a_guest_and_remove_it(
+    tmp_path: Path, libvirtd: PrivateLibvirtd
+) -> None:
+    run, *ordered = [command.text for command in commands_of(PAGE)]
+    assert len(ordered) == 11
+    _write_qcow2(tmp_path)
+    settings = {
+        "MOOR_LIBVIRT_FOLDER": str(tmp_path),
+        "MOOR_LIBVIRT_DOMAIN_TYPE": "qemu",
+        "MOOR_LIBVIRT_STOP_S": "0.2",
+    }
+    async with real_servers() as (bus, database), AsyncExitStack() as workers:
+        urls = {"MOOR_BUS_URL": bus, "MOOR_DB_URL": database}
+        assert (await moor("broker", "declare", "--cells", "harbour", **urls)).code == 0
+        for role in (("placement",), ("scheduler",), ("conductor", "--cell", "harbour")):
+            await workers.enter_async_context(started("run", *role, **urls))
+        compute = shlex.split(run.replace("qemu:///system", libvirtd.uri))[1:]
+        await workers.enter_async_context(started(*compute, **settings, **urls))
+        while not [each for each in await moor_json("host", "list", **urls) if each["up"]]:
+            await asyncio.sleep(0.2)
+        for text in ordered:
+            if text.startswith("moor console"):
+                await _until_written(urls)
+            ran = await moor(*shlex.split(text)[1:], **urls)
+            assert ran.code == 0, f"{text}\n{ran.out}{ran.err}"
+            if text.startswith("moor boot"):
+                assert len(domains(libvirtd.uri)) == 1
+    assert (domains(libvirtd.uri), files(tmp_path)) == ([], [])
+
+
+def _write_qcow2(folder: Path) -> None:
+    write_image(folder / "raw")
+    (folder / "images").mkdir()
+    made = str(folder / "images" / "debian-12.qcow2")
+    subprocess.run(("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(folder / "raw"), made), check=True)
+
+
+async def _until_written(urls: dict[str, str]) -> None:
+    """Its guest needs a moment."""
+    while TEXT.strip() not in (await moor("console", "web", **urls)).out:
+        await asyncio.sleep(0.2)
+
+
+def test_the_page_names_every_package_that_the_demo_needs() -> None:
+    (line,) = [each for each in (ROOT / PAGE).read_text().splitlines() if each.startswith("    apt-get")]
+    assert {*NEEDED.values()} <= {*line.split()}

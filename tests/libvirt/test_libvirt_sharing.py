@@ -1,0 +1,206 @@
+"""Hosts share a storage pool of libvirt: placement counts its disk once, and guests have their disks there."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.administration import CreateProvider, SetAggregates, SetInventories, SetTraits
+from bus.messages.placement import ProviderState, ReportedInventory
+from compute_sim.core.tree import ProviderTree
+from compute_sim.libvirt.core.sharing import SharingOffer, shared_storage
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from compute_sim.libvirt.shared_pools import NotShared, shared_pools
+from compute_sim.libvirt.views import HostView
+from tests.libvirt.libvirt_cloud import (
+    TINY,
+    LibvirtCloud,
+    domains,
+    files,
+    libvirt_cloud,
+    libvirt_settings,
+    until,
+    virsh,
+)
+from tests.servers.libvirtd import PrivateLibvirtd
+from tests.unit.compute.libvirt_machines import a_layout
+from tests.unit.compute.test_libvirt_shared_pools import STORAGE
+
+WITH_DISK = structs.replace(TINY, root_gb=1, swap_mb=4)
+AMOUNTS = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 2}
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+NETWORK = """<network><name>guests</name><bridge name='moorsh0'/><ip address='192.0.2.1' netmask='255.255.255.0'>
+<dhcp><range start='192.0.2.10' end='192.0.2.19'/></dhcp></ip></network>"""
+
+
+@pytest.fixture(scope="module")
+def libvirtds() -> Iterator[tuple[PrivateLibvirtd, PrivateLibvirtd]]:
+    with PrivateLibvirtd() as first, PrivateLibvirtd() as second:
+        yield first, second
+
+
+@pytest.fixture
+def storage(tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> Iterator[Path]:
+    """The folder of the pool `nfs`, which both libvirts reach."""
+    folder = tmp_path / "nfs"
+    folder.mkdir()
+    for each in libvirtds:
+        virsh(each.uri, "pool-create-as", "nfs", "dir", "--target", str(folder))
+    yield folder
+    for each in libvirtds:
+        virsh(each.uri, "pool-destroy", "nfs")
+
+
+def settings_of(folder: Path, *libvirtds: PrivateLibvirtd, first: int = 1, **more: Any) -> LibvirtSettings:
+    hosts = tuple(f"h{number}={each.uri}" for number, each in enumerate(libvirtds, first))
+    return libvirt_settings(folder, "", hosts=hosts, **more)
+
+
+async def pool_and_hosts(cloud: LibvirtCloud) -> tuple[ProviderState, dict[str, ProviderState]]:
+    found = {each.name: each for each in await cloud.providers()}
+    (pool,) = [each for each in found.values() if SHARES in each.traits]
+    return pool, {name: each for name, each in found.items() if each is not pool}
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.mark.asyncio
+async def test_two_hosts_share_a_pool_that_is_counted_once_and_has_the_disks(
+    tmp_path: Path, storage: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
+) -> None:
+    settings = settings_of(tmp_path, *libvirtds, storage_pools=("nfs",))
+    async with libvirt_cloud(tmp_path, {"c1": settings}) as cloud:
+        pool, hosts = await pool_and_hosts(cloud)
+        said = virsh(libvirtds[0].uri, "pool-info", "nfs", "--bytes")
+        capacity = int(next(line for line in said.splitlines() if "Capacity" in line).split()[1])
+        assert (pool.name, pool.inventories["DISK_GB"].total) == ("c1-nfs", capacity // 1024**3)
+        assert set(hosts) == {"h1", "h2"}
+        for each in hosts.values():
+            assert "DISK_GB" not in each.inventories
+            assert each.aggregates == pool.aggregates
+
+        webs = [await cloud.boot(name=name, flavor=WITH_DISK, hosts=(name,)) for name in ("h1", "h2")]
+
+        pool, _ = await pool_and_hosts(cloud)
+        assert pool.inventories["DISK_GB"].used == 4
+        expected = [f"moor-{web.id}-1-{disk}" for web in webs for disk in ("disk", "swap")]
+        assert names_in(storage) == sorted(expected)
+        for web, libvirtd in zip(webs, libvirtds, strict=True):
+            text = virsh(libvirtd.uri, "dumpxml", f"moor-{web.id}-1")
+            assert f"<source file='{storage}/moor-{web.id}-1-disk'" in text
+        assert await cloud.problems(*webs, amounts=AMOUNTS) == []
+
+        # A migration copies the disk inside the pool, and holds its amount once.
+        await (await cloud.client.migrate(webs[0].id, hosts=("h2",), confirm_s=0)).until_done()
+        await until(lambda: [len(domains(each.uri)) for each in libvirtds] == [0, 2])
+        await until(lambda: f"moor-{webs[0].id}-1-disk" not in names_in(storage))
+        assert f"moor-{webs[0].id}-2-disk" in names_in(storage)
+
+        for web in webs:
+            await (await cloud.client.delete(web.id)).until_done()
+        assert (names_in(storage), files(tmp_path)) == ([], [])
+        pool, _ = await pool_and_hosts(cloud)
+        assert pool.inventories["DISK_GB"].used == 0
+        assert await cloud.problems() == []
+
+
+@pytest.mark.asyncio
+async def test_computes_of_two_cells_share_a_pool_that_an_operator_has_made(
+    tmp_path: Path, storage: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
+) -> None:
+    shared = AggregateId(UUID(int=0xA9))
+    cells = {
+        f"c{number}": settings_of(
+            tmp_path / f"c{number}", each, first=number, storage_pools=(f"nfs={shared}",)
+        )
+        for number, each in enumerate(libvirtds, 1)
+    }
+    async with libvirt_cloud(tmp_path, cells) as cloud:
+        await make_provider(cloud, "san", shared, total=3)
+        web = await cloud.boot(flavor=WITH_DISK, hosts=("h1",))
+        full = await cloud.client.boot(WITH_DISK, image="tiny", hosts=("h2",))
+        (refused,) = await full.until_ended()
+
+        pool, hosts = await pool_and_hosts(cloud)
+        assert (pool.name, pool.inventories["DISK_GB"].used) == ("san", 2)
+        assert [each.aggregates for each in hosts.values()] == [(shared,), (shared,)]
+        # The other cell's host sees what is left of the same pool.
+        assert refused.no_valid_host is not None
+        (short,) = [each.example for each in refused.no_valid_host.steps if each.step == "capacity"]
+        assert "DISK_GB asked 2, free 1 of 3 at san" in short
+        assert names_in(storage) == [f"moor-{web.id}-1-disk", f"moor-{web.id}-1-swap"]
+
+        for each in (web, refused):
+            await (await cloud.client.delete(each.id)).until_done()
+        assert names_in(storage) == []
+        assert await cloud.problems() == []
+
+
+async def make_provider(cloud: LibvirtCloud, name: str, aggregate: AggregateId, total: int) -> None:
+    provider = ProviderId(UUID(int=0x5A4))
+    await cloud.write(CreateProvider(id=provider, name=name))
+    inventory = {"DISK_GB": ReportedInventory(total=total)}
+    await cloud.write(SetInventories(provider=provider, generation=0, inventories=inventory))
+    await cloud.write(SetTraits(provider=provider, generation=1, traits=(SHARES,)))
+    await cloud.write(SetAggregates(provider=provider, generation=2, aggregates=(aggregate,)))
+
+
+@pytest.mark.asyncio
+async def test_an_address_of_a_shared_network_is_claimed_and_the_guest_has_a_card_there(
+    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
+) -> None:
+    uri = libvirtds[0].uri
+    (tmp_path / "network.xml").write_text(NETWORK)
+    virsh(uri, "net-define", str(tmp_path / "network.xml"))
+    settings = settings_of(tmp_path, libvirtds[0], shared_networks=("guests",))
+    async with libvirt_cloud(tmp_path, {"c1": settings}) as cloud:
+        pool, _ = await pool_and_hosts(cloud)
+        assert (pool.name, pool.inventories["IPV4_ADDRESS"].total) == ("c1-guests", 10)
+        flavor = structs.replace(TINY, extra_specs={"resources_NET:IPV4_ADDRESS": "1"})
+
+        # The network is not started, and libvirt says so: the card is in the domain.
+        request = await cloud.client.boot(flavor, image="tiny")
+        (web,) = await request.until_ended()
+        assert "network 'guests' is not active" in web.failures[0].reason
+        await (await cloud.client.delete(web.id)).until_done()
+        assert (domains(uri), files(tmp_path)) == ([], [])
+        assert await cloud.problems() == []
+    virsh(uri, "net-undefine", "guests")
+
+
+@pytest.mark.asyncio
+async def test_a_pool_that_libvirt_does_not_have_is_named_and_the_host_is_not_reported(
+    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_of(tmp_path, libvirtds[0], storage_pools=("nowhere",))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2), libvirt_cloud(tmp_path, {"c1": settings}):
+            pass
+    # It says so once, and waits.
+    assert caplog.text.count("is not seen") == 1
+    assert "waits for its libvirt" not in caplog.text
+    assert "host h1: storage_pools has 'nowhere', which its libvirt does not have: " in caplog.text
+
+
+def test_a_pool_is_reported_once_and_not_if_hosts_see_different_ones() -> None:
+    def view(name: str, text: str) -> HostView:
+        seen = HostView(LibvirtHost(name, "test:///default"), LibvirtSettings(folder="/nowhere"), "cell1")
+        seen._layout = structs.replace(  # noqa: SLF001 - as a look leaves it
+            a_layout(), shared=(shared_storage(text, SharingOffer("images"), "cell1"),)
+        )
+        return seen
+
+    (pool,) = shared_pools([view("h1", STORAGE), view("h2", STORAGE)])
+    (provider,) = pool.update_provider_tree(ProviderTree(pool.root), 0.0).providers.values()
+    assert (provider.name, provider.inventories["DISK_GB"].total) == ("cell1-images", 2_048)
+
+    smaller = STORAGE.replace("2199023255552", "1099511627776")
+    with pytest.raises(NotShared, match="cell1-images has 2048 DISK_GB on host h1 and 1024 on host h2"):
+        shared_pools([view("h1", STORAGE), view("h2", smaller)])

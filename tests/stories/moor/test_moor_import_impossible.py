@@ -1,0 +1,216 @@
+"""`moor import nova` and rows with values that cannot be: the error names table, row and value, and nothing is half done."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of, stored
+from tests.stories.moor.moor_process import moor, moor_json
+from tests.stories.moor.test_moor_import_attacked import BAD, GOOD, an_estate, cloud, home, reports
+
+__all__ = ["home"]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+VICTIM = id_of("instance", 1)
+# What an attack does to the rows of a host and of its only instance.
+Attack = Callable[[NovaRows, str, str], None]
+
+
+def flavored(**changes: object) -> str:
+    small = SMALL.object
+    data = {**small["nova_object.data"], **changes}
+    return json.dumps({"cur": stored("Flavor", "1.2", data), "old": None, "new": None})
+
+
+def changed(database: str, table: str, column: str, value: object, *, key: str = "uuid") -> Attack:
+    statement = f"UPDATE {table} SET {column} = ? WHERE {key} = ?"  # noqa: S608 - names of this file
+    return lambda nova, host, victim: nova.change(
+        database, statement, value, host if key == "host" else victim
+    )
+
+
+def of_instance(column: str, value: object) -> Attack:
+    return changed("harbour", "instances", column, value)
+
+
+def of_extra(column: str, value: object) -> Attack:
+    return changed("harbour", "instance_extra", column, value, key="instance_uuid")
+
+
+def of_spec(value: object) -> Attack:
+    return changed("api", "request_specs", "spec", value, key="instance_uuid")
+
+
+def of_allocation(value: object) -> Attack:
+    return changed("placement", "allocations", "used", value, key="consumer_id")
+
+
+def of_node(column: str, value: object) -> Attack:
+    return changed("harbour", "compute_nodes", column, value, key="host")
+
+
+def with_another_id(nova: NovaRows, host: str, victim: str) -> None:  # noqa: ARG001 - the others use it
+    nova.instance("harbour", host, 900, uuid="no-uuid")
+
+
+def with_a_group(nova: NovaRows, host: str, victim: str) -> None:  # noqa: ARG001 - the others use it
+    group = nova.group("ring", "affinity", [victim])
+    nova.change("api", "UPDATE instance_groups SET uuid = 'ring' WHERE uuid = ?", group)
+
+
+NO_IDS = json.dumps(stored("InstanceNUMATopology", "1.3", {"cells": [stored("InstanceNUMACell", "1.6", {})]}))
+FLAVOR, SPEC = "instance {victim}: instance_extra.flavor", "instance {victim}: request_specs.spec"
+TOPOLOGY = "instance {victim}: instance_extra.numa_topology"
+OF_INSTANCES, OF_NODES = "instance {victim}: instances", "compute_nodes"
+# What is done to a host of its own, and what its reason says.
+ROWS: tuple[tuple[Attack, str], ...] = (
+    (of_extra("flavor", flavored(vcpus=-1)), f"{FLAVOR}: vcpus is -1"),
+    (of_extra("flavor", flavored(vcpus="many")), f"{FLAVOR}: a field is missing or wrong"),
+    (of_extra("flavor", "<flavor/>"), f"{FLAVOR} is not JSON"),
+    (of_spec("[["), f"{SPEC} is not JSON"),
+    (of_spec("[1]"), f"{SPEC} is no RequestSpec: [1]"),
+    (of_extra("numa_topology", NO_IDS), f"{TOPOLOGY}: a field is missing or wrong: KeyError('id')"),
+    (of_instance("vm_state", None), f"{OF_INSTANCES}.vm_state is None"),
+    (of_instance("vm_state", "sublimated"), "instance {victim} is 'sublimated'"),
+    (of_instance("created_at", "yesterday"), f"{OF_INSTANCES}.created_at is 'yesterday'"),
+    (of_instance("launch_index", -3), f"{OF_INSTANCES}.launch_index is -3"),
+    (of_instance("display_name", "x" * 300), f"{OF_INSTANCES}.display_name is 'xxx"),
+    (of_instance("project_id", "p" * 256), f"{OF_INSTANCES}.project_id is 'ppp"),
+    (with_another_id, "instances.uuid of an instance on host {host} is 'no-uuid'"),
+    (of_allocation(-2), "allocations.used of consumer {victim} is -2"),
+    (of_allocation("much"), "allocations.used of consumer {victim} is 'much'"),
+    (of_node("vcpus", -1), "compute_nodes.vcpus of host {host} is -1"),
+    (of_node("memory_mb", "lots"), "compute_nodes.memory_mb of host {host} is 'lots'"),
+    (of_node("cpu_allocation_ratio", "four"), "compute_nodes.cpu_allocation_ratio of host {host} is 'four'"),
+    (with_a_group, "instance {victim}: instance_groups.uuid is 'ring'"),
+)
+
+
+async def test_an_impossible_value_keeps_back_its_host_alone_and_is_named(home: Path) -> None:
+    addresses = an_estate(home)
+    whys: dict[str, str] = {}
+    with NovaRows.again(addresses) as nova:
+        for number, (attack, why) in enumerate(ROWS, 3):
+            host = f"harbour-host-{number:05d}"
+            nova.host("harbour", host)
+            nova.disable("harbour", host)
+            victim = nova.instance("harbour", host, number)
+            attack(nova, host, victim)
+            whys[host] = why.format(victim=victim, host=host)
+    async with cloud(home, hosts=len(ROWS) + 2) as environment:
+        code, told = await reports(addresses, **environment)
+
+        assert code == 1
+        for host, why in whys.items():
+            report = told[f"harbour/{host}"]
+            assert any(why in reason for reason in report["reasons"]), (why, report)
+            assert (report["stage"], report["copied"]) == ("kept back", 0), report
+        assert {told[f"harbour/{host}"]["stage"] for host in (GOOD, BAD)} == {"here"}
+        assert {each["host"] for each in await moor_json("list", **environment)} == {GOOD, BAD}
+        hosts = await moor_json("host", "list", **environment)
+        assert {each["setting"]["mode"] for each in hosts} == {"up"}
+        assert (await moor("audit", "--settle", "0", **environment)).code == 0
+
+
+async def test_shared_things_with_impossible_values_are_named_and_the_others_are_created(home: Path) -> None:
+    addresses = an_estate(home)
+    with NovaRows.again(addresses) as nova:
+        nova.flavor(FlavorRow(name="tiny", id=8))
+        nova.flavor(FlavorRow(name="minus", id=9, vcpus=-4))
+        nova.change("api", "UPDATE flavors SET memory_mb = 'lots' WHERE id = 8")
+        for name, column, value in (("a", "rules", "{no"), ("b", "rules", '{"max_server_per_host": "two"}')):
+            nova.group(name, "anti-affinity", [])
+            nova.change(
+                "api",
+                f"UPDATE instance_group_policy SET {column} = ? WHERE group_id ="  # noqa: S608
+                " (SELECT id FROM instance_groups WHERE name = ?)",
+                value,
+                name,
+            )
+        nova.aggregate("rack", [GOOD], height="2")
+        nova.aggregate("odd", [GOOD])
+        nova.change("api", "UPDATE aggregates SET uuid = 'square' WHERE name = 'odd'")
+    async with cloud(home) as environment:
+        ran = await moor("import", "nova", *addresses.arguments, "--json", **environment)
+
+        told = json.loads(ran.out)
+        assert {each["stage"] for each in told["hosts"]} == {"here"}, ran.out
+        said = "\n".join(told["not_created"])
+        for words in (
+            "flavors.memory_mb of flavor 'tiny' is 'lots'",
+            "flavors.vcpus of flavor 'minus' is -4",
+            f"instance_group_policy.rules of group {id_of('group', 'a')} is '{{no'",
+            f"instance_group_policy.rules of group {id_of('group', 'b')} is",
+            "aggregates.uuid of aggregate 'odd' is 'square'",
+        ):
+            assert words in said, said
+        names = {each["name"] for each in await moor_json("aggregate", "list", **environment)}
+        assert names == {"rack", "from-nova"}
+
+
+ODD = "Bücher & Co. / *#.é;DROP TABLE--\t'\"\\"
+
+
+async def test_a_project_of_odd_characters_is_a_project_like_others(home: Path) -> None:
+    addresses = an_estate(home)
+    with NovaRows.again(addresses) as nova:
+        of_instance("project_id", ODD)(nova, BAD, VICTIM)
+        nova.change(
+            "placement",
+            "UPDATE consumers SET project_id = ? WHERE uuid = ?",
+            nova.owner_of("projects", ODD),
+            VICTIM,
+        )
+    async with cloud(home) as environment:
+        code, told = await reports(addresses, **environment)
+        assert (code, {each["stage"] for each in told.values()}) == (0, {"here"}), told
+        (shown,) = await moor_json("show", VICTIM, **environment)
+        assert shown["project"] == ODD
+        listed = {each["id"]: each["project"] for each in await moor_json("list", **environment)}
+        assert listed[VICTIM] == ODD
+        assert (await reports(addresses, "--verify", **environment))[0] == 0
+        assert (await moor("audit", "--settle", "0", **environment)).code == 0
+
+
+async def test_a_database_that_breaks_in_the_middle_is_named_and_the_next_run_goes_on(home: Path) -> None:
+    addresses = an_estate(home)
+    file = addresses.api.removeprefix("sqlite:///")
+
+    def renamed(before: str, after: str) -> None:
+        """The database is looked at first, and found right; this is read when a host is."""
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute(f"ALTER TABLE request_specs RENAME COLUMN {before} TO {after}")
+            connection.commit()
+
+    renamed("spec", "gone")
+    async with cloud(home) as environment:
+        for _ in range(2):
+            ran = await moor("import", "nova", *addresses.arguments, "--json", **environment)
+            told = " ".join(ran.err.split())
+            assert (ran.code, ran.out) == (1, ""), ran.out
+            assert f"--api-db (sqlite:///{file}): no such column: spec" in told
+            assert "Traceback" not in told
+            assert await moor_json("list", **environment) == []
+            assert (await moor("audit", "--settle", "0", **environment)).code == 0
+
+        renamed("gone", "spec")
+        code, told_of = await reports(addresses, **environment)
+        assert (code, {each["stage"] for each in told_of.values()}) == (0, {"here"})
+
+
+async def test_a_cell_that_is_unknown_here_is_named_and_nothing_of_it_is_copied(home: Path) -> None:
+    addresses = an_estate(home)
+    async with cloud(home) as environment:
+        elsewhere = structs.replace(addresses, cells={"nowhere": addresses.cells["harbour"]})
+        code, told = await reports(elsewhere, **environment)
+
+        assert code == 1
+        assert {each["copied"] for each in told.values()} == {0}
+        assert f"there is no host {GOOD} in cell nowhere here" in told[f"nowhere/{GOOD}"]["reasons"][0]
+        assert await moor_json("list", **environment) == []
+        assert (await moor("audit", "--settle", "0", **environment)).code == 0
