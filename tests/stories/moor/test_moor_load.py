@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import typer
 
+from moor.clouds.cloud_processes import Servers
+from moor.laboratory.load.senders import PublisherEnded, publisher_processes
 from moor.laboratory.load_command import counts_of
 from tests.servers import descendants
 from tests.stories.moor.moor_process import Result, moor
@@ -235,6 +237,12 @@ async def test_publishers_on_real_servers_are_processes_whose_cpu_is_counted_apa
     assert {*names, "load generator", "broker", "database"} <= found["memory_mb"].keys()
     assert (found["late_ms"] is None) == (not words)
     assert "independent publishers, not in the total" in " ".join(ran.out.split())
+
+
+async def test_publishers_that_end_too_early_say_why() -> None:
+    with pytest.raises(PublisherEnded, match=r"ended with code 1: .*the scheme must be amqp, amqps or unix"):
+        async with publisher_processes(Servers("http://127.0.0.1", ""), 1, rate=1.0):
+            pass
 
 
 METAL = ("load", "--bare-metal", "--nodes", "20", "--changes", "101", "--deploys", "12", "--in-flight", "10")
