@@ -25,7 +25,7 @@ HELPS = {
     "events": "Print the events that happen from now on.",
     "up": "Run a whole cloud in this process: bus, placement, schedulers, cells and simulated hosts. Its data survive a restart.",
     "demo": "Watch a thousand boots over two hundred hosts in two cells, some of which misbehave.",
-    "load": "Build many instances as fast as possible, measure the cost of each, and audit the result.",
+    "load": "Build many instances, as fast as possible or at a rate, measure the time and cost of each, and audit the result.",
     "flavor": "Flavors that are stored under names: `moor boot --flavor NAME`.",
     "image": "Images that are stored under names, with properties: `moor boot --image NAME`.",
     "device-profile": "Device profiles that are stored under names: a flavor names one by `accel:device_profile`.",

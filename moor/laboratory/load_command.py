@@ -1,4 +1,4 @@
-"""`moor load`: makes boots as fast as possible, measures what each costs, and audits the result."""
+"""`moor load`: makes boots as fast as possible or at a rate, measures what each takes and costs, and audits the result."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def load(
             metavar="KIND=WEIGHT,...",
             show_default=False,
             help="What orders make these instances, and which come between: boot, multi (one request for several), group, metal, delete, "
-            "migrate, live-migrate, resize. A size may stand beside: boot=80,boot:4x8192x40=10,multi:10=1,group:3=5,delete=20.",
+            "migrate, live-migrate, resize; such as boot=80,delete=20. Some have a count or a shape: multi:10=1, group:3=5, boot:4x8192x40=10.",
         ),
     ] = "",
     rate: Annotated[
@@ -149,7 +149,7 @@ def load(
         ),
     ] = None,
 ) -> None:
-    """Build many instances as fast as possible, measure the cost of each, and audit the result.
+    """Build many instances, as fast as possible or at a rate, measure the time and cost of each, and audit the result.
 
     With --bus and --db the workers run on real servers, each as its own process. Without them, all run in this process.
     """

@@ -98,7 +98,7 @@ def _read_entry(text: str) -> Entry:
 
 
 def _allowed(kind: str) -> str:
-    counted = f"a count of 1 to {COUNTS[kind][1]}, " if kind in COUNTS else ""
+    counted = f"a count of 1 to {COUNTS[kind][1]}, or " if kind in COUNTS else ""
     if kind in SHAPED:
         return f"must be {counted}a shape VCPUSxRAM_MBxDISK_GB such as 4x8192x40"
     return f"but {kind} has neither count nor shape"
