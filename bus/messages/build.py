@@ -166,8 +166,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     these names when the request is accepted. If there is no such flavor, the instances end in error. The same is true for
     `image_name`: the stored image and its properties count, and a property in `image_properties` replaces the image's own.
 
-    Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. The same
-    is true for a request with an `image` whose flavor asks only for resource classes of nodes.
+    Only bare-metal nodes support `ports`: a request with them gets a node, or no host. The same is true for a request with an
+    `image` or a `config_drive` whose flavor asks only for resource classes of nodes.
     """
 
     request_id: RequestId | None = None

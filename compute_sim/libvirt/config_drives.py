@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from bus.messages.config_drive import ConfigDriveParts, parts_of
+from bus.messages.build import InstanceId
+from bus.messages.config_drive import ConfigDriveParts, parts_of, with_names
 from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.programs import run
 
@@ -20,14 +21,18 @@ _PROGRAMS = ("genisoimage", "mkisofs", "xorrisofs")
 _UNPACKED_MAX = 64 * 1024 * 1024
 
 
-def make_config_drive(text: str, drive: Path, fetch: Callable[[str], Path]) -> None:
-    """Write the drive that an order names: by its parts, by the base64 of a gzipped image, or by a URL that `fetch` fetches."""
+def make_config_drive(
+    text: str, drive: Path, instance: InstanceId, name: str, fetch: Callable[[str], Path]
+) -> None:
+    """Write the drive that an order names: by its parts, to which the id and names of the instance are added; by the base64 of a
+    gzipped image; or by a URL that `fetch` fetches.
+    """
     try:
         parts = parts_of(text)
     except ValueError as wrong:
         raise WorkFailed(f"config_drive: {wrong}") from None
     if parts is not None:
-        _write_parts(parts, drive)
+        _write_parts(with_names(parts, instance, name), drive)
     elif text.startswith(("http://", "https://")):
         shutil.copyfile(fetch(text), drive)
     else:

@@ -39,7 +39,13 @@ class GuestDisks:
             disks.make_empty(folder.swap, flavor.swap_mb * 1024 * 1024)
         if kept.config_drive:
             at_step("disks: config drive")
-            make_config_drive(kept.config_drive, folder.config_drive, lambda url: self._file(url, at_step))
+            make_config_drive(
+                kept.config_drive,
+                folder.config_drive,
+                kept.order.instance,
+                kept.order.name,
+                lambda url: self._file(url, at_step),
+            )
         return kept
 
     def boot_files(self, image: Image | None, at_step: AtStep) -> dict[str, CachedImage]:

@@ -18,7 +18,6 @@ reserved until Ironic says that it is available.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
 from bus.messages.cell import DeployInstance, RedeployInstance
-from bus.messages.config_drive import parts_of
+from bus.messages.config_drive import parts_of, with_names
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
@@ -42,7 +41,6 @@ REFUSALS_MAX = 12
 # accepts every port and attaches none.
 NO_EFFECT_MAX = 4
 _CONFLICT, _MISSING = 409, 404
-HOST_NAME_MAX = 63
 
 
 class Seen(Struct, frozen=True):
@@ -299,9 +297,7 @@ def instance_info(order: DeployInstance | RedeployInstance, node: Node) -> dict[
 
 
 def config_drive(order: DeployInstance | RedeployInstance) -> str | Mapping[str, Any]:
-    """The config drive for Ironic. To its parts are added, unless they are given, the id and names of the instance: a request for several
-    instances cannot name each.
-    """
+    """The config drive for Ironic. Its parts have the id and names of the instance."""
     try:
         parts = parts_of(order.config_drive)
     except ValueError:
@@ -309,19 +305,12 @@ def config_drive(order: DeployInstance | RedeployInstance) -> str | Mapping[str,
         return order.config_drive
     if parts is None:
         return order.config_drive
-    name = order.name or str(order.instance)
-    usual = {"uuid": str(order.instance), "name": name, "hostname": _host_name(name)}
-    drive: dict[str, Any] = {"meta_data": usual | parts.meta_data}
+    drive: dict[str, Any] = {"meta_data": with_names(parts, order.instance, order.name).meta_data}
     if parts.user_data:
         drive["user_data"] = parts.user_data
     if parts.network_data:
         drive["network_data"] = parts.network_data
     return drive
-
-
-def _host_name(name: str) -> str:
-    """The name with only those characters that a host's name may have."""
-    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:HOST_NAME_MAX].rstrip("-") or "instance"
 
 
 def _deploying(  # noqa: PLR0911 - one for each kind of state

@@ -1,16 +1,24 @@
 """A build request starts a guest: on libvirt's test driver, and a real one on QEMU."""
 
 import asyncio
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bus.messages.config_drive import ConfigDriveParts, text_of
 from tests.libvirt.guest_images import TEXT
 from tests.libvirt.libvirt_cloud import TINY, domains, files, libvirt_cloud, libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
 
 pytestmark = pytest.mark.asyncio
+
+
+def file_in(drive: Path, name: str) -> str:
+    words = ("isoinfo", "-R", "-i", str(drive), "-x", f"/openstack/latest/{name}")
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +32,14 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
 ) -> None:
     uri = libvirtd.uri
     async with libvirt_cloud(tmp_path, {"c1": libvirt_settings(tmp_path, uri)}) as cloud:
-        web = await cloud.boot()
+        web = await cloud.boot(config_drive=text_of(ConfigDriveParts(user_data="#cloud-config")))
         assert (web.state, web.host) == ("active", "h1")
         assert domains(uri) == [f"moor-{web.id}-1"]
+        drive = tmp_path / next(each for each in files(tmp_path) if each.endswith("/config.iso"))
+        assert f'source file="{drive}"' in virsh(uri, "dumpxml", f"moor-{web.id}-1").replace("'", '"')
+        assert file_in(drive, "user_data") == "#cloud-config"
+        told = json.loads(file_in(drive, "meta_data.json"))
+        assert told == {"uuid": str(web.id), "name": "web", "hostname": "web"}
         async with asyncio.timeout(60):
             while not (found := await cloud.console(web)).text.endswith(TEXT):
                 await asyncio.sleep(0.05)

@@ -220,12 +220,12 @@ def _problems_of_wait(build: BuildInstance) -> Iterator[RequestProblem]:
 
 
 def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[RequestProblem]:
-    if not some_may_be_of_nodes(needed.total):
-        for field, value in _only_nodes_read(build):
-            reason = f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
-            if field == "ports":
-                reason += "; a port on a hypervisor names the resources that it needs there (`port_requests`)"
-            yield RequestProblem(field, value, reason)
+    if build.ports and not some_may_be_of_nodes(needed.total):
+        reason = (
+            f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
+            "; a port on a hypervisor names the resources that it needs there (`port_requests`)"
+        )
+        yield RequestProblem("ports", ", ".join(build.ports), reason)
     if build.image is not None and not build.image.source:
         yield RequestProblem("image.source", "", "there is none: it says where the image is")
     try:
@@ -243,21 +243,14 @@ def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[Re
             )
 
 
-def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:
-    """The fields of the request that only bare-metal nodes read, with their values."""
-    if build.config_drive:
-        yield "config_drive", build.config_drive[:SHOWN_MAX]
-    if build.ports:
-        yield "ports", ", ".join(build.ports)
-
-
 def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
-    """Can only a bare-metal node serve this request? Only nodes read a config drive and ports. A request with an image
+    """Can only a bare-metal node serve this request? Only nodes read ports. A request with an image or a config drive
     counts as one for nodes, too, if it asks for custom classes alone.
     """
-    if build.config_drive or build.ports:
+    if build.ports:
         return True
-    return build.image is not None and all(resource.startswith(CUSTOM) for resource in needed.total)
+    has_software = build.image is not None or bool(build.config_drive)
+    return has_software and all(resource.startswith(CUSTOM) for resource in needed.total)
 
 
 def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[RequestProblem]:

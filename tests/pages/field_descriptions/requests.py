@@ -86,8 +86,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "image_name": "the name of a stored image (`image.create`), in place of `image`; its properties count, too. See [scheduling.md](scheduling.md#images-by-name)",
         "alternatives": "further flavors that will do, the best first; with `flavor` at most 8. See [scheduling.md](scheduling.md#alternatives)",
         "image": "the image that the instance is built from, or that is written onto its node",
-        "config_drive": "for bare metal: a URL; or the base64 of a gzipped ISO image; or a JSON object with `meta_data` and "
-        "`network_data` (objects) and `user_data` (a text), from which Ironic makes the drive",
+        "config_drive": "a URL; or the base64 of a gzipped ISO image; or a JSON object with `meta_data` and `network_data` (objects) and "
+        "`user_data` (a text), from which the host, or Ironic for a node, makes the drive",
         "ports": "for bare metal: ids of network ports to attach; only with a `count` of 1",
         "member_of": "lists of aggregates: only hosts that are in one of each list",
         "forbidden_aggregates": "only hosts that are in none of these aggregates",

@@ -202,21 +202,23 @@ def test_a_config_drive_of_parts_is_accepted() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("fields", "field", "value"),
-    [
-        ({"config_drive": "x" * 300}, "config_drive", "x" * 200),
-        ({"ports": ("p1", "p2")}, "ports", "p1, p2"),
-    ],
-)
-def test_what_no_host_of_the_request_can_read_is_refused(
-    fields: dict[str, Any], field: str, value: str
-) -> None:
-    rejected = read_request(a_build({"resources:VCPU": "1"}, **fields), VOCABULARY)
+def test_ports_that_no_host_of_the_request_can_read_are_refused() -> None:
+    rejected = read_request(a_build({"resources:VCPU": "1"}, ports=("p1", "p2")), VOCABULARY)
 
     assert isinstance(rejected, BuildRejected)
-    assert (rejected.field, rejected.value) == (field, value)
+    assert (rejected.field, rejected.value) == ("ports", "p1, p2")
     assert "only bare-metal nodes read it" in rejected.reason
+
+
+@pytest.mark.parametrize(("resource", "is_for_nodes"), [("VCPU", False), ("CUSTOM_GOLD", True)])
+def test_a_config_drive_is_for_the_host_that_its_flavor_asks_for(
+    resource: str,
+    is_for_nodes: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    spec = read_request(a_build({f"resources:{resource}": "1"}, config_drive="http://drive"), VOCABULARY)
+
+    assert isinstance(spec, InstanceSpec)
+    assert spec.is_for_nodes == is_for_nodes
 
 
 @pytest.mark.parametrize(

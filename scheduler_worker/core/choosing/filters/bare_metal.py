@@ -1,8 +1,8 @@
 """Keeps bare-metal nodes for the requests that want one. An instance takes a node as a whole, so only a request that
 asks for the node's resource class gets it.
 
-A request with fields that only nodes read gets a node or nothing: a config drive, ports, or an image with a flavor that
-asks for classes of nodes alone.
+A request with ports, which only nodes read, gets a node or nothing; and so does one with an image or a config drive whose
+flavor asks for classes of nodes alone.
 """
 
 from placement_worker.core.candidates.columns import Flags
