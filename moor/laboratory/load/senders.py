@@ -7,7 +7,7 @@ in processes of their own (publisher_process.py), whose CPU time is counted apar
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import cycle
 from math import ceil
@@ -22,7 +22,7 @@ from bus.workers.publisher import Outgoing, Publisher
 from moor.clouds.cloud_processes import Servers
 from moor.laboratory.load.firing import Due
 
-# One process sends twice as many with few connections; more than so many a second would make it late.
+# A process that sends more messages of their own a second would soon be late.
 PER_PROCESS_PER_S = 500
 # So long before they are due, publishers' processes get their orders: a pause of this process makes none of them late.
 AHEAD_S = 0.25
@@ -121,15 +121,15 @@ async def _connected(broker: Broker, number: int, stack: AsyncExitStack) -> Publ
 async def publisher_processes(servers: Servers, count: int, rate: float) -> AsyncIterator[PublisherProcesses]:
     """So many publishers, in as few processes as the rate allows; without a rate, in as many as there are processors."""
     wanted = ceil(rate / PER_PROCESS_PER_S) if rate else os.cpu_count() or 1
-    processes: list[asyncio.subprocess.Process] = []
-    try:
-        # One by one: those that were started are ended also if the next one cannot be.
-        processes.extend([await _start(servers.bus_url, size) for size in _shares(count, min(count, wanted))])
+    processes = []
+    async with AsyncExitStack() as stack:
+        for size in _shares(count, min(count, wanted)):
+            process = await _start(servers.bus_url, size)
+            stack.push_async_callback(_end, process)
+            processes.append(process)
         for each in processes:
             await _until_ready(each)
         yield PublisherProcesses(processes)
-    finally:
-        await _end(processes)
 
 
 def _shares(count: int, parts: int) -> Iterator[int]:
@@ -155,9 +155,8 @@ async def _until_ready(process: asyncio.subprocess.Process) -> None:
         await PublisherProcesses([process]).watch()
 
 
-async def _end(processes: Iterable[asyncio.subprocess.Process]) -> None:
-    for each in processes:
-        if each.returncode is None:
-            with suppress(ProcessLookupError):
-                each.kill()
-            await each.wait()
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
