@@ -24,7 +24,7 @@ test: proof ## everything: lint, types, layers, and the tests on real servers
 proof: $(INSTALLED) ## the same, with every seed and every planted bug of the simulation
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers docs compiled-tests
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt --mariadb -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
 
 # The test processes all start at the same time, and each would compile every file. So one process compiles all files before, while
 # mypy runs. Its errors are ignored here: the tests report them.
@@ -34,11 +34,11 @@ compiled-tests:
 # Some tests with the real broker stop it, so each test process has its own broker; with only one broker there is one process. These
 # tests mostly wait, so the other tests run at the same time.
 broker-tests:
-	@$(PYTHON) -m pytest -m rabbitmq --numprocesses auto --dist loadfile --no-loadscope-reorder
+	@$(PYTHON) -m pytest -m rabbitmq --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
 
 # The simulation's files take longest, so they start first.
 other-tests:
-	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'

@@ -1,4 +1,5 @@
-"""Upstream's own suite against `moor run placement-api`: every step of every file, on both databases.
+"""Upstream's own suite against `moor run placement-api`: every step of every file, on both databases. `make test` runs a third
+of the files, others at each commit.
 
 One server for each profile and database is started once, and emptied between files through its API.
 """
@@ -13,6 +14,7 @@ import pytest
 from tests.conformance.running_steps import failures_of
 from tests.conformance.suite_files import PROFILES, SuiteFile, suite_files
 from tests.contracts.sql_stores import empty_database
+from tests.parts import part_of
 from tests.placement_servers import our_server
 
 FILES: Final = tuple(suite_files())
@@ -67,7 +69,7 @@ def test_the_suite_is_whole() -> None:
     assert {file.profile for file in FILES} == set(PROFILES) == set(OPTIONS)
 
 
-@pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+@pytest.mark.parametrize("file", part_of(FILES, 3), ids=lambda file: file.name)
 def test_every_step_passes(servers: Servers, file: SuiteFile) -> None:
     failed = failures_of(file, servers.url(file.profile))
 

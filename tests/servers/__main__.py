@@ -1,10 +1,10 @@
-"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N [--browser] [--libvirt]] -- COMMAND ARGS...`
+"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...`
 
 It uses the server named in MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL, if set. Otherwise it starts a private one from
 the installed software, which it installs first where it may; its data is kept in memory if there is room. The command finds both variables set, and
 MOOR_TEST_AMQP_CTL, the `rabbitmqctl` command line for that broker. With N private brokers, MOOR_TEST_AMQP_URL_2 and
 MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. With --browser it makes
-sure that a browser is there, and with --libvirt that libvirt and QEMU are, for the tests that start one. It exits with
+sure that a browser is there, and with --libvirt that libvirt and QEMU are, and with --mariadb that MariaDB is, for the tests that start one. It exits with
 the command's exit code, and ends everything that it or the command started.
 """
 
@@ -39,7 +39,7 @@ from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
 
 # What is made sure of by an option, beside the servers.
-_BESIDE = {"--browser": (Software.CHROMIUM,), "--libvirt": OF_LIBVIRT}
+_BESIDE = {"--browser": (Software.CHROMIUM,), "--libvirt": OF_LIBVIRT, "--mariadb": (Software.MARIADB,)}
 
 
 class UnavailableError(RuntimeError):
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     read = _read(arguments)
     if read is None:
         print(
-            "usage: python -m tests.servers [--brokers N [--browser] [--libvirt]] -- COMMAND ARGS...",
+            "usage: python -m tests.servers [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...",
             file=sys.stderr,
         )
         return os.EX_USAGE

@@ -37,6 +37,8 @@ class Software(StrEnum):
     QEMU = "qemu-system-x86"
     QEMU_IMG = "qemu-utils"
     ISO = "genisoimage"
+    XMLLINT = "libxml2-utils"
+    MARIADB = "mariadb-server"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +81,18 @@ _TITLES = {
     Software.QEMU: "QEMU",
     Software.QEMU_IMG: "qemu-img",
     Software.ISO: "genisoimage",
+    Software.XMLLINT: "xmllint",
+    Software.MARIADB: "MariaDB",
 }
 # What the tests with real guests need.
-OF_LIBVIRT = (Software.LIBVIRT, Software.VIRSH, Software.QEMU, Software.QEMU_IMG, Software.ISO)
+OF_LIBVIRT = (
+    Software.LIBVIRT,
+    Software.VIRSH,
+    Software.QEMU,
+    Software.QEMU_IMG,
+    Software.ISO,
+    Software.XMLLINT,
+)
 # A browser is started by each test that needs one, so none can be named; nor can systemd's program.
 _SETTING_INSTEAD = {
     Software.RABBITMQ: f"export {AMQP_VARIABLE}=amqp://USER:PASSWORD@HOST:5672/",
@@ -127,6 +138,8 @@ def look() -> Machine:
         Software.QEMU: shutil.which("qemu-system-x86_64"),
         Software.QEMU_IMG: shutil.which("qemu-img"),
         Software.ISO: shutil.which("genisoimage"),
+        Software.XMLLINT: shutil.which("xmllint"),
+        Software.MARIADB: shutil.which("mariadbd", path="/usr/sbin:/usr/bin"),
     }
     return Machine(
         installed=frozenset(software for software, found in binaries.items() if found),

@@ -36,24 +36,24 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 
 @pytest.fixture(scope="module")
-def searched(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Searched:
+def planted_bug_searches(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Searched:
     """The searches for all bugs whose tests run."""
-    return {bug: pool.submit(find, bug, _seeds_of(bug)) for bug in _wanted(request, "searched")}
+    return {bug: pool.submit(find, bug, _seeds_of(bug)) for bug in _wanted(request, "planted_bug_searches")}
 
 
 @pytest.fixture(scope="module")
-def shrunk(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Shrunk:
+def planted_bugs_shrunk(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Shrunk:
     return {
         bug: pool.submit(find_and_shrink, bug, _seeds_of(bug), SHRINKING_RUNS_MAX, small_enough=HALF)
-        for bug in _wanted(request, "shrunk")
+        for bug in _wanted(request, "planted_bugs_shrunk")
     }
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found(bug: str, searched: Searched) -> None:
-    found = searched[bug].result()
+def test_a_planted_bug_is_found(bug: str, planted_bug_searches: Searched) -> None:
+    found = planted_bug_searches[bug].result()
 
     assert found is not None, (
         f"no seed shows it: neither the one in {SHOWN_BY.name} nor {_searched_seeds(bug)}"
@@ -64,8 +64,8 @@ def test_a_planted_bug_is_found(bug: str, searched: Searched) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("bug", SHRUNK)
-def test_the_trace_of_a_planted_bug_is_shrunk(bug: str, shrunk: Shrunk) -> None:
-    found = shrunk[bug].result()
+def test_the_trace_of_a_planted_bug_is_shrunk(bug: str, planted_bugs_shrunk: Shrunk) -> None:
+    found = planted_bugs_shrunk[bug].result()
 
     assert found is not None
     print(f"{bug}: seed {found.seed}, {found.needed} of {found.size} elements needed")

@@ -19,7 +19,7 @@ class NoProgress(Failure):
     """Orders are under way, but no event has come for SILENCE_S_MAX."""
 
 
-class Due(NamedTuple):
+class DueOrder(NamedTuple):
     """An order, and the time at which it is to be sent, by the clock of the run."""
 
     at_s: float
@@ -31,7 +31,7 @@ class Sender(Protocol):
 
     ahead_s: float
 
-    def send(self, orders: Sequence[Due]) -> None:
+    def send(self, orders: Sequence[DueOrder]) -> None:
         """Raise if an earlier order could not be sent."""
 
 
@@ -93,7 +93,7 @@ class Run:
         number, self.taken = self.taken, self.taken + 1
         return self.began_s + self._due_s[number] if self._due_s else self.clock()
 
-    def next_orders(self, count: int) -> Sequence[Due]:
+    def next_orders(self, count: int) -> Sequence[DueOrder]:
         """Begin the next orders, `count` of them or fewer. Returns what to send: the caller sends it at once."""
         raise NotImplementedError
 

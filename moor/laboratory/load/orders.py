@@ -27,7 +27,7 @@ from bus.messages.build import (
 from bus.messages.moves import MoveInstance
 from bus.topology import CELL0
 from moor.instances.request_ids import new_request_ids
-from moor.laboratory.load.firing import Clock, Due, Run
+from moor.laboratory.load.firing import Clock, DueOrder, Run
 from moor.laboratory.load.metal.firing import FLAVOR as METAL
 from moor.laboratory.load.mix import BUILDING, MOVES, Entry, Mix, plain
 from moor.laboratory.load.results import OfKind, latency_of
@@ -127,9 +127,9 @@ class OrderRun(Run):
         self._waiting: deque[tuple[str, float]] = deque()
         self.waited = 0
 
-    def next_orders(self, count: int) -> Sequence[Due]:
+    def next_orders(self, count: int) -> Sequence[DueOrder]:
         """The next orders: `count` of them, after those that can have their instance now."""
-        orders: list[Due] = []
+        orders: list[DueOrder] = []
         requests = iter(new_request_ids(max(count, 0) + len(self._waiting)))
         while self._waiting and self._idle:
             orders.append(self._begun(*self._waiting.popleft(), next(requests)))
@@ -144,7 +144,7 @@ class OrderRun(Run):
             self._give_up()
         return orders
 
-    def _begun(self, name: str, due_s: float, request: RequestId) -> Due:
+    def _begun(self, name: str, due_s: float, request: RequestId) -> DueOrder:
         entry = self._mix[name]
         if not self.is_scheduled:
             due_s = self.clock()
@@ -159,7 +159,7 @@ class OrderRun(Run):
         self.orders.append(order)
         self.sent += 1
         self.late_s.append(self.clock() - due_s)
-        return Due(due_s, self._message(entry, order, ids[0]))
+        return DueOrder(due_s, self._message(entry, order, ids[0]))
 
     def _message(self, entry: Entry, order: Order, instance: InstanceId) -> Message:
         kind, request = entry.kind, order.request

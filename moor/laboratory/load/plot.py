@@ -23,7 +23,7 @@ INK, FAINT = "#222222", "#dddddd"
 Points = Sequence[tuple[float, float]]
 
 
-class Line(Struct, frozen=True):
+class PlotLine(Struct, frozen=True):
     name: str
     points: Points
 
@@ -32,7 +32,7 @@ class Panel(Struct, frozen=True, kw_only=True):
     """One diagram. If `is_stacked`, each line is drawn on top of those before it, and the space between them is filled."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     is_log: bool = False
     is_stacked: bool = False
 
@@ -95,15 +95,15 @@ def _panels(result: LoadResult) -> list[Panel]:
         Panel(
             title="orders a second",
             lines=(
-                Line("due" if result.rate else "sent", _points(some, lambda each: each.due_per_s)),
-                Line("ended", _points(some, lambda each: each.ended_per_s)),
+                PlotLine("due" if result.rate else "sent", _points(some, lambda each: each.due_per_s)),
+                PlotLine("ended", _points(some, lambda each: each.ended_per_s)),
             ),
         ),
         Panel(
             title="latency, ms",
             is_log=True,
             lines=tuple(
-                Line(name, _points(latency, read))
+                PlotLine(name, _points(latency, read))
                 for name, read in (
                     ("p50", lambda each: each.latency_ms.p50),
                     ("p90", lambda each: each.latency_ms.p90),
@@ -119,12 +119,12 @@ def _panels(result: LoadResult) -> list[Panel]:
         ),
         Panel(
             title="orders under way",
-            lines=(Line("under way", _points(some, lambda each: float(each.under_way))),),
+            lines=(PlotLine("under way", _points(some, lambda each: float(each.under_way))),),
         ),
     ]
 
 
-def _by_process(some: Sequence[Interval], processes: Sequence[str]) -> Sequence[Line]:
+def _by_process(some: Sequence[Interval], processes: Sequence[str]) -> Sequence[PlotLine]:
     """The largest processes, and all others together."""
     shown = processes if len(processes) <= len(COLOURS) else processes[: len(COLOURS) - 1]
     others = [name for name in processes if name not in shown]
@@ -135,7 +135,7 @@ def _by_process(some: Sequence[Interval], processes: Sequence[str]) -> Sequence[
     def reading(names: Sequence[str]) -> Callable[[Interval], float]:
         return lambda each: sum(each.cpu_us_each.get(name, 0.0) for name in names)
 
-    return tuple([Line(name, _points(some, reading(names))) for name, names in parts.items()])
+    return tuple([PlotLine(name, _points(some, reading(names))) for name, names in parts.items()])
 
 
 def _points(some: Sequence[Interval], read: Callable[[Interval], float]) -> Points:
@@ -175,12 +175,14 @@ def _drawn(panel: Panel, top: float, end_s: float) -> Iterator[str]:
     yield from _legend(panel, top)
 
 
-def _stacked(lines: Sequence[Line]) -> list[Line]:
+def _stacked(lines: Sequence[PlotLine]) -> list[PlotLine]:
     sums = [0.0] * max((len(line.points) for line in lines), default=0)
     found = []
     for line in lines:
         sums = [total + value for total, (_, value) in zip(sums, line.points, strict=True)]
-        found.append(Line(line.name, [(x, total) for (x, _), total in zip(line.points, sums, strict=True)]))
+        found.append(
+            PlotLine(line.name, [(x, total) for (x, _), total in zip(line.points, sums, strict=True)])
+        )
     return found
 
 

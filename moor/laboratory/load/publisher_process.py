@@ -16,14 +16,14 @@ from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.moves import MoveInstance
 from bus.process import run_process
 from bus.urls import broker_at
-from moor.laboratory.load.firing import Due
+from moor.laboratory.load.firing import DueOrder
 from moor.laboratory.load.senders import OwnSender, own_publishers
 
 LINE_BYTES_MAX = 1 << 20
 _LINES = msgspec.json.Decoder(tuple[float, BuildInstance | DeleteInstance | MoveInstance])
 
 
-class Sending:
+class OrderSending:
     """Sends each order when it is due."""
 
     def __init__(self, sender: OwnSender) -> None:
@@ -38,9 +38,9 @@ class Sending:
         at_s, message = _LINES.decode(line)
         self._left += 1
         wait_s = max(0.0, at_s - time.perf_counter())
-        asyncio.get_running_loop().call_later(wait_s, self._send, Due(at_s, message))
+        asyncio.get_running_loop().call_later(wait_s, self._send, DueOrder(at_s, message))
 
-    def _send(self, order: Due) -> None:
+    def _send(self, order: DueOrder) -> None:
         try:
             self._sender.send((order,))
         except Exception as problem:  # noqa: BLE001 - raised by `_check`: a callback of the loop has no caller
@@ -64,7 +64,7 @@ class Sending:
 async def main(connections: int) -> None:
     async with AsyncExitStack() as stack:
         broker = broker_at(os.environ["MOOR_BUS_URL"])
-        sending = Sending(await stack.enter_async_context(own_publishers(broker, connections)))
+        sending = OrderSending(await stack.enter_async_context(own_publishers(broker, connections)))
         reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

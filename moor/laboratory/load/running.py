@@ -47,7 +47,7 @@ from moor.laboratory.load.results import (
     latency_of,
     lateness_of,
 )
-from moor.laboratory.load.sampling import Ended, Sampler, intervals_of
+from moor.laboratory.load.sampling import EndedOrder, Sampler, intervals_of
 from moor.laboratory.load.schedule import Arrivals, due_times_s
 from moor.laboratory.load.senders import OwnSender, PublisherProcesses, own_publishers, publisher_processes
 from moor.laboratory.load.stages import WORKER_BEATS, WorkerStages, steps_of
@@ -199,8 +199,8 @@ def _publishers(plan: Plan, clocks: Clocks, meter: Meter, boots: int) -> Publish
     )
 
 
-def _ended(orders: Iterable[Order]) -> list[Ended]:
-    return [Ended(each.due_s, each.ended_s, each.outcome in DONE) for each in orders]
+def _ended(orders: Iterable[Order]) -> list[EndedOrder]:
+    return [EndedOrder(each.due_s, each.ended_s, each.outcome in DONE) for each in orders]
 
 
 @asynccontextmanager

@@ -18,12 +18,12 @@ EVERY_S = 1.0
 INTERVALS_MAX = 240
 
 
-class Sample(Struct, frozen=True):
+class LoadSample(Struct, frozen=True):
     at_s: float
     cpu_s: Mapping[str, float]
 
 
-class Ended(Struct, frozen=True):
+class EndedOrder(Struct, frozen=True):
     """An order that has ended: when it was due, when it ended, and whether it succeeded."""
 
     due_s: float
@@ -36,13 +36,13 @@ class Sampler:
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
-        self.samples: list[Sample] = []
+        self.samples: list[LoadSample] = []
         # The most that each process had.
         self.memory_mb: dict[str, float] = {}
 
     def sample(self) -> None:
         cpu_s = {name: clock() for name, clock in self._clocks.processes.items()}
-        self.samples.append(Sample(time.perf_counter(), cpu_s))
+        self.samples.append(LoadSample(time.perf_counter(), cpu_s))
         for name, reader in self._clocks.memory_mb.items():
             self.memory_mb[name] = max(self.memory_mb.get(name, 0.0), reader())
 
@@ -64,7 +64,9 @@ class Sampler:
             await asyncio.to_thread(self.sample)
 
 
-def intervals_of(samples: Sequence[Sample], orders: Sequence[Ended], began_s: float) -> tuple[Interval, ...]:
+def intervals_of(
+    samples: Sequence[LoadSample], orders: Sequence[EndedOrder], began_s: float
+) -> tuple[Interval, ...]:
     """What happened between the samples; between every second, third ... one in a long run."""
     step = max(1, ceil((len(samples) - 1) / INTERVALS_MAX))
     kept = [*samples[:-1:step], *samples[-1:]]

@@ -20,7 +20,7 @@ from bus.errors import Failure
 from bus.workers.link import Link
 from bus.workers.publisher import Outgoing, Publisher
 from moor.clouds.cloud_processes import Servers
-from moor.laboratory.load.firing import Due
+from moor.laboratory.load.firing import DueOrder
 
 # A process that sends more messages of their own a second would soon be late.
 PER_PROCESS_PER_S = 500
@@ -44,7 +44,7 @@ class OwnSender:
         self._turns = cycle(publishers)
         self._problem: BaseException | None = None
 
-    def send(self, orders: Sequence[Due]) -> None:
+    def send(self, orders: Sequence[DueOrder]) -> None:
         if self._problem is not None:
             raise self._problem
         parts = [orders] if len(self._publishers) == 1 else [(each,) for each in orders]
@@ -70,7 +70,7 @@ class PublisherProcesses:
     def pids(self) -> Sequence[int]:
         return [each.pid for each in self._processes]
 
-    def send(self, orders: Sequence[Due]) -> None:
+    def send(self, orders: Sequence[DueOrder]) -> None:
         for each in orders:
             into = next(self._turns).stdin
             assert into is not None, "it was started with a pipe"

@@ -217,6 +217,7 @@ async def test_a_mix_at_a_rate_is_measured_by_kind_by_stage_and_over_time(tmp_pa
 
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
+@pytest.mark.proof
 @pytest.mark.parametrize("words", [AT_A_RATE, ()], ids=["at a rate", "as fast as possible"])
 async def test_publishers_on_real_servers_are_processes_whose_cpu_is_counted_apart(
     words: Sequence[str], tmp_path: Path

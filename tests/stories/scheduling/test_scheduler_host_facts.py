@@ -100,9 +100,9 @@ async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_
         second = instance_of(a_build(2))
         assert await host_of(setup, 3, same_host=(second,)) == "sky"
         assert await host_of(setup, 4, different_host=(instance_of(a_build(1)), second)) == "hot"
-        refused = await setup.client.ask(a_build(5, image_properties={"hw_machine_type": "q35"}))
+        refused = await setup.client.ask(a_build(5, image_properties={"hw_colour": "blue"}))
         assert isinstance(refused, BuildRejected)
-        assert refused.field == "image_properties.hw_machine_type"
+        assert refused.field == "image_properties.hw_colour"
 
 
 @STAGES

@@ -13,7 +13,7 @@ from moor.laboratory.load.memory import process_peak_mb, process_tree_mb
 from moor.laboratory.load.orders import Booted
 from moor.laboratory.load.plot import as_svg
 from moor.laboratory.load.results import Audited, Latency, LoadResult, latency_of
-from moor.laboratory.load.sampling import INTERVALS_MAX, Ended, Sample, intervals_of
+from moor.laboratory.load.sampling import INTERVALS_MAX, EndedOrder, LoadSample, intervals_of
 from moor.laboratory.load.stages import WorkerStages, steps_of
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -25,8 +25,8 @@ def beat(worker: str, role: str, **stages: tuple[int, ...]) -> WorkerAlive:
     )
 
 
-def sample(at_s: float, **cpu_s: float) -> Sample:
-    return Sample(at_s, cpu_s)
+def sample(at_s: float, **cpu_s: float) -> LoadSample:
+    return LoadSample(at_s, cpu_s)
 
 
 def test_stages_are_those_of_the_last_heartbeats_of_all_workers_together() -> None:
@@ -81,9 +81,9 @@ def test_an_interval_has_the_orders_that_became_due_and_that_ended_in_it_and_the
         sample(12.0, database=1.5, scheduler=3.0),
     ]
     orders = [
-        Ended(10.0, 10.5, is_done=True),
-        Ended(10.2, 10.9, is_done=False),
-        Ended(10.8, 12.5, is_done=True),
+        EndedOrder(10.0, 10.5, is_done=True),
+        EndedOrder(10.2, 10.9, is_done=False),
+        EndedOrder(10.8, 12.5, is_done=True),
     ]
 
     first, second = intervals_of(samples, orders, began_s=10.0)
@@ -97,7 +97,7 @@ def test_an_interval_has_the_orders_that_became_due_and_that_ended_in_it_and_the
 
 def test_a_long_run_has_longer_intervals_and_loses_none_of_it() -> None:
     samples = [sample(float(number), all=float(number)) for number in range(1001)]
-    orders = [Ended(number + 0.1, number + 0.2, is_done=True) for number in range(1000)]
+    orders = [EndedOrder(number + 0.1, number + 0.2, is_done=True) for number in range(1000)]
 
     intervals = intervals_of(samples, orders, began_s=0.0)
 
@@ -109,7 +109,7 @@ def test_a_long_run_has_longer_intervals_and_loses_none_of_it() -> None:
 def test_a_short_rest_at_the_end_is_part_of_the_interval_before() -> None:
     samples = [sample(at_s, all=at_s) for at_s in (0.0, 1.0, 2.0, 2.1)]
 
-    intervals = intervals_of(samples, [Ended(0.5, 2.05, is_done=True)], began_s=0.0)
+    intervals = intervals_of(samples, [EndedOrder(0.5, 2.05, is_done=True)], began_s=0.0)
 
     assert [each.at_s for each in intervals] == [1.0, 2.1]
     assert intervals[-1].ended_per_s * intervals[-1].seconds == pytest.approx(1)
@@ -121,7 +121,7 @@ def test_memory_is_that_of_this_process_and_pages_shared_in_a_tree_count_once() 
     assert process_peak_mb(2**22 + 1) == process_tree_mb(2**22 + 1) == 0.0, "such a process has ended"
 
 
-def a_result(samples: list[Sample], orders: list[Ended]) -> LoadResult:
+def a_result(samples: list[LoadSample], orders: list[EndedOrder]) -> LoadResult:
     latency = latency_of([each.ended_s - each.due_s for each in orders])
     return LoadResult(
         mode="real",
@@ -155,8 +155,10 @@ def a_result(samples: list[Sample], orders: list[Ended]) -> LoadResult:
 
 def test_the_plot_names_its_lines_and_puts_all_of_them_on_the_page() -> None:
     spent = {f"worker-{number}": 0.0 for number in range(12)}
-    samples = [Sample(float(at), dict.fromkeys(spent, at / 100)) for at in range(8)]
-    orders = [Ended(number / 10, number / 10 + 0.05 * (1 + number % 7), is_done=True) for number in range(60)]
+    samples = [LoadSample(float(at), dict.fromkeys(spent, at / 100)) for at in range(8)]
+    orders = [
+        EndedOrder(number / 10, number / 10 + 0.05 * (1 + number % 7), is_done=True) for number in range(60)
+    ]
 
     drawn = as_svg(a_result(samples, orders))
 
@@ -174,7 +176,7 @@ def test_the_plot_names_its_lines_and_puts_all_of_them_on_the_page() -> None:
 
 
 def test_a_run_that_is_too_short_for_an_interval_can_be_drawn() -> None:
-    drawn = as_svg(a_result([Sample(0.0, {})], []))
+    drawn = as_svg(a_result([LoadSample(0.0, {})], []))
 
     assert "latency, ms" in drawn
     assert "nan" not in drawn

@@ -24,7 +24,7 @@ from bus.messages.build import (
 from compute_sim.laboratory.ironic import SimulatedIronic
 from moor.clouds.bare_metal import flavor_of_nodes
 from moor.instances.request_ids import new_request_ids
-from moor.laboratory.load.firing import Due, Run
+from moor.laboratory.load.firing import DueOrder, Run
 from moor.laboratory.load.metal.watching import NodeStocks
 
 FLAVOR = flavor_of_nodes("load")
@@ -53,7 +53,7 @@ class ChangeRun(Run):
         # By node: the reserved amount that placement must report, and when the change was made.
         self._under_way: dict[ProviderId, tuple[int, float]] = {}
 
-    def next_orders(self, count: int) -> Sequence[Due]:
+    def next_orders(self, count: int) -> Sequence[DueOrder]:
         """Begin changes at the simulated Ironic. There is nothing to send."""
         for _ in range(min(count, len(self._idle))):
             node = self._idle.popleft()
@@ -102,16 +102,16 @@ class DeployRun(Run):
     def states(self) -> list[InstanceState]:
         return [boot.state for boot in self.boots.values() if boot.state is not None]
 
-    def next_orders(self, count: int) -> Sequence[Due]:
+    def next_orders(self, count: int) -> Sequence[DueOrder]:
         """The deletes of the instances that have ended, and the next boots."""
-        orders, self._deletes = [Due(self.clock(), each) for each in self._deletes], []
+        orders, self._deletes = [DueOrder(self.clock(), each) for each in self._deletes], []
         for id_ in new_request_ids(count):
             self.sent += 1
             self._open.add(id_)
             due_s = self._take()
             self.boots[id_] = Deploy(due_s)
             order = BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S)
-            orders.append(Due(due_s, order))
+            orders.append(DueOrder(due_s, order))
         return orders
 
     def hear(self, message: Message) -> None:
