@@ -19,7 +19,7 @@ from bus.broker import PLAIN, Parcel
 from bus.topology import API
 from bus.urls import broker_at
 from tests.pages.dashboard import dashboard
-from tests.servers.prometheus import private_prometheus, promtool, rules_at_once
+from tests.servers.prometheus import PrivatePrometheus, private_prometheus, promtool, rules_at_once
 from tests.stories.moor.moor_process import moor, moor_json, started
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -36,6 +36,15 @@ EMPTY = {
     "Conflicts",
     "Put back, and dead letters",
 }
+
+
+def _without_answer(prometheus: PrivatePrometheus) -> set[str]:
+    """The panels of which a query finds nothing."""
+    return {
+        title
+        for title, texts in queries().items()
+        if not all(prometheus.query(each.replace("$__rate_interval", "1m")) for each in texts)
+    }
 
 
 def queries() -> dict[str, list[str]]:
@@ -115,11 +124,11 @@ async def _a_watched_cloud(home: Path) -> None:
                 lambda: prometheus.firing() >= expected,
                 "dead letters, no host, failed boots",
             )
-            found = {
-                title: [len(prometheus.query(each.replace("$__rate_interval", "1m"))) for each in texts]
-                for title, texts in queries().items()
-            }
-            assert {title for title, counts in found.items() if not all(counts)} <= EMPTY, found
+            await asyncio.to_thread(
+                prometheus.until,
+                lambda: _without_answer(prometheus) <= EMPTY,
+                "every query of the dashboard finds something",
+            )
             up.send_signal(signal.SIGKILL)
             await asyncio.to_thread(
                 prometheus.until, lambda: "MoorageWorkerGone" in prometheus.firing(), "the worker is gone"
