@@ -320,8 +320,10 @@ def _take_host(transition: Transition, host: Choice) -> None:
 
 def _flavor_on(transition: Transition, host: Choice) -> Flavor | None:
     """The flavor of this share, as the row has it. The order tells those of its own hosts; the row, that of further alternates,
-    and that of an instance that is unshelved. A host of the order may be a further alternate too, with another flavor and
-    so with other amounts.
+    and that of an instance that is unshelved.
+
+    A host of the order may be a further alternate, too, with another flavor: the amounts say which of both it is. If both
+    flavors have the same amounts, it counts as the order's.
     """
     row, order = transition.row, transition.order
     if row.saved or not order.tells_flavor:
