@@ -1,22 +1,72 @@
-"""Empty databases of Nova and Placement, made by their own migrations.
+"""Empty databases of Nova and Placement.
 
-`nova` and `openstack-placement` are installed into an environment of their own on first use. Files of SQLite are made once, and copied.
+Their own migrations made them: `schemas/` has what came out, of the tables that `moor import nova` reads and their neighbours
+(`python -m tests.nova.schema` writes it anew). `migrate` runs the migrations; for it `nova` and `openstack-placement` are installed
+into an environment of their own, which takes minutes.
 """
 
-import fcntl
 import os
-import shutil
+import sqlite3
 import subprocess
+import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct
 
-from tests.environments import DIRECTORY, environment
+from tests.environments import environment
 
 REQUIREMENTS = ("nova>=34", "openstack-placement>=16", "PyMySQL>=1.1")
 # The first migrations of Nova's that are known: there, `instances` has no compute_id.
 OLDEST = ("d67eeaabee36", "8f2f1571d55b")
 NEWEST = ("head", "head")
+SCHEMAS = Path(__file__).parent / "schemas"
+TABLES = {
+    "api": (
+        "aggregate_hosts",
+        "aggregate_metadata",
+        "aggregates",
+        "alembic_version",
+        "build_requests",
+        "cell_mappings",
+        "flavor_extra_specs",
+        "flavor_projects",
+        "flavors",
+        "host_mappings",
+        "instance_group_member",
+        "instance_group_policy",
+        "instance_groups",
+        "instance_mappings",
+        "request_specs",
+    ),
+    "cell": (
+        "alembic_version",
+        "block_device_mapping",
+        "compute_nodes",
+        "instance_actions",
+        "instance_extra",
+        "instance_faults",
+        "instances",
+        "migrations",
+        "pci_devices",
+        "services",
+    ),
+    "placement": (
+        "alembic_version",
+        "allocations",
+        "consumer_types",
+        "consumers",
+        "inventories",
+        "placement_aggregates",
+        "projects",
+        "resource_classes",
+        "resource_provider_aggregates",
+        "resource_provider_traits",
+        "resource_providers",
+        "traits",
+        "users",
+    ),
+}
 
 
 class NovaAddresses(Struct, frozen=True):
@@ -36,19 +86,36 @@ class NovaAddresses(Struct, frozen=True):
 def sqlite_databases(
     directory: Path, cells: tuple[str, ...] = ("c1",), *, old: bool = False, placement: bool = True
 ) -> NovaAddresses:
-    """Copies of the empty databases, in this directory; `old`: as the oldest known migrations leave them."""
-    template = _template(old=old)
+    """Empty databases in this directory; `old`: as the oldest known migrations leave them."""
     directory.mkdir(parents=True, exist_ok=True)
 
-    def copied(name: str, to: str) -> str:
-        shutil.copyfile(template / name, directory / to)
-        return f"sqlite:///{directory / to}"
+    def made(database: str, name: str) -> str:
+        with closing(sqlite3.connect(directory / name)) as connection:
+            connection.executescript(schema_file(database, old=old).read_text())
+        return f"sqlite:///{directory / name}"
 
     return NovaAddresses(
-        copied("api.db", "nova_api.db"),
-        {cell: copied("cell.db", f"nova_{cell}.db") for cell in cells},
-        copied("placement.db", "placement.db") if placement else "",
+        made("api", "nova_api.db"),
+        {cell: made("cell", f"nova_{cell}.db") for cell in cells},
+        made("placement", "placement.db") if placement else "",
     )
+
+
+def schema_file(database: str, *, old: bool) -> Path:
+    # The oldest Placement in use has the tables of the newest.
+    return SCHEMAS / f"{database}{'-old' if old and database != 'placement' else ''}.sql"
+
+
+def schemas_of_migrations(*, old: bool) -> dict[Path, str]:
+    """What the files of `schemas/` have to hold."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        here = Path(place)
+        urls = [f"sqlite:///{here / database}.db" for database in TABLES]
+        migrate(urls[0], urls[1], urls[2], here, OLDEST if old else NEWEST)
+        return {
+            schema_file(database, old=old): _script_of(here / f"{database}.db", tables)
+            for database, tables in TABLES.items()
+        }
 
 
 def migrate(api: str, cell: str, placement: str, directory: Path, versions: tuple[str, str] = NEWEST) -> None:
@@ -73,18 +140,20 @@ def migrate(api: str, cell: str, placement: str, directory: Path, versions: tupl
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
-def _template(*, old: bool) -> Path:
-    programs = environment("nova", REQUIREMENTS)
-    here = DIRECTORY / "nova-databases" / ("old" if old else "new")
-    here.parent.mkdir(exist_ok=True)
-    with (here.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # Made again with another environment.
-        made_by = (programs.parent / "made-for.txt").read_text()
-        if not (here / "made-by.txt").exists() or (here / "made-by.txt").read_text() != made_by:
-            shutil.rmtree(here, ignore_errors=True)
-            here.mkdir()
-            urls = [f"sqlite:///{here / name}.db" for name in ("api", "cell", "placement")]
-            migrate(urls[0], urls[1], urls[2], here, OLDEST if old else NEWEST)
-            (here / "made-by.txt").write_text(made_by)
-    return here
+def _script_of(file: Path, tables: tuple[str, ...]) -> str:
+    with closing(sqlite3.connect(file)) as connection:
+        found = connection.execute(
+            "SELECT tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, name"
+        )
+        statements = [sql for table, sql in found if table in tables]
+        (version,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    lines = "\n".join(f"{each};" for each in statements).splitlines()
+    return "\n".join(
+        [*(each.rstrip() for each in lines), f"INSERT INTO alembic_version VALUES ('{version}');", ""]  # noqa: S608
+    )
+
+
+if __name__ == "__main__":
+    for old in (False, True):
+        for file, text in schemas_of_migrations(old=old).items():
+            file.write_text(text)

@@ -1,4 +1,4 @@
-"""`moor import nova` from MariaDB, by a user that may only read."""
+"""`moor import nova` from MariaDB, by a user that may only read. Nova's own migrations make the databases."""
 
 import socket
 import tempfile
@@ -15,7 +15,9 @@ from tests.stories.moor.moor_process import moor, moor_json, started
 
 pytestmark = [
     pytest.mark.asyncio,
-    pytest.mark.timeout(300),
+    # Nova and Placement are installed first; that takes minutes.
+    pytest.mark.timeout(900),
+    pytest.mark.proof,
     pytest.mark.skipif(not INSTALLED, reason="there is no MariaDB: apt-get install mariadb-server"),
 ]
 
