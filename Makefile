@@ -17,7 +17,7 @@ help: ## list the targets
 demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
-# Of the longest tests a sixteenth, another one at each commit (tests/parts.py).
+# Of the longest tests a twenty-fourth, another one at each commit (tests/parts.py).
 test: export MOOR_TEST_PART := 1
 test: proof ## everything: lint, types, layers, and the tests on real servers
 
@@ -71,6 +71,7 @@ conformance: $(INSTALLED) ## run OpenStack's published clients against our place
 	@echo '== conformance'
 	@$(PYTHON) -m tests.conformance.asyncapi_parser
 	@$(PYTHON) -m tests.conformance.clients
+	@$(PYTHON) -m tests.nova.schema --compare
 
 clean: ## remove the environment and every cache
 	rm -rf .venv .venvs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

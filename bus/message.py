@@ -4,6 +4,7 @@ A message is a frozen value with a type, its tag on the wire. The envelope has w
 tracing, when it was sent and because of which message, and how often it was tried.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, ClassVar, Generic, NewType, TypeVar
 from uuid import UUID
@@ -40,6 +41,12 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     IS_STRICT: ClassVar[bool] = False
     # Read in place of a cell or project where a message has none.
     NOTHING: ClassVar[str] = ""
+
+    def about(self) -> Collection[int] | None:
+        """Keys of what this message is about. Messages about different things may be handled in another order than that of the
+        queue, so that those of a kind can be handled together. None: nothing may pass it, and it passes nothing.
+        """
+        return None
 
 
 class StrictMessage(Message, frozen=True):

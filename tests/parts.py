@@ -13,7 +13,7 @@ from zlib import crc32
 
 # Set by `make test`: only today's part is run.
 PART_VARIABLE = "MOOR_TEST_PART"
-PARTS = 16
+PARTS = 24
 
 T = TypeVar("T")
 

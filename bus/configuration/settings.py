@@ -66,6 +66,13 @@ class BusSettings(Struct, frozen=True):
             description="How many messages are handled in one transaction. More is faster under load; fewer keeps transactions and locks short."
         ),
     ] = 500
+    gather_ms: Annotated[
+        MillisecondsOr0,
+        Meta(
+            description="How far apart batches of few messages begin while parcels keep coming. Longer costs less under a middling load; "
+            "shorter answers sooner."
+        ),
+    ] = 60.0
     batches_unsaid_max: Annotated[
         Count,
         Meta(
@@ -332,6 +339,7 @@ BUS = Section(
             "parcel_bytes_max",
             "messages_waiting_max",
             "batch_items_max",
+            "gather_ms",
             "batches_unsaid_max",
             "tries_in_place_max",
             "retry_delay_ms_max",

@@ -1,5 +1,6 @@
 """Messages between clients and the API level: builds, rebuilds, deletes, and questions about instances."""
 
+from collections.abc import Collection, Iterable
 from typing import Annotated, Literal, NewType
 from uuid import UUID
 
@@ -39,6 +40,11 @@ SequenceNumber = Annotated[int, Meta(ge=0, le=2**62)]
 SEQUENCE_FROM_CELL_MAX = 2**61
 # In placement an instance is a consumer, from its first claim to its end.
 InstanceId = ConsumerId
+
+
+def keys_of(ids: Iterable[UUID]) -> set[int]:
+    """How these ids begin: derived ids of instances begin as that of their request."""
+    return {each.int >> 80 for each in ids}
 
 
 class Flavor(Value, frozen=True):
@@ -207,6 +213,11 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     # The name of a stored image, in place of `image`.
     image_name: Label = ""
 
+    def about(self) -> Collection[int] | None:
+        if self.same_host or self.different_host:
+            return None
+        return keys_of((self.request_id, *self.instance_ids) if self.request_id else self.instance_ids)
+
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):
     """The request is invalid: nothing was done. `field` and `value` say what is wrong."""
@@ -236,6 +247,9 @@ class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
 
     instance: InstanceId
     for_user: UserName = ""
+
+    def about(self) -> Collection[int]:
+        return keys_of((self.instance,))
 
 
 class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):

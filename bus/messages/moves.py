@@ -1,5 +1,6 @@
 """Messages between clients and the API level about moves of instances to another host."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from bus.messages.build import (
     MoveKind,
     RequestId,
     Size,
+    keys_of,
 )
 from bus.messages.placement import Counter, Label, Moment, Value
 
@@ -81,6 +83,9 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     wait: MoveWait | None = None
     for_user: UserName = ""
 
+    def about(self) -> Collection[int] | None:
+        return None if self.with_group else keys_of((self.request_id, self.instance, *self.together))
+
 
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):
     """End the move with this `request_id`: `confirm` or `revert` it after the instance has arrived, or `abort` it before, also
@@ -94,6 +99,9 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
     request_id: RequestId
     instance: InstanceId
     how: MoveEnd
+
+    def about(self) -> Collection[int]:
+        return keys_of((self.request_id, self.instance))
 
 
 class Change(Value, frozen=True):

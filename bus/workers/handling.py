@@ -132,7 +132,7 @@ class Weighed(Struct, frozen=True):
         return chunks([self.weight_of(each) for each in messages], self.weight_max)
 
 
-# Which handler takes which message. Consecutive messages of a queue with the same handler go to it together, in order.
+# Which handler takes which message. Messages of a queue with the same handler go to it together, those about the same thing in order.
 # A handler of `Unreadable` answers messages that cannot be read; without one, they become dead letters.
 Handlers = Mapping[type[Message], Handler | ReadOnly | Weighed]
 

@@ -36,6 +36,7 @@ from bus.workers import dead_letters, metrics
 from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
 from bus.workers.handling import Received, received
 from bus.workers.link import Link, pauses_of
+from bus.workers.pace import Pace
 from bus.workers.publisher import Publisher
 from bus.workers.unopened import Unopened
 
@@ -94,9 +95,12 @@ class Intake:
         codec: Codec,
         name: str,
         chance: random.Random,
+        at_once: int = 1,
         clock: Callable[[], datetime] = now,
     ) -> None:
+        """`at_once` batches are handled beside each other."""
         self.queue = queue
+        self._at_once = at_once
         self._clock = clock
         # The broker reports that a parcel came back to this queue, but not how often.
         self._is_uncounted = kind_of(queue) is QueueKind.QUESTIONS
@@ -120,6 +124,7 @@ class Intake:
         self._open: dict[int, OpenParcel] = {}
         self._aside: set[asyncio.Task[None]] = set()
         self._last_batch = 1
+        self._pace = Pace()
         self.on_subscribed: Callable[[], None] = lambda: None
         # Awaited before a message is buried, to release resources that were claimed for it.
         self.before_burial: Callable[[Received[Any]], Awaitable[None]] | None = None
@@ -152,12 +157,15 @@ class Intake:
         """
         try:
             async with self._link.opened() as connection:
-                consuming = await connection.open_consuming(self.queue, self._settings.prefetch)
+                consuming = await connection.open_consuming(
+                    self.queue, self._settings.prefetch * self._at_once
+                )
                 self._consuming = consuming
                 self.on_subscribed()
                 while True:
                     for delivery in await consuming.receive():
                         self._unopened.append(consuming, delivery)
+                        self._pace.arrived(asyncio.get_running_loop().time())
                     self._arrived.set()
         except Interrupted:
             # The broker delivers everything unacknowledged again, to this worker or another.
@@ -183,6 +191,11 @@ class Intake:
                     self._measure_wait(suspects)
                     return suspects
             if self._ready:
+                now_s = asyncio.get_running_loop().time()
+                if wait_s := self._pace.wait_s(now_s, len(self._ready), self._settings.gather_ms / 1000):
+                    await asyncio.sleep(wait_s)
+                    continue
+                self._pace.begun(now_s)
                 self._last_batch = min(len(self._ready), self._settings.batch_items_max)
                 batch = [self._ready.popleft() for _ in range(self._last_batch)]
                 self._measure_wait(batch)

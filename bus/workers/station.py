@@ -91,6 +91,7 @@ class Station:
         *,
         outbox: OutboxStore[Tx] | None = None,
         sweeps: bool = True,
+        at_once: int = 1,
         chance: random.Random | None = None,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
@@ -98,7 +99,7 @@ class Station:
         """A worker loop for one queue of this broker.
 
         With an `outbox` it also sends that outbox's unconfirmed messages again. If `sweeps` is false, another loop of
-        the same outbox does so. The results of handlers are published by `says_by`, the publisher of another station,
+        the same outbox does so. `at_once` batches are handled beside each other. The results of handlers are published by `says_by`, the publisher of another station,
         or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
         was claimed for such a message. The first handler that succeeds is enough.
         """
@@ -114,6 +115,7 @@ class Station:
             chance=chance or self.chance,
             outbox=outbox,
             sweeps=sweeps,
+            at_once=at_once,
             says_by=says_by,
             before_burial=before_burial,
             clock=self.clock,

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from functools import partial
-from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
@@ -50,6 +49,7 @@ from bus.workers.handling import (
 from bus.workers.intake import Intake, Item
 from bus.workers.link import Link, pauses_of
 from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.runs import runs
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +103,14 @@ class Worker(Generic[Tx]):
         chance: random.Random,
         outbox: OutboxStore[Tx] | None = None,
         sweeps: bool = True,
+        at_once: int = 1,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
         clock: Callable[[], datetime] = now,
     ) -> None:
+        """`at_once`: so many batches are handled beside each other. That pays where handlers wait for answers."""
         self._handlers = handlers
+        self._at_once = at_once
         self._store = store
         # `says_by`: results go to another broker than the one they were received on. Returned and buried messages stay
         # on the first.
@@ -123,6 +126,7 @@ class Worker(Generic[Tx]):
             codec=codec,
             name=name,
             chance=chance,
+            at_once=at_once,
             clock=clock,
         )
         self.readings = self.intake.readings
@@ -162,12 +166,9 @@ class Worker(Generic[Tx]):
             if self._sweep in self.parts:
                 beside.append(tasks.create_task(self._sweep.run()))
             try:
-                while batch := await self.intake.batch():
-                    await self._publisher.until_room()
-                    await self._take(batch)
-                    # A message that came back is settled before the next is handled: the next one may kill the worker.
-                    came_back = batch[0].received.attempts > 0
-                    await self._until_unsaid_below(1 if came_back else self._settings.batches_unsaid_max)
+                async with asyncio.TaskGroup() as handling:
+                    for _ in range(self._at_once):
+                        handling.create_task(self._handle_batches())
                 await self._until_unsaid_below(1)
             finally:
                 for task in beside:
@@ -178,17 +179,22 @@ class Worker(Generic[Tx]):
         if self._bug is not None:
             raise self._bug
 
+    async def _handle_batches(self) -> None:
+        while batch := await self.intake.batch():
+            await self._publisher.until_room()
+            await self._take(batch)
+            # A message that came back is settled before the next is handled: the next one may kill the worker.
+            came_back = batch[0].received.attempts > 0
+            most = self._settings.batches_unsaid_max * self._at_once
+            await self._until_unsaid_below(1 if came_back else most)
+
     async def stop(self) -> None:
         self._stopping = True
         self.intake.stop()
 
     async def _take(self, batch: Sequence[Item]) -> None:
-        """Give consecutive messages with the same handler to it together, in the order of the queue."""
-        handlers = [self._handlers.get(type(item.received.message)) for item in batch]
-        end = 0
-        for handler, run in groupby(handlers):
-            begin, end = end, end + len([*run])
-            items = batch[begin:end]
+        """Give messages with the same handler to it together."""
+        for handler, items in runs(batch, _message_of, self._handlers):
             if handler is None:
                 for item in items:
                     message = item.received.message
@@ -242,12 +248,15 @@ class Worker(Generic[Tx]):
     async def _decide_and_save(self, handler: Handler | ReadOnly, items: Sequence[Item]) -> Sequence[Said]:
         if isinstance(handler, ReadOnly):
             return await handler.handle([item.received for item in items])
-        clearing = tuple(self._confirmed)
-        async with self._store.transaction() as tx:
-            said = await handler([item.received for item in items], tx)
-            if clearing and self._outbox is not None:
-                await self._outbox.clear(tx, clearing)
-        del self._confirmed[: len(clearing)]
+        clearing, self._confirmed = self._confirmed, []
+        try:
+            async with self._store.transaction() as tx:
+                said = await handler([item.received for item in items], tx)
+                if clearing and self._outbox is not None:
+                    await self._outbox.clear(tx, clearing)
+        except BaseException:
+            self._confirmed += clearing
+            raise
         return said
 
     async def _settle(
@@ -374,6 +383,11 @@ def _traced(
 def _end(spans: Sequence[OpenSpan], problem: Exception | None = None) -> None:
     for span in spans:
         span.end("" if problem is None else str(problem))
+
+
+def _message_of(item: Item) -> Message:
+    message: Message = item.received.message
+    return message
 
 
 class _Leaving:

@@ -170,11 +170,7 @@ def _workers(
             clock=clock,
             chance=chance,
         ),
-        *[
-            # One loop sweeps for all; each clears what it has published itself.
-            queues.read_requests("scheduler.requests", sweeps=number == 0)
-            for number in range(settings.batches_in_flight)
-        ],
+        queues.read_requests("scheduler.requests", sweeps=True, at_once=settings.batches_in_flight),
         ApplicationQueues(
             lambda: sending.applications.names,
             given.station.consuming,

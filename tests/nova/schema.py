@@ -1,13 +1,14 @@
 """Empty databases of Nova and Placement.
 
 Their own migrations made them: `schemas/` has what came out, of the tables that `moor import nova` reads and their neighbours
-(`python -m tests.nova.schema` writes it anew). `migrate` runs the migrations; for it `nova` and `openstack-placement` are installed
+(`python -m tests.nova.schema` writes it anew, and `make conformance` compares it). `migrate` runs the migrations; for it `nova` and `openstack-placement` are installed
 into an environment of their own, which takes minutes.
 """
 
 import os
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -153,7 +154,14 @@ def _script_of(file: Path, tables: tuple[str, ...]) -> str:
     )
 
 
+def main() -> None:
+    made = {**schemas_of_migrations(old=False), **schemas_of_migrations(old=True)}
+    if sys.argv[1:] == ["--compare"]:
+        others = [file.name for file, text in made.items() if file.read_text() != text]
+        sys.exit(f"the migrations make something else: {', '.join(others)}" if others else 0)
+    for file, text in made.items():
+        file.write_text(text)
+
+
 if __name__ == "__main__":
-    for old in (False, True):
-        for file, text in schemas_of_migrations(old=old).items():
-            file.write_text(text)
+    main()

@@ -70,6 +70,7 @@ ZERO_SAYS_SOMETHING = {
     "placement.feed_rest_ms",
     "compute.drain_s",
     "bus.linger_ms",
+    "bus.gather_ms",
     "bus.retry_delay_ms_first",
     "bus.blameless_delay_ms",
     "bus.connect_delay_ms_first",

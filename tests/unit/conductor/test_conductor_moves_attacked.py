@@ -110,6 +110,7 @@ def test_orders_with_a_number_that_is_over_change_nothing_in_any_step() -> None:
             assert without_sequence(cell.row) == without_sequence(row), (place_of(row), how)
 
 
+@pytest.mark.proof
 def test_words_about_attempts_that_never_were_change_nothing_in_any_step() -> None:
     for row in rows():
         number = row.move.number if row.move is not None else 0

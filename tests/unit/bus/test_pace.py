@@ -1,0 +1,70 @@
+"""When a worker begins a batch."""
+
+import pytest
+
+from bus.workers.pace import MESSAGES_ENOUGH, Pace
+
+GATHER_S = 0.06
+
+
+def batches(
+    arrivals: list[float], *, messages: int = 1, handled_s: float = 0.0, pace: Pace | None = None
+) -> list[tuple[float, int, float]]:
+    """When each batch begins, how many parcels it has, and how long the first of them waited. Each parcel has so many messages."""
+    pace = pace or Pace()
+    begun: list[tuple[float, int, float]] = []
+    taken, noted, now_s = 0, 0, 0.0
+
+    def arrived(until_s: float) -> None:
+        nonlocal noted
+        while noted < len(arrivals) and arrivals[noted] <= until_s:
+            pace.arrived(arrivals[noted])
+            noted += 1
+
+    while taken < len(arrivals):
+        now_s = max(now_s, arrivals[taken])
+        arrived(now_s)
+        while wait_s := pace.wait_s(now_s, (noted - taken) * messages, GATHER_S):
+            now_s += wait_s
+            arrived(now_s)
+        pace.begun(now_s)
+        begun.append((now_s, noted - taken, now_s - arrivals[taken]))
+        taken = noted
+        now_s += handled_s
+    return begun
+
+
+def evenly(rate: float, seconds: float, begin_s: float = 0.0) -> list[float]:
+    return [begin_s + number / rate for number in range(int(rate * seconds))]
+
+
+@pytest.mark.parametrize("rate", [100, 200, 500, 1000])
+def test_while_parcels_keep_coming_batches_begin_at_equal_distances(rate: int) -> None:
+    later = [each for each in batches(evenly(rate, 12)) if each[0] >= 2]
+    assert len(later) == pytest.approx(10 / GATHER_S, rel=0.05)
+    assert sum(count for _, count, _ in later) / len(later) == pytest.approx(rate * GATHER_S, rel=0.05)
+    assert max(waited for *_, waited in later) <= GATHER_S + 1e-9
+
+
+@pytest.mark.parametrize("rate", [1, 10, 40, 60])
+def test_parcels_that_are_rarer_do_not_wait(rate: int) -> None:
+    begun = batches(evenly(rate, 20))
+    assert {count for _, count, _ in begun} == {1}
+    assert {waited for *_, waited in begun} == {0.0}
+
+
+def test_a_few_parcels_after_a_rest_do_not_wait() -> None:
+    pace = Pace()
+    batches(evenly(1000, 5), pace=pace)
+    assert [waited for *_, waited in batches(evenly(500, 0.02, begin_s=8), pace=pace)] == [0.0] * 10
+
+
+def test_with_enough_messages_a_batch_begins_at_once() -> None:
+    begun = batches(evenly(100, 5), messages=MESSAGES_ENOUGH)
+    assert {waited for *_, waited in begun} == {0.0}
+
+
+def test_a_wait_too_short_for_a_clock_is_none() -> None:
+    # A clock far from zero has few digits after the point.
+    begun = batches(evenly(997, 2, begin_s=1e9), handled_s=GATHER_S - 1e-9)
+    assert len(begun) < 60
