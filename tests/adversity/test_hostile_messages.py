@@ -159,6 +159,7 @@ class Target:
         while True:
             for delivery in await consuming.receive():
                 self.answers |= {each.cause: each.message for each in known_messages(delivery.parcel, CODEC)}
+                await consuming.acknowledge(delivery.tag)
 
     async def buried(self) -> set[bytes]:
         """Look at the dead letters, and drop them."""
