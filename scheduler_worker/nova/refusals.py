@@ -1,16 +1,18 @@
 """The error of everything that reads Nova's messages."""
 
 SHOWN_MAX = 200
+FIELD_MAX, REASON_MAX = 300, 1000
 
 
 class RefusedError(Exception):
     """A message of Nova that cannot be read, or asks for what cannot be honoured. `field` is the path of the value."""
 
     def __init__(self, field: str, value: object, reason: str) -> None:
-        self.field = field
+        # A field may be a key of the sender's, and a reason may repeat it.
+        self.field = field[:FIELD_MAX]
         self.value = shown(value)
-        self.reason = reason
-        super().__init__(f"{field} is {self.value}: {reason}")
+        self.reason = reason[:REASON_MAX]
+        super().__init__(f"{self.field} is {self.value}: {self.reason}")
 
 
 def shown(value: object) -> str:

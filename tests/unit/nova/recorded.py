@@ -50,7 +50,7 @@ def enveloped(message: object, version: object = "2.0") -> bytes:
     return json.dumps({"oslo.version": version, "oslo.message": json.dumps(message)}).encode()
 
 
-def an_object(name: str, version: str = "1.0", **data: object) -> dict[str, Any]:
+def an_object(name: str, version: str = "1.0", /, **data: object) -> dict[str, Any]:
     return {
         "nova_object.name": name,
         "nova_object.namespace": "nova",
