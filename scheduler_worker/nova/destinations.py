@@ -1,7 +1,7 @@
-"""On which hosts Nova allows an instance: what was forced, asked for, ruled out or tried before, in the names that we have for them.
+"""The hosts that Nova allows an instance: those forced or asked for, without those ruled out or tried before, all by our names.
 
-Nova names a compute service, a compute node, or both: a service of bare metal has many nodes. What it names and we do not know is no
-host at all, and nothing else is chosen in its place.
+Nova names a compute service, a compute node, or both: a service of bare metal has many nodes. A request for a host that is not known
+here is refused.
 """
 
 from collections.abc import Iterable, Mapping

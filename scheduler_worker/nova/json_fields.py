@@ -1,4 +1,4 @@
-"""Fields of a JSON object, read by type. What is missing or of another type is refused by its path."""
+"""Fields of a JSON object, read by type. A missing field, or one of another type, is refused by its path."""
 
 from collections.abc import Iterable, Mapping
 from uuid import UUID

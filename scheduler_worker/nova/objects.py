@@ -1,6 +1,6 @@
 """Nova's versioned objects as they are in messages: a name, a namespace, a version, the data, and which fields were changed.
 
-A newer minor version adds fields; whoever reads an object refuses fields with a value that it does not know. Another major version
+A newer minor version adds fields, so a reader refuses a field that it does not know, if the field has a value. Another major version
 may mean anything.
 """
 

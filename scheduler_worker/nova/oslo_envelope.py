@@ -1,7 +1,7 @@
 """Reads a request from oslo.messaging's envelope 2.0, as it is on RabbitMQ.
 
-The body of the AMQP message is a JSON object with the version of the envelope and, as a JSON text, the message: the method with its
-version and arguments, the context of the request, and for a call the address of its answer. A cast has no such address.
+The body of the AMQP message is a JSON object: the version of the envelope, and the message as a JSON text. The message names a method,
+its version and its arguments, and has the context of the request. A call has the address of its answer, a cast has none.
 """
 
 import re
@@ -46,7 +46,7 @@ class RpcCall(Struct, frozen=True):
 
 
 class RpcCaller(Struct, frozen=True):
-    """What is kept of the context of a request. Its token and all else is dropped when it is read."""
+    """The project, the user and the ids in the context of a request. Its token and all else is dropped when it is read."""
 
     request_id: str = ""
     global_request_id: str = ""
@@ -70,6 +70,7 @@ def read_envelope(body: bytes) -> RpcRequest:
     """The request in the body of an AMQP message. Raises `RefusedError`."""
     if len(body) > BODY_MAX:
         raise RefusedError("body", len(body), f"a message has at most {BODY_MAX} bytes")
+    # Its fields need no path, but the body itself has a name.
     outer = Fields(Fields(_json_in(body, "body"), "body").values, "")
     envelope = outer.text(_ENVELOPE)
     if not RpcVersion(2, 0).can_serve(version_in(envelope, _ENVELOPE)):

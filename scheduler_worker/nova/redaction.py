@@ -14,7 +14,7 @@ HIDDEN = "***"
 # The field of the envelope that has the message, as a JSON text.
 MESSAGE = "oslo.message"
 CONTEXT = "_context_"
-# What is kept of a request's context: whose it is, and by which ids its log lines are found.
+# Kept of a request's context: its project, its user, and the ids that its log lines have.
 CONTEXT_KEPT = frozenset(
     f"{CONTEXT}{name}" for name in ("request_id", "global_request_id", "project_id", "user_id")
 )

@@ -96,8 +96,10 @@ class NovaRequestReader:
             raise outer.refuse("return_objects", "it must be true: answers are lists of Selection objects")
         spec = read_object(args.get(SPEC), SPEC, "RequestSpec")
         spec.refuse_unknown(_SPEC)
-        _refuse_devices(spec)
         hints = spec.object("scheduler_hints")
+        # An instance that stays keeps its devices.
+        if not (is_rebuild := _is_rebuild(hints)):
+            _refuse_devices(spec)
         destination, group = destination_of(spec, known), _joined_group(spec, hints)
         ports = groups_of(spec)
         build = self._build(spec, hints, destination, ports)
@@ -113,8 +115,8 @@ class NovaRequestReader:
             build=build,
             group=group,
             wants_alternates=outer.flag("return_alternates"),
-            is_rebuild=_is_rebuild(hints),
-            is_forced=destination.is_forced,
+            is_rebuild=is_rebuild,
+            is_forced=destination.is_forced and not is_rebuild,
         )
 
     def _build(

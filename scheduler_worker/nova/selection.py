@@ -76,7 +76,7 @@ def _selection(selected: SelectedHost, spec: InstanceSpec) -> dict[str, object]:
 
 
 def allocation_request(selected: SelectedHost, spec: InstanceSpec) -> dict[str, object]:
-    """What is allocated of each provider, and which providers serve each group. The group without a suffix has the rest."""
+    """The amounts that each provider gives, and the providers that serve each group. The group without a suffix has the rest."""
     allocations: dict[str, dict[str, dict[str, int]]] = {}
     rest: dict[tuple[ProviderId, str], int] = {}
     for amount in selected.share.amounts:

@@ -41,6 +41,8 @@ TRAITS: Mapping[tuple[str, str], str] = {
     ("hw:maxphysaddr_mode", "emulate"): "COMPUTE_ADDRESS_SPACE_EMULATED",
     ("hw_maxphysaddr_mode", "emulate"): "COMPUTE_ADDRESS_SPACE_EMULATED",
     ("hw_firmware_stateless", "True"): "COMPUTE_SECURITY_STATELESS_FIRMWARE",
+    ("hw:virtio_packed_ring", "true"): "COMPUTE_NET_VIRTIO_PACKED",
+    ("hw_virtio_packed_ring", "True"): "COMPUTE_NET_VIRTIO_PACKED",
     ("hw:pci_numa_affinity_policy", "socket"): "COMPUTE_SOCKET_PCI_NUMA_AFFINITY",
     ("hw_pci_numa_affinity_policy", "socket"): "COMPUTE_SOCKET_PCI_NUMA_AFFINITY",
 }
@@ -54,7 +56,7 @@ _INDIFFERENT = frozenset(
             (key, "False")
             for key in ("hw_firmware_stateless", "hw_mem_encryption", "hw_ephemeral_encryption")
         ),
-        *((key, "False") for key in ("hw_virtio_packed_ring", "hw_locked_memory")),
+        ("hw_virtio_packed_ring", "False"),
         *((key, value) for key in ("hw:mem_encryption", "hw:virtio_packed_ring") for value in _NO),
     }
 )
@@ -69,7 +71,15 @@ _SPECS_OF_COMPUTES = frozenset(
             "hw:watchdog_action",
         ),
         *("hw:serial_port_count", "hw:vif_multiqueue_enabled", "hw:hide_hypervisor_id", "hide_hypervisor_id"),
-        *("hw:pmu", "hw:time_hpet", "hw:input_bus", "hw:usb_model", "hw:redirected_usb_ports"),
+        *(
+            "hw:pmu",
+            "hw:time_hpet",
+            "hw:input_bus",
+            "hw:usb_model",
+            "hw:redirected_usb_ports",
+            "hw:locked_memory",
+            "hw:viommu_model",
+        ),
     }
 )
 # Those that isolate aggregates are here, too: without that filter no host is judged by them.
@@ -92,7 +102,13 @@ PROPERTIES_OF_COMPUTES = frozenset(
         ),
         *("hw_pmu", "hw_qemu_guest_agent", "hw_rescue_bus", "hw_rescue_device", "hw_rng_model"),
         *("hw_time_hpet", "hw_serial_port_count", "hw_scsi_model", "hw_video_ram", "hw_watchdog_action"),
-        *("hw_vif_multiqueue_enabled", "hw_usb_model", "hw_redirected_usb_ports"),
+        *(
+            "hw_vif_multiqueue_enabled",
+            "hw_usb_model",
+            "hw_redirected_usb_ports",
+            "hw_locked_memory",
+            "hw_viommu_model",
+        ),
         *("img_bittorrent", "img_bdm_v2", "img_cache_in_nova", "img_compression_level", "img_config_drive"),
         *("img_linked_clone", "img_mappings", "img_block_device_mapping", "img_owner_id", "img_use_agent"),
         *("img_root_device_name", "img_version", "img_signature", "img_signature_hash_method"),

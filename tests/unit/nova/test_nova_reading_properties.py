@@ -91,7 +91,7 @@ MESSAGE = message_in(
 
 
 def _answers(read: Callable[[], object]) -> object:
-    """What the reader says; the words of its error are short."""
+    """The value that the reader returns; None if it refuses, in few words."""
     try:
         return read()
     except RefusedError as error:

@@ -14,6 +14,7 @@ from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.nova.refusals import RefusedError
 from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
+from scheduler_worker.nova.server_demands import TRAITS
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.plugins import standard_plugins
@@ -280,10 +281,20 @@ def test_hints_about_other_instances_are_kept_for_their_hosts() -> None:
     assert request.build.different_host == (THIRD,)
 
 
-def test_the_check_of_a_rebuild_is_told_apart() -> None:
-    assert read(
-        {"scheduler_hints": {"_nova_check_type": ["rebuild"]}, "force_hosts": ["rhost0001"]}
-    ).is_rebuild
+def test_a_rebuild_keeps_its_devices_and_asks_the_filters_of_its_host() -> None:
+    request = read(
+        {
+            "scheduler_hints": {"_nova_check_type": ["rebuild"]},
+            "force_hosts": ["rhost0001"],
+            "force_nodes": ["rhost0001.example.org"],
+            "numa_topology": an_object("InstanceNUMATopology", cells=[]),
+        },
+        {"extra_specs": {"hw:cpu_policy": "dedicated"}},
+    )
+
+    assert request.is_rebuild
+    assert not request.is_forced
+    assert request.spec.hosts == ("rhost0001",)
 
 
 def test_groups_of_ports_come_on_top_of_the_flavor_for_each_instance() -> None:
@@ -557,3 +568,11 @@ def test_an_error_says_field_value_and_reason() -> None:
     told = str(refusal(asked({"force_hosts": ["gone"]})))
 
     assert told == "spec_obj.force_hosts is 'gone': no such host is known"
+
+
+@pytest.mark.parametrize(("key", "value"), TRAITS)
+def test_each_trait_that_nova_makes_of_a_key_is_known(key: str, value: str) -> None:
+    of_image = {key: True if value == "True" else value} if "_" in key.partition(":")[0] else {}
+    of_flavor = {} if of_image else {"extra_specs": {key: value}}
+
+    assert read({}, of_flavor, of_image).spec.required == (TRAITS[key, value],)
