@@ -137,6 +137,7 @@ class Claimer:
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         """Choose and claim in rounds, until each search has its outcome."""
+        searches = [one for one in searches if one.is_searching]
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(bool),
             # Each search is bounded by its number of claims.

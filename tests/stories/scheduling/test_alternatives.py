@@ -356,3 +356,23 @@ async def test_an_instance_that_was_deleted_gives_the_better_flavor_to_the_next_
         state = await setup.until_state(instance_of(builds[1]), "active")
 
         assert got([state]) == {("gold", "gold-0"): 1}
+
+
+async def test_each_alternate_has_its_own_flavor_when_only_some_get_a_host_at_once() -> None:
+    async with a_cloud(gold=2, silver=1) as setup, setup.scheduler():
+        several, alone = gold_silver_vm(1, count=3), a_build(2, flavor=VM)
+        await setup.send(several, alone)
+        for index in range(3):
+            await setup.until_state(instance_of(several, index), "active")
+        await setup.until_state(instance_of(alone), "active")
+
+        orders = [each for each in setup.placed if each.request_id == several.request_id]
+
+        flavors = {"gold": ON_GOLD, "silver": ON_SILVER, "h1": VM}
+        told = [
+            (each.name, order.other_flavors.get(each.share.host, order.flavor))
+            for order in orders
+            for each in (order.chosen, *order.alternates)
+        ]
+        assert told == [(name, flavors[name.partition("-")[0]]) for name, _ in told]
+        assert {"gold", "silver"} == {order.flavor.name for order in orders}
