@@ -1,0 +1,179 @@
+"""What an instance asks of its host by its flavor and its image: Nova's Flavor and ImageMeta as our flavor and image properties.
+
+Nova's scheduler makes traits of some keys, and its computes alone read others. Both are listed here. All other keys go to the reader
+of our own requests, which refuses a key that it does not know.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from scheduler_worker.nova.json_fields import Fields
+from scheduler_worker.nova.objects import object_in
+from scheduler_worker.nova.refusals import RefusedError
+
+REQUIRED = "required"
+PROFILE = "accel:device_profile"
+ACCELERATORS = "trait:COMPUTE_ACCELERATORS"
+
+_FLAVOR = frozenset(
+    {
+        *("id", "flavorid", "name", "memory_mb", "vcpus", "root_gb", "ephemeral_gb", "swap", "extra_specs"),
+        # No scheduler reads these: rights, texts and times, and weights that a hypervisor has.
+        *("rxtx_factor", "vcpu_weight", "disabled", "is_public", "description", "projects"),
+        *("created_at", "updated_at", "deleted_at", "deleted"),
+    }
+)
+_IMAGE = frozenset(
+    {
+        *("id", "properties"),
+        # The image service's, checked by Nova's API against the flavor, or read by the compute that fetches the image.
+        *("name", "status", "visibility", "protected", "checksum", "owner", "size", "virtual_size"),
+        *("container_format", "disk_format", "created_at", "updated_at", "tags", "direct_url"),
+        *("min_ram", "min_disk"),
+    }
+)
+
+# By key and value: the trait that Nova's scheduler requires.
+TRAITS: Mapping[tuple[str, str], str] = {
+    ("os:secure_boot", "required"): "COMPUTE_SECURITY_UEFI_SECURE_BOOT",
+    ("os_secure_boot", "required"): "COMPUTE_SECURITY_UEFI_SECURE_BOOT",
+    ("hw:maxphysaddr_mode", "passthrough"): "COMPUTE_ADDRESS_SPACE_PASSTHROUGH",
+    ("hw_maxphysaddr_mode", "passthrough"): "COMPUTE_ADDRESS_SPACE_PASSTHROUGH",
+    ("hw:maxphysaddr_mode", "emulate"): "COMPUTE_ADDRESS_SPACE_EMULATED",
+    ("hw_maxphysaddr_mode", "emulate"): "COMPUTE_ADDRESS_SPACE_EMULATED",
+    ("hw_firmware_stateless", "True"): "COMPUTE_SECURITY_STATELESS_FIRMWARE",
+    ("hw:virtio_packed_ring", "true"): "COMPUTE_NET_VIRTIO_PACKED",
+    ("hw_virtio_packed_ring", "True"): "COMPUTE_NET_VIRTIO_PACKED",
+    ("hw:pci_numa_affinity_policy", "socket"): "COMPUTE_SOCKET_PCI_NUMA_AFFINITY",
+    ("hw_pci_numa_affinity_policy", "socket"): "COMPUTE_SOCKET_PCI_NUMA_AFFINITY",
+}
+_NO = ("false", "False", "0", "no")
+# With these values no host is worse than another.
+_INDIFFERENT = frozenset(
+    {
+        *(("os:secure_boot", value) for value in ("optional", "disabled")),
+        *(("os_secure_boot", value) for value in ("optional", "disabled")),
+        *(
+            (key, "False")
+            for key in ("hw_firmware_stateless", "hw_mem_encryption", "hw_ephemeral_encryption")
+        ),
+        ("hw_virtio_packed_ring", "False"),
+        *((key, value) for key in ("hw:mem_encryption", "hw:virtio_packed_ring") for value in _NO),
+    }
+)
+_SCOPES_OF_COMPUTES = ("quota", "hw_rng", "hw_video", "vmware")
+_SPECS_OF_COMPUTES = frozenset(
+    {
+        *(
+            "hw:cpu_max_cores",
+            "hw:cpu_max_sockets",
+            "hw:cpu_max_threads",
+            "hw:boot_menu",
+            "hw:watchdog_action",
+        ),
+        *("hw:serial_port_count", "hw:vif_multiqueue_enabled", "hw:hide_hypervisor_id", "hide_hypervisor_id"),
+        *(
+            "hw:pmu",
+            "hw:time_hpet",
+            "hw:input_bus",
+            "hw:usb_model",
+            "hw:redirected_usb_ports",
+            "hw:locked_memory",
+            "hw:viommu_model",
+        ),
+    }
+)
+# Those that isolate aggregates are here, too: without that filter no host is judged by them.
+PROPERTIES_OF_COMPUTES = frozenset(
+    {
+        *(
+            "hw_auto_disk_config",
+            "hw_boot_menu",
+            "hw_cpu_max_cores",
+            "hw_cpu_max_sockets",
+            "hw_cpu_max_threads",
+        ),
+        *(
+            "hw_device_id",
+            "hw_disk_type",
+            "hw_floppy_bus",
+            "hw_input_bus",
+            "hw_ipxe_boot",
+            "hw_pointer_model",
+        ),
+        *("hw_pmu", "hw_qemu_guest_agent", "hw_rescue_bus", "hw_rescue_device", "hw_rng_model"),
+        *("hw_time_hpet", "hw_serial_port_count", "hw_scsi_model", "hw_video_ram", "hw_watchdog_action"),
+        *(
+            "hw_vif_multiqueue_enabled",
+            "hw_usb_model",
+            "hw_redirected_usb_ports",
+            "hw_locked_memory",
+            "hw_viommu_model",
+        ),
+        *("img_bittorrent", "img_bdm_v2", "img_cache_in_nova", "img_compression_level", "img_config_drive"),
+        *("img_linked_clone", "img_mappings", "img_block_device_mapping", "img_owner_id", "img_use_agent"),
+        *("img_root_device_name", "img_version", "img_signature", "img_signature_hash_method"),
+        *("img_signature_certificate_uuid", "img_signature_key_type", "img_hide_hypervisor_id"),
+        *("os_admin_user", "os_distro", "os_type", "os_require_quiesce", "os_skip_agent_inject_ssh"),
+        "os_skip_agent_inject_files_at_boot",
+    }
+)
+
+
+def flavor_of(flavor: Fields, *, on_volume: bool, has_profile_groups: bool) -> dict[str, object]:
+    """The flavor as a request of ours has it. The disk of an instance on a volume is none of the host's."""
+    flavor.refuse_unknown(_FLAVOR)
+    return {
+        "name": flavor.text("name"),
+        "vcpus": flavor.whole("vcpus"),
+        "ram_mb": flavor.whole("memory_mb"),
+        "root_gb": 0 if on_volume else flavor.whole("root_gb", 0),
+        "ephemeral_gb": flavor.whole("ephemeral_gb", 0),
+        "swap_mb": flavor.whole("swap", 0),
+        "extra_specs": _extra_specs(flavor.object("extra_specs"), has_profile_groups=has_profile_groups),
+    }
+
+
+def _extra_specs(specs: Fields, *, has_profile_groups: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in specs.text_values().items():
+        if key == PROFILE:
+            if not has_profile_groups:
+                raise specs.refuse(key, "no group in requested_resources says what this device profile needs")
+            found[ACCELERATORS] = REQUIRED
+        elif trait := TRAITS.get((key, value)):
+            found[f"trait:{trait}"] = REQUIRED
+        elif (key, value) not in _INDIFFERENT and not _is_of_computes(key):
+            found[key] = value
+    return found
+
+
+def _is_of_computes(key: str) -> bool:
+    return key in _SPECS_OF_COMPUTES or key.partition(":")[0] in _SCOPES_OF_COMPUTES
+
+
+def image_of(image: Fields | None, read_keys: frozenset[str]) -> tuple[str, dict[str, str]]:
+    """The id of the image, empty for a volume, and the properties by which hosts are judged. `read_keys` are those that filters
+    read.
+    """
+    if image is None:
+        return "", {}
+    image.refuse_unknown(_IMAGE)
+    properties = object_in(image, "properties", "ImageMetaProps")
+    found = {} if properties is None else dict(_properties(properties, read_keys))
+    return image.text("id", ""), found
+
+
+def _properties(properties: Fields, read_keys: frozenset[str]) -> Iterator[tuple[str, str]]:
+    for key, value in properties.values.items():
+        if key == "traits_required":
+            yield from ((f"trait:{trait}", REQUIRED) for trait in properties.texts(key))
+        elif value is None or (key in PROPERTIES_OF_COMPUTES and key not in read_keys):
+            continue
+        elif not isinstance(value, str | int | float):
+            raise RefusedError(
+                properties.at(key), value, "no host can be chosen by a property that is a list"
+            )
+        elif trait := TRAITS.get((key, str(value))):
+            yield f"trait:{trait}", REQUIRED
+        elif (key, str(value)) not in _INDIFFERENT:
+            yield key, str(value)

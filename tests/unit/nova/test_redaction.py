@@ -1,0 +1,57 @@
+"""Bodies of Nova's messages without their secrets, for logs, recordings and dead letters."""
+
+import json
+
+import pytest
+
+from scheduler_worker.nova.redaction import redacted
+from tests.unit.nova.recorded import bodies, enveloped, message_in
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_recorded_message_keeps_everything_but_its_secrets(number: int) -> None:
+    body = bodies()[number]
+
+    plain = message_in(redacted(body))
+
+    assert b"TOKEN" not in redacted(body)
+    assert b"PASSWORD" not in redacted(body)
+    assert plain.get("method") == message_in(body).get("method")
+    assert {*plain.get("args", {})} == {*message_in(body).get("args", {})}
+    assert {key for key in plain if key.startswith("_context_")} <= {
+        "_context_request_id",
+        "_context_global_request_id",
+        "_context_project_id",
+        "_context_user_id",
+    }
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"args": {"cell": {"transport_url": "SECRET", "database_connection": "SECRET"}}},
+        {"args": {"admin_password": "SECRET", "files": [{"auth_token": ["SECRET"]}]}},
+        {"args": {"where": "rabbit://nova:SECRET@broker:5672/"}},
+        {"_context_service_catalog": ["SECRET"], "_context_new_thing": "SECRET"},
+    ],
+)
+def test_secrets_are_found_wherever_they_stand(message: dict[str, object]) -> None:
+    assert b"SECRET" not in redacted(enveloped(message))
+
+
+def test_what_hides_nothing_stays_as_it_is() -> None:
+    message = {"args": {"host": "h1", "url": "https://images/1", "password": None, "n": [1, True, None, 2.5]}}
+
+    assert message_in(redacted(enveloped(message))) == message
+
+
+def test_a_message_without_an_envelope_is_redacted_too() -> None:
+    assert json.loads(redacted(b'{"auth_token": "SECRET", "oslo.message": 5}')) == {
+        "auth_token": "***",
+        "oslo.message": 5,
+    }
+
+
+@pytest.mark.parametrize("body", [b"SECRET", b'{"oslo.message": "SECRET"}', b"[" * 100_000, b"\xff"])
+def test_of_what_cannot_be_read_only_the_length_is_told(body: bytes) -> None:
+    assert json.loads(redacted(body)) == {"unreadable": len(body)}
