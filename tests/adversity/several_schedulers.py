@@ -35,8 +35,6 @@ GROUP = GroupId(UUID(int=77))
 DEADLINE_S = 300
 # Simulated hosts offer each CPU four times.
 CPU_RATIO = 4
-# Each scheduler has so many workers on the queue of requests.
-BATCHES_IN_FLIGHT = 2
 CLIENTS = 8
 DRAIN_S = 10
 PROJECT = "shop"
@@ -232,9 +230,7 @@ async def _several(size: Size) -> AsyncIterator[RealCloud]:
         await here.until_up(size.hosts)
 
         async def all_consume() -> bool:
-            return await here.under_test.consumers("scheduler.requests") == BATCHES_IN_FLIGHT * len(
-                schedulers
-            )
+            return await here.under_test.consumers("scheduler.requests") == len(schedulers)
 
         await wait_until(all_consume, "all schedulers take requests")
         yield here

@@ -16,4 +16,4 @@ BOUNDED = settings(
 )
 
 # For properties on which all others rest.
-THOROUGH = settings(BOUNDED, max_examples=120 if only_a_part() else 250)
+THOROUGH = settings(BOUNDED, max_examples=250)
