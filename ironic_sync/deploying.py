@@ -243,7 +243,7 @@ class Deployer(PartGroup):
             self._asking.well()
             ordered: list[Step] = []
             while True:
-                node, at_us = seen.node, self._writer.clock_us()
+                node = seen.node
                 step = next_step(deploy, seen)
                 if not isinstance(step, Step):
                     return _LookResult(node, at_us, step, is_ordered)
@@ -260,6 +260,8 @@ class Deployer(PartGroup):
                     ordered.append(step)
                 if isinstance(step, SetState | ClearInstance):
                     is_ordered = isinstance(step, SetState) and step.target == "rebuild"
+                    # Of before the question: what happens while the answer is on its way is newer.
+                    at_us = self._writer.clock_us()
                     seen = Seen(await self._api.node(row.id), is_ordered=is_ordered)
                 else:
                     seen = after_step(seen, step) if result is None else structs.replace(seen, vifs=result)
