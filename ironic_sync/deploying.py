@@ -260,7 +260,7 @@ class Deployer(PartGroup):
                     ordered.append(step)
                 if isinstance(step, SetState | ClearInstance):
                     is_ordered = isinstance(step, SetState) and step.target == "rebuild"
-                    # Of before the question: what happens while the answer is on its way is newer.
+                    # The time of the question: a change that happens while the answer is on its way is newer.
                     at_us = self._writer.clock_us()
                     seen = Seen(await self._api.node(row.id), is_ordered=is_ordered)
                 else:

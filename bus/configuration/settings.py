@@ -67,7 +67,8 @@ class BusSettings(Struct, frozen=True):
         ),
     ] = 500
     gather_ms: Annotated[
-        MillisecondsOr0,
+        # A worker that stops, and every asker, waits for as long.
+        Annotated[float, Meta(ge=0, le=1000)],
         Meta(
             description="How far apart batches of few messages begin while parcels keep coming. Longer costs less under a middling load; "
             "shorter answers sooner."

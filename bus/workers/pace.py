@@ -15,9 +15,9 @@ SHORTEST_S = 0.000_1
 class Pace:
     """Decides when the next batch begins.
 
-    What a batch costs hardly depends on how many messages it has. So while parcels keep coming, and each has few messages, batches
-    begin at equal distances, and take all that came meanwhile. A message on an idle system does not wait, nor do messages that
-    come in parcels as rare as the batches of whoever sends them.
+    The cost of a batch hardly depends on the number of its messages. So while parcels keep coming, and each has few messages,
+    batches begin at equal distances, and take all messages that came meanwhile. A message on an idle system does not wait. Nor do
+    messages of a sender that has gathered them itself: its parcels are rare.
     """
 
     def __init__(self) -> None:

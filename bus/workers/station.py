@@ -99,8 +99,8 @@ class Station:
         """A worker loop for one queue of this broker.
 
         With an `outbox` it also sends that outbox's unconfirmed messages again. If `sweeps` is false, another loop of
-        the same outbox does so. `at_once` batches are handled beside each other. The results of handlers are published by `says_by`, the publisher of another station,
-        or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
+        the same outbox does so. `at_once` batches are handled beside each other. The results of handlers are published by
+        `says_by`, the publisher of another station, or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
         was claimed for such a message. The first handler that succeeds is enough.
         """
         return Worker(

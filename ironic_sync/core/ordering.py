@@ -67,9 +67,9 @@ def after_notification(row: NodeRow, notification: Notification, rules: Ordering
 def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> NodeRow | None:
     """The row after a REST answer; None if the row was written since `version_before`: then the node is read again.
 
-    `at_us` is a time of the daemon's clock, not after the answer: the deployer's is of before the question, since what happens while the
-    answer is on its way is newer. The answer settles every doubt. A notification time in the
-    future, which comes from a wrong clock, is replaced by `at_us`.
+    `at_us` is a time of the daemon's clock, not later than the answer. The deployer takes the time of its question: a change that
+    happens while the answer is on its way is newer. The answer settles every doubt. A notification time in the future, which
+    comes from a wrong clock, is replaced by `at_us`.
     """
     if row.version != version_before:
         return None

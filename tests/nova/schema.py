@@ -108,7 +108,7 @@ def schema_file(database: str, *, old: bool) -> Path:
 
 
 def schemas_of_migrations(*, old: bool) -> dict[Path, str]:
-    """What the files of `schemas/` have to hold."""
+    """The text that belongs in each file of `schemas/`."""
     with tempfile.TemporaryDirectory(prefix="moor-") as place:
         here = Path(place)
         urls = [f"sqlite:///{here / database}.db" for database in TABLES]

@@ -61,6 +61,10 @@ def test_pauses_grow_to_a_limit() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="retry_delay_ms_first must be at most retry_delay_ms_max"):
         structs.replace(BusSettings(), retry_delay_ms_first=2, retry_delay_ms_max=1)
+    with pytest.raises(
+        ValueError, match=r"bus\.gather_ms is '1001' .* must be a number, at least 0, at most 1000"
+    ):
+        BUS.read({"MOOR_BUS_GATHER_MS": "1001"})
     with pytest.raises(ValueError, match=r"bus\.prefetch is '0' .* must be a whole number, at least 1"):
         BUS.read({"MOOR_BUS_PREFETCH": "0"})
 
