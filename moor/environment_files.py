@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import typer
 from msgspec import Struct
 
+from moor.private_files import replace_private
+
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)")
 # What neither a shell nor systemd takes for anything else.
 _PLAIN = re.compile(r"[\w@%+=:,./?-]*", re.ASCII)
@@ -63,19 +65,12 @@ class EnvironmentFile(Struct, frozen=True):
         lines += [_line(name, value) for name, value in wanted.items() if name not in there]
         if lines == before:
             return "as it was"
-        self._replace("".join(f"{line}\n" for line in lines))
+        replace_private(self.path, "".join(f"{line}\n" for line in lines))
         changed = [name for name in self.variables if there.get(name, "") != self.variables[name]]
         return f"{'changed' if before else 'written'}: {', '.join(changed)}"
 
     def _lines(self) -> list[str]:
         return self.path.read_text().splitlines() if self.path.exists() else []
-
-    def _replace(self, text: str) -> None:
-        beside = self.path.with_name(f"{self.path.name}.new")
-        beside.unlink(missing_ok=True)
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(text)
-        beside.replace(self.path)
 
 
 def environment_files(

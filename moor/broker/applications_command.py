@@ -41,6 +41,7 @@ from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files, with_login
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
+from moor.private_files import changes_credentials
 from moor.settings import TOP
 from moor.tables import Columns
 
@@ -66,6 +67,7 @@ Credentials = Annotated[
 
 
 @app.command()
+@changes_credentials
 def add(
     name: Name,
     bus: BusUrl = "",
@@ -129,6 +131,7 @@ def add(
 
 
 @app.command()
+@changes_credentials
 def remove(
     name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
 ) -> None:

@@ -33,6 +33,7 @@ from moor.options import (
     with_connection,
     wrong_value,
 )
+from moor.private_files import changes_credentials
 from moor.settings import TOP, Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
@@ -59,6 +60,7 @@ RIGHTS = Columns[tuple[str, str, str]](
 
 
 @app.command()
+@changes_credentials
 def declare(
     bus: BusUrl = "",
     cells: Cells = "",

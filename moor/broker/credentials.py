@@ -1,12 +1,13 @@
 """The file with the passwords of the broker's users: one TOML line per user, readable only by the file's owner."""
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import typer
+
+from moor.private_files import replace_private
 
 
 def known_passwords(file: Path | None) -> dict[str, str]:
@@ -30,7 +31,4 @@ def write_private(file: Path, passwords: Mapping[str, str]) -> None:
     lines = "".join(
         f"{json.dumps(name)} = {json.dumps(password)}\n" for name, password in sorted(passwords.items())
     )
-    beside = file.with_name(file.name + ".new")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
-        opened.write(lines)
-    beside.replace(file)
+    replace_private(file, lines)

@@ -36,6 +36,7 @@ from moor.options import (
     tuned,
     wrong_value,
 )
+from moor.private_files import changes_credentials
 from moor.showing import print_json
 from moor.tables import Columns, print_table
 from moor.worker_settings import DATABASE
@@ -80,6 +81,7 @@ def upgrade(
 
 
 @app.command()
+@changes_credentials
 def users(
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
