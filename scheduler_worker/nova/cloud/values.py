@@ -3,6 +3,7 @@
 Nova's names of services and nodes are kept as Nova writes them; they are looked up in lower case.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from msgspec import Struct, structs
 
 from bus.message import AggregateId, CellName, GroupId, ProviderId
 from bus.messages.placement import GroupPolicy
-from bus.topology import CELL_NAME
+from bus.topology import CELL_NAME, RESERVED_CELLS
 from scheduler_worker.nova.destinations import NovaNames
 from scheduler_worker.nova.selection import ComputeNode
 
@@ -129,11 +130,12 @@ def zoned(cloud: NovaCloud) -> NovaCloud:
 def cell_names(cells: Iterable[CloudCell]) -> Mapping[UUID, CellName]:
     """Our names of Nova's cells: Nova's own where a cell of ours may be called so and no other cell of Nova is, otherwise the id."""
     ordered = sorted(cells, key=lambda each: each.id)
-    names = [each.name for each in ordered]
-    return {
-        each.id: each.name if CELL_NAME.fullmatch(each.name) and names.count(each.name) == 1 else str(each.id)
-        for each in ordered
-    }
+    names = Counter(each.name for each in ordered)
+    return {each.id: each.name if _may_be_ours(each.name, names) else str(each.id) for each in ordered}
+
+
+def _may_be_ours(name: str, names: Mapping[str, int]) -> bool:
+    return CELL_NAME.fullmatch(name) is not None and name not in RESERVED_CELLS and names[name] == 1
 
 
 def names_of(cloud: NovaCloud) -> NovaNames:
