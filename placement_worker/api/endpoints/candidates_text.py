@@ -105,7 +105,7 @@ def _id_bytes(index: ProviderIndex, rows: Rows) -> NDArray[np.uint8]:
 
 def listed(parts: Iterator[bytes]) -> Iterator[bytes]:
     """Parts in which a comma begins each line, without the first comma."""
-    yield next(parts, b"")[1:]
+    yield next(filter(None, parts), b"")[1:]
     yield from parts
 
 
