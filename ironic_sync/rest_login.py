@@ -4,6 +4,7 @@ Errors name the settings that are to blame.
 """
 
 import ssl
+from collections.abc import Generator
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
@@ -11,11 +12,14 @@ import httpx
 from bus.configuration.sections import BadSetting
 from bus.errors import WrongAnswer
 from bus.keystone import KeystoneAccount, KeystoneTokens, Token
+from bus.secret_files import read_secret
 from bus.tls import BadCertificate, client_tls
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 
 # Ironic's type in Keystone's catalogue, and the one that it had before.
 SERVICE_TYPES = ("baremetal", "bare-metal")
+# The settings that may be in files, each named by the setting with `_file` at the end.
+_SECRETS = ("password", "application_credential_secret")
 
 
 def settings_that_log_in(settings: IronicSettings) -> str:
@@ -23,11 +27,11 @@ def settings_that_log_in(settings: IronicSettings) -> str:
     if settings.auth == "none":
         return "MOOR_IRONIC_AUTH, or the user and password in MOOR_IRONIC_URL,"
     if settings.application_credential_id:
-        fields = ["application_credential_id", "application_credential_secret"]
+        fields = ["application_credential_id", _stated(settings, "application_credential_secret")]
     elif settings.auth == "basic":
-        fields = ["user", "password"]
+        fields = ["user", _stated(settings, "password")]
     else:
-        fields = ["user", "password", "user_domain", "project", "project_domain"]
+        fields = ["user", _stated(settings, "password"), "user_domain", "project", "project_domain"]
     return ", ".join(IRONIC_DAEMONS.variable(field) for field in fields)
 
 
@@ -41,7 +45,11 @@ def check_login(url: str, settings: IronicSettings) -> None:
         needed = ["keystone_url", "application_credential_secret"]
     elif auth == "keystone":
         needed = ["keystone_url", "user", "password"]
-    if missing := [IRONIC_DAEMONS.variable(name) for name in needed if not getattr(settings, name)]:
+    for secret in _SECRETS:
+        if getattr(settings, secret) and (file := getattr(settings, f"{secret}_file")):
+            raise _bad(f"{secret}_file", file, f"{secret} is set too: leave one of them out")
+    missing = [_alternatives(name) for name in needed if not getattr(settings, _stated(settings, name))]
+    if missing:
         raise _bad("auth", auth, f"this needs {', '.join(missing)}")
     if auth != "keystone" and settings.keystone_url:
         raise _bad("keystone_url", settings.keystone_url, f"auth is {auth}, and must be keystone")
@@ -68,8 +76,21 @@ def without_user(url: str) -> str:
     return urlunsplit((parts.scheme, place, parts.path.rstrip("/").removesuffix("/v1"), "", ""))
 
 
-def basic_of(url: str, settings: IronicSettings) -> httpx.BasicAuth | None:
+class BasicOfFile(httpx.Auth):
+    """HTTP's basic authentication by the password that is in a file now. Raises BadSecretFile with each request, if there is none."""
+
+    def __init__(self, user: str, file: str) -> None:
+        self._user = user
+        self._file = file
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        yield from httpx.BasicAuth(self._user, read_secret(self._file)).auth_flow(request)
+
+
+def basic_of(url: str, settings: IronicSettings) -> httpx.Auth | None:
     """The user and password of HTTP's basic authentication, from the settings or else from the URL."""
+    if settings.auth == "basic" and settings.password_file:
+        return BasicOfFile(settings.user, settings.password_file)
     if settings.auth == "basic":
         return httpx.BasicAuth(settings.user, settings.password)
     parts = urlsplit(url)
@@ -97,6 +118,9 @@ def tokens_of(settings: IronicSettings, client: httpx.AsyncClient, *, with_catal
         project_domain=settings.project_domain,
         application_credential_id=settings.application_credential_id,
         application_credential_secret=settings.application_credential_secret,
+        secret_file=settings.application_credential_secret_file
+        if settings.application_credential_id
+        else settings.password_file,
     )
     return KeystoneTokens(account, client, with_catalogue=with_catalogue)
 
@@ -116,6 +140,16 @@ def endpoint_of(token: Token, settings: IronicSettings) -> str:
         f"{f' in region {settings.region}' if settings.region else ''} (it has: {has}): set MOOR_IRONIC_URL, or correct "
         "MOOR_IRONIC_INTERFACE and MOOR_IRONIC_REGION"
     )
+
+
+def _stated(settings: IronicSettings, secret: str) -> str:
+    """The setting that has this secret: itself, or the one that names its file."""
+    return f"{secret}_file" if getattr(settings, f"{secret}_file", "") else secret
+
+
+def _alternatives(field: str) -> str:
+    variable = IRONIC_DAEMONS.variable(field)
+    return f"{variable} or {variable}_FILE" if field in _SECRETS else variable
 
 
 def _bad(field: str, value: str, why: str) -> BadSetting:
