@@ -19,6 +19,7 @@ from bus.topology.names import (
     NO_PROJECT,
     PLACEMENT,
     PROJECT_NAME,
+    RESERVED_CELLS,
     application_exchange,
     application_queue,
 )
@@ -294,5 +295,5 @@ def broker_user_of(user: str) -> BrokerUser | None:
             continue
         of_cells = f"{user_of(role.name)}-"
         if user.startswith(of_cells) and CELL_NAME.fullmatch(cell := user.removeprefix(of_cells)):
-            return BrokerUser(role.name, cell)
+            return None if cell in RESERVED_CELLS else BrokerUser(role.name, cell)
     return None
