@@ -169,6 +169,14 @@ class Addresses(Struct, frozen=True, kw_only=True):
             extra={"flag": "--ironic"},
         ),
     ] = ""
+    nova_bus_url: Annotated[
+        BusUrl,
+        Meta(
+            description="Nova's own RabbitMQ, on which a worker in the place of nova-scheduler answers: `transport_url` of nova.conf as "
+            "amqp://user:password@host/vhost.",
+            extra={"flag": "--nova-bus"},
+        ),
+    ] = ""
     ironic_cell: Annotated[
         Cell,
         Meta(

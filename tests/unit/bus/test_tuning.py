@@ -92,7 +92,14 @@ ZERO_SAYS_SOMETHING = {
     "libvirt.mediated_types",
     "libvirt.storage_pools",
     "libvirt.shared_networks",
-    # A name, a password or a file may be called 0.
+    # A name, a password or a file may be called 0, and 0 is no.
+    "nova_scheduler.exchange",
+    "nova_scheduler.topic",
+    "nova_scheduler.host",
+    "nova_scheduler.durable",
+    "nova_scheduler.auto_delete",
+    "nova_scheduler.quorum",
+    "nova_scheduler.transient_quorum",
     "ironic.exchange",
     "ironic.topics",
     "ironic.queue",
