@@ -290,6 +290,7 @@ TABLES = (
     *(
         "scheduler",
         "nova_scheduler",
+        "nova_shadow",
         "conductor",
         "placement",
         "placement_api",

@@ -14,6 +14,7 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
+from scheduler_worker.nova_shadow.settings import NOVA_SHADOW, NovaShadowSettings
 from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
@@ -25,6 +26,7 @@ __all__ = [
     "IRONIC_DAEMONS",
     "LIBVIRT",
     "NOVA_SCHEDULER",
+    "NOVA_SHADOW",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -40,6 +42,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     for section in (
         SCHEDULER,
         NOVA_SCHEDULER,
+        NOVA_SHADOW,
         CONDUCTOR,
         PLACEMENT,
         PLACEMENT_API,
@@ -59,6 +62,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     nova_scheduler: NovaSchedulerSettings = NovaSchedulerSettings()
+    nova_shadow: NovaShadowSettings = NovaShadowSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()
