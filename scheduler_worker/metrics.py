@@ -39,6 +39,13 @@ HOST_NAME_CLASHES = Metric(
     "Times that hosts of several cells were found to have one name.",
     ("name",),
 )
+NOVA_NOTIFICATIONS = Metric(
+    "moor_nova_notifications",
+    "counter",
+    "Notifications of a Nova that schedules through us, by `outcome`: applied, ignored (of kinds that change no choice), or unreadable: "
+    "then all of Nova is read again.",
+    ("outcome",),
+)
 
 INSTANCES = Metric(
     "moor_instances",
@@ -93,4 +100,4 @@ OF_CLOUD = (
     *(INSTANCES, WAITING, WAITING_OLDEST, MOVES),
     *(HOSTS, CAPACITY, CAPACITY_USED, CAPACITY_OPEN, CELL_UP, DEAD_LETTERS),
 )
-METRICS = (REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES)
+METRICS = (REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES, NOVA_NOTIFICATIONS)
