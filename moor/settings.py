@@ -291,6 +291,8 @@ TABLES = (
         "scheduler",
         "nova_scheduler",
         "nova_shadow",
+        "nova_cloud",
+        "nova_placement",
         "conductor",
         "placement",
         "placement_api",

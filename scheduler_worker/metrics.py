@@ -65,6 +65,13 @@ SHADOW_COPIES = Metric(
     "of a cast.",
     ("outcome",),
 )
+NOVA_NOTIFICATIONS = Metric(
+    "moor_nova_notifications",
+    "counter",
+    "Notifications of a Nova that schedules through us, by `outcome`: applied, ignored (of kinds that change no choice), or unreadable: "
+    "then all of Nova is read again.",
+    ("outcome",),
+)
 
 INSTANCES = Metric(
     "moor_instances",
@@ -121,5 +128,5 @@ OF_CLOUD = (
 )
 METRICS = (
     *(REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES),
-    *(NOVA_CALLS, NOVA_ANSWERED, SHADOW_NOTES, SHADOW_COPIES),
+    *(NOVA_CALLS, NOVA_ANSWERED, NOVA_NOTIFICATIONS, SHADOW_NOTES, SHADOW_COPIES),
 )

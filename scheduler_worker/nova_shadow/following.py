@@ -18,6 +18,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import ResourceAmount
 from scheduler_worker.metrics import SHADOW_NOTES
+from scheduler_worker.nova.cloud.answers import ServerSeen
 from scheduler_worker.nova_shadow.choosing import Held, ShadowChoice, ShadowChooser
 from scheduler_worker.nova_shadow.core.comparing import compare_choices, in_words, pair_hosts
 from scheduler_worker.nova_shadow.core.notes import ShadowNote
@@ -32,12 +33,10 @@ API_FROM_LOOK = 3
 # After so many looks Nova has probably refused: our choice takes no room of later requests any more.
 NEW_LOOKS = 5
 REASON_MAX = 2_000
-
-
-class ServerSeen(Struct, frozen=True):
-    """An instance as Nova's API shows it. `fault` is the error that it ended with; empty if it has none."""
-
-    fault: str = ""
+# How Nova words it, in lower case.
+NO_VALID_HOST = "no valid host"
+# An error from before the request is of something else. The clocks of two machines may differ by less than this.
+CLOCKS_DIFFER_S = 60.0
 
 
 # None if Nova has no such instance. Raises `Operational` if Nova does not answer.
@@ -47,7 +46,7 @@ AddNotes = Callable[[Sequence[ShadowNote]], None]
 
 class _Followed(Struct, eq=False):
     """A choice whose counterpart is not known yet. `found` are Nova's hosts by instance, `after_s` says when each was seen, and
-    `held` what the instance held then. Nova has no instance any more that is `gone`.
+    `held` what the instance held then. `faults` say why Nova had no host, and `ended` why nobody knows which one it had.
     """
 
     choice: ShadowChoice
@@ -57,12 +56,12 @@ class _Followed(Struct, eq=False):
     after_s: dict[ConsumerId, float] = {}
     held: dict[ConsumerId, Sequence[ResourceAmount]] = {}
     faults: dict[ConsumerId, str] = {}
-    gone: set[ConsumerId] = set()
+    ended: dict[ConsumerId, str] = {}
 
     @property
     def missing(self) -> list[ConsumerId]:
         ids = [ConsumerId(each) for each in self.choice.instances]
-        return [each for each in ids if each not in self.found | self.faults and each not in self.gone]
+        return [each for each in ids if each not in self.found | self.faults | self.ended]
 
 
 class ShadowFollower:
@@ -168,9 +167,12 @@ class ShadowFollower:
                 log.info("Nova's API does not say how instance %s ended: %s", id_, problem)
                 return
             if server is None:
-                one.gone.add(id_)
-            elif server.fault:
-                one.faults[id_] = server.fault
+                one.ended[id_] = "Nova has no such instance any more"
+            elif server.fault and not _is_of_before(server, one.choice.copied.at):
+                if NO_VALID_HOST in server.fault.lower():
+                    one.faults[id_] = server.fault
+                else:
+                    one.ended[id_] = f"it ended in error before its host was seen: {server.fault}"
 
     def _is_over(self, one: _Followed) -> bool:
         return (self._clock() - one.choice.copied.at).total_seconds() >= self._settings.wait_s
@@ -183,9 +185,9 @@ class ShadowFollower:
         ids = [ConsumerId(each) for each in choice.instances]
         self._chooser.drop(set(ids))
         novas = [one.found.get(id_) for id_ in ids]
-        if one.gone:
-            why_not = "Nova has no such instance any more"
-        if why_not and (one.missing or one.gone):
+        if one.ended:
+            why_not = next(iter(one.ended.values()))
+        if why_not and (one.missing or one.ended):
             self._note([self._noted_as(choice, number, why_not) for number in range(len(ids))])
             return
         ours: list[ProviderId | None] = [each.choice.share.host for each in choice.chosen]
@@ -218,7 +220,7 @@ class ShadowFollower:
         return f"it holds nothing of any host {self._settings.wait_s:g} s after its request"
 
     def _noted_as(self, choice: ShadowChoice, number: int, reason: str) -> ShadowNote:
-        return structs.replace(choice.draft_note(number), reason=reason)
+        return structs.replace(choice.draft_note(number), reason=reason[:REASON_MAX])
 
     def _note(self, notes: Sequence[ShadowNote]) -> None:
         try:
@@ -230,3 +232,7 @@ class ShadowFollower:
             return
         for each in notes:
             self._noted[(each.verdict,)] += 1
+
+
+def _is_of_before(server: ServerSeen, at: datetime) -> bool:
+    return server.fault_at is not None and (at - server.fault_at).total_seconds() > CLOCKS_DIFFER_S

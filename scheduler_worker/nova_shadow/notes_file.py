@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -44,9 +45,7 @@ class NotesFile:
         # A line that a crash has cut off is ended first.
         start = b"\n" if self._is_torn else b""
         text = start + b"".join(_encode(each) + b"\n" for each in notes)
-        # Only its owner reads what users asked for.
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "ab") as opened:
+        with open_notes(self._path) as opened:
             opened.write(text)
         self._is_torn = False
         self._lines += len(notes)
@@ -73,6 +72,11 @@ class NotesRead(msgspec.Struct, frozen=True):
 
     notes: tuple[ShadowNote, ...]
     unreadable: int = 0
+
+
+def open_notes(path: Path) -> BinaryIO:
+    """The file, to write at its end. Only its owner reads what users asked for."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
 
 
 def read_notes(path: Path, since: datetime | None = None) -> NotesRead:

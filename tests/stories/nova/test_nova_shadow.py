@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceId
-from scheduler_worker.nova_shadow.following import ServerSeen
+from scheduler_worker.nova.cloud.answers import ServerSeen
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.nova.conductor import TOKEN, asked_for
 from tests.stories.nova.nova_world import NovaWorld, an_instance, nova_world, with_service
