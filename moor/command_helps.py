@@ -50,5 +50,6 @@ HELPS = {
     "broker": "The broker's exchanges, queues, users and rights.",
     "dead": "Dead letters, messages that no worker could handle: show, replay or drop them.",
     "import": "Take over what another cloud has.",
+    "shadow": "Shadow mode: what this scheduler would have chosen for a Nova, beside what Nova chose.",
     "db": "The database's tables, and the roles of workers there.",
 }

@@ -71,6 +71,7 @@ COMMANDS = {
     "broker": (OPERATING, "broker.broker_command", "app"),
     "dead": (OPERATING, "broker.dead_command", "app"),
     "import": (OPERATING, "importing_nova.command", "app"),
+    "shadow": (OPERATING, "shadow.shadow_command", "app"),
     "db": (OPERATING, "clouds.db_command", "app"),
 }
 

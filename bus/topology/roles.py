@@ -139,8 +139,7 @@ ROLES: tuple[Role, ...] = (
                 PLACEMENT,
                 (
                     *(f"{key}.{NOVA_CELL}" for key in ("claim", "swap", "release")),
-                    # In shadow mode it asks what Nova has claimed.
-                    *("snapshot", "revisions", "members", "consumer.query"),
+                    *("snapshot", "revisions", "members"),
                 ),
             ),
             # Messages of Nova's that nobody can answer.
@@ -150,6 +149,14 @@ ROLES: tuple[Role, ...] = (
         asks=True,
         site=Site.API,
         acts_for=NOVA_CELL,
+    ),
+    # Beside a nova-scheduler, in shadow mode. It claims nothing, and asks what Nova has claimed.
+    Role(
+        "nova-shadow",
+        writes=(Grant(PLACEMENT, ("snapshot", "revisions", "members", "consumer.query")),),
+        listens=(Grant(EVENTS, ("providers.changed",)),),
+        asks=True,
+        site=Site.API,
     ),
     Role(
         "placement",

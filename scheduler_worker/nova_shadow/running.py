@@ -17,9 +17,11 @@ from scheduler_worker.nova_shadow.notes_file import open_notes
 from scheduler_worker.nova_shadow.settings import NOVA_SHADOW, NovaShadowSettings
 from scheduler_worker.nova_shadow.wiring import shadow_parts
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
-from scheduler_worker.nova_worker.running import ROLE, broker_of_nova, placement_of, reader_of
+from scheduler_worker.nova_worker.running import broker_of_nova, placement_of, reader_of
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.settings import SchedulerSettings
+
+ROLE = "nova-shadow"
 
 
 async def run_in_shadow(

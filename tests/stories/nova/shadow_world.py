@@ -64,7 +64,7 @@ async def in_the_shadow(
     settings = structs.replace(
         NovaShadowSettings(look_s=0.05, wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow
     )
-    station = Station(world.cloud.brokers.at_api("nova-scheduler"), "shadow", settings=SETTINGS, asks=True)
+    station = Station(world.cloud.brokers.at_api("nova-shadow"), "shadow", settings=SETTINGS, asks=True)
     link = Link(world.broker_of_nova(), SETTINGS, name="Nova")
     parts = shadow_parts(
         link,
@@ -77,6 +77,6 @@ async def in_the_shadow(
     )
     async with world.cloud.running(parts, station):
         await wait_until(partial(world.is_heard, settings.queue), "the queue of copies is heard")
-        metrics = Metrics(Health(About("nova-scheduler", "0"), parts))
+        metrics = Metrics(Health(About("nova-shadow", "0"), parts))
         yield Shadow(Path(settings.file), lambda: metrics.page().decode())
     await link.close()

@@ -11,6 +11,7 @@ from msgspec import structs
 from bus.messages.build import InstanceId
 from scheduler_worker.nova.cloud.answers import ServerSeen
 from tests.stories.cloud import QUICK, wait_until
+from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for
 from tests.stories.nova.nova_world import NovaWorld, an_instance, nova_world, with_service
 from tests.stories.nova.shadow_world import SMALL, in_the_shadow
@@ -325,3 +326,36 @@ async def test_many_requests_at_once_are_all_noted(tmp_path: Path) -> None:
 
     assert all(each.ours and each.nova for each in notes)
     assert {each.verdict for each in notes} <= {"same", "as_good", "nova_worse", "nova_better"}
+
+
+async def test_the_report_counts_what_was_noted(tmp_path: Path) -> None:
+    async with nova_world() as world:
+        await world.add("roomy", vcpu=32)
+        await world.add("tight", vcpu=4)
+        same, worse, refused = (an_instance() for _ in range(3))
+        async with in_the_shadow(world, tmp_path) as shadow:
+            for number, (instance, host) in enumerate(((same, "roomy"), (worse, "tight")), 1):
+                await ask(world, instance)
+                await shadow.decided(number)
+                await world.allocate({instance: {host: SMALL}})
+                await shadow.note_of(instance)
+            await ask(world, refused, flavor={"vcpus": 1000})
+            await shadow.note_of(refused)
+        file = ("--file", str(shadow.file))
+        table = await moor("shadow", "report", *file)
+        report = await moor_json("shadow", "report", *file, "--since", "1h")
+        (listed,) = await moor_json("shadow", "report", *file, "--list", "--verdict", "nova_worse")
+        rows = await moor("shadow", "report", *file, "--list", COLUMNS="80")
+        missing = await moor("shadow", "report", "--file", str(tmp_path / "none"))
+        wrong = await moor("shadow", "report", *file, "--since", "soon")
+
+    assert table.code == 0, table.err
+    assert "3 instances of 3 requests" in table.out
+    assert "weigher cpu" in table.out
+    counts = {each["verdict"]: each["instances"] for each in report["verdicts"] if each["instances"]}
+    assert counts == {"same": 1, "nova_worse": 1, "neither": 1}
+    assert (listed["instance"], listed["ours"], listed["nova"]) == (str(worse), "roomy", "tight")
+    assert all(str(each)[:8] in rows.out for each in (same, worse, refused))
+    assert (missing.code, wrong.code) == (1, 2)
+    assert "`moor run nova-scheduler --shadow` writes it" in " ".join(missing.err.split())
+    assert "--since is 'soon'" in " ".join(wrong.err.split())
