@@ -86,6 +86,10 @@ class KeystoneAuthentication:
             answer = await self._validated(token)
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise self._refused("Keystone does not know the token, or the token has expired")
+        if answer.status_code == HTTPStatus.FORBIDDEN:
+            raise Unavailable(
+                f"Keystone answered 403 to a question about a token: {self._account.name} needs the role service or admin"
+            )
         if answer.status_code != HTTPStatus.OK:
             raise Unavailable(f"Keystone answered {answer.status_code} to a question about a token")
         caller, until = _read(answer)
