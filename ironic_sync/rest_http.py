@@ -17,6 +17,7 @@ only those are asked for that the version has: with 1.46 a node's owner, lessee 
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ from bus.errors import Locked, TookTooLong, Transient, Unavailable, WrongAnswer
 from bus.keystone import KeystoneRefused, Token
 from bus.message import ProviderId
 from bus.retrying import growing_waits
+from bus.tls import tls_failure
 from bus.unreadable import NOT_JSON
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
@@ -448,6 +450,8 @@ class HttpIronicApi:
             ) from problem
         except httpx.HTTPError as problem:
             raise Unavailable(f"{self._name}: no answer to {method} {path}: {problem!r}") from problem
+        except ssl.SSLError as problem:
+            raise Unavailable(f"{self._name}: {tls_failure(problem, self._settings.cert_file)}") from problem
 
     async def _bounded(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []

@@ -121,6 +121,7 @@ def tokens_of(settings: IronicSettings, client: httpx.AsyncClient, *, with_catal
         secret_file=settings.application_credential_secret_file
         if settings.application_credential_id
         else settings.password_file,
+        cert_file=settings.cert_file,
     )
     return KeystoneTokens(account, client, with_catalogue=with_catalogue)
 

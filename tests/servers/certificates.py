@@ -58,6 +58,14 @@ class Certificates:
         file.chmod(0o600)
         return str(file)
 
+    def server(self, name: str) -> str:
+        """The file of a certificate for loopback, for a server of ours. It is written anew each time."""
+        file = self._directory / f"{name}.server.pem"
+        self.authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(
+            str(file)
+        )
+        return str(file)
+
     def of_rabbitmq(self, port: int) -> tuple[str, ...]:
         of_clients = (
             "ssl_options.verify = verify_peer",

@@ -7,6 +7,7 @@ for up to that while. Many requests with one unknown token cause a single questi
 
 import asyncio
 import hashlib
+import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -108,7 +109,7 @@ class KeystoneAuthentication:
         url = f"{self._account.base}/v3/auth/tokens?nocatalog"
         try:
             answer = await self._client.get(url, headers=headers)
-        except httpx.HTTPError as problem:
+        except (httpx.HTTPError, ssl.SSLError) as problem:
             raise Unavailable(
                 f"Keystone at {self._account.url} does not answer: {type(problem).__name__} {problem}"
             ) from problem
