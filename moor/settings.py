@@ -287,7 +287,18 @@ TOP = Section(
 )
 # The tables that a file may have: each is the section of a worker, or of what all workers have (worker_settings.py).
 TABLES = (
-    *("scheduler", "conductor", "placement", "placement_api", "compute", "libvirt", "ironic", "bus", "db"),
+    *(
+        "scheduler",
+        "nova_scheduler",
+        "conductor",
+        "placement",
+        "placement_api",
+        "compute",
+        "libvirt",
+        "ironic",
+        "bus",
+        "db",
+    ),
 )
 
 

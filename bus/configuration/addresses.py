@@ -13,7 +13,7 @@ from bus.configuration.hosts import check_hosts, each_host, names_password
 from bus.configuration.sections import Section, require
 from bus.process import exiting_if_wrong, make_ready
 from bus.secret_files import PASSWORD_FILE
-from bus.topology import CELL0, CELL_NAME
+from bus.topology import CELL_NAME, RESERVED_CELLS
 
 # Workers write, so a standby is of no use to them.
 _WRITABLE = ("primary", "read-write")
@@ -112,8 +112,8 @@ def check_cell(name: str) -> str:
     """The name of a cell. Raises ValueError with the reason if a cell may not be called so."""
     if not CELL_NAME.fullmatch(name):
         raise ValueError("a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40")
-    if name == CELL0:
-        raise ValueError("this name is reserved for instances without a cell: choose another")
+    if name in RESERVED_CELLS:
+        raise ValueError(f"this name is reserved for {RESERVED_CELLS[name]}: choose another")
     return name
 
 
@@ -167,6 +167,14 @@ class Addresses(Struct, frozen=True, kw_only=True):
             description="Ironic's REST API: http://user:password@host:port. Without it only notifications count, and nodes "
             "cannot be read again; commands then use that of `moor up --nodes`.",
             extra={"flag": "--ironic"},
+        ),
+    ] = ""
+    nova_bus_url: Annotated[
+        BusUrl,
+        Meta(
+            description="Nova's own RabbitMQ, on which a worker in the place of nova-scheduler answers: `transport_url` of nova.conf as "
+            "amqp://user:password@host/vhost.",
+            extra={"flag": "--nova-bus"},
         ),
     ] = ""
     ironic_cell: Annotated[

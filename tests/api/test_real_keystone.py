@@ -19,9 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from bus.errors import Unavailable
+from bus.errors import CredentialsRefused, Unavailable
 from bus.keystone import KeystoneAccount, KeystoneRefused, KeystoneTokens
-from ironic_sync.rest import CredentialsRefused
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client

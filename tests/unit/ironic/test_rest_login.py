@@ -22,10 +22,9 @@ from starlette.types import ASGIApp
 
 from bus.configuration.addresses import Addresses
 from bus.configuration.sections import BadSetting
-from bus.errors import Unavailable, WrongAnswer
+from bus.errors import CredentialsRefused, Unavailable, WrongAnswer
 from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
 from bus.tls import server_tls
-from ironic_sync.rest import CredentialsRefused
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from placement_worker.api.http.server import HttpServer, Listen
