@@ -22,10 +22,10 @@ from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.host_turns import HostTurns
 from bus.sql.errors import connecting, is_of_a_standby, transients
-from bus.sql.postgresql_tls import with_password_file, with_tls
+from bus.sql.postgresql_tls import certificate_of, with_password_file, with_tls
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -288,6 +288,8 @@ class PostgresDatabase:
 
         self.settings = settings or DatabaseSettings()
         self._servers = [f"{each.host or ''}:{each.port or PORT}" for each in urls]
+        # Of each: does it speak TLS by its URL, and the file of the certificate that is shown.
+        self._shown = [(bool(with_tls(each)[1].get("ssl")), certificate_of(each)) for each in urls]
         self._engines = [
             create_async_engine(
                 each.set(drivername="postgresql+asyncpg"),
@@ -370,7 +372,7 @@ class PostgresDatabase:
         problems: list[str] = []
         for number in self._turns.order():
             try:
-                return await self._connect_to(self._engines[number])
+                return await self._connect_to(number)
             except Unavailable as problem:
                 if len(self._engines) == 1:
                     raise
@@ -378,8 +380,9 @@ class PostgresDatabase:
                 problems.append(f"{self._servers[number]}: {problem}")
         raise Unavailable(f"database: none of {len(problems)} servers can be used: {'; '.join(problems)}")
 
-    async def _connect_to(self, engine: "AsyncEngine") -> PostgresSession:
-        with connecting():
+    async def _connect_to(self, number: int) -> PostgresSession:
+        engine, (speaks_tls, certificate) = self._engines[number], self._shown[number]
+        with connecting(speaks_tls=speaks_tls, certificate=certificate):
             # Includes SQLAlchemy's own first statements on a new connection. A server that is silent must leave time to try
             # the others.
             async with asyncio.timeout(self.settings.connect_s / len(self._engines)):
