@@ -13,7 +13,9 @@ otherwise: so hosts are viewed without these choices, too.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -132,7 +134,8 @@ class ShadowChooser:
     async def choose(self, batch: Sequence[CopiedRequest]) -> Sequence[ShadowChoice]:
         """A choice for each of these, in their order. Raises `Operational` if placement does not answer."""
         asked = [ConsumerId(id_) for each in batch for id_ in each.instances]
-        before = await self.held_by(asked)
+        # With those of the instances that requests want to be with or apart from.
+        before = await self.held_by([*dict.fromkeys([*asked, *self._named_by(batch)])])
         await self._catch_up()
         choices = [self._choose(each, before) for each in batch]
         after = await self.held_by([id_ for id_ in asked if not before.get(id_)])
@@ -174,6 +177,22 @@ class ShadowChooser:
 
     # One request
 
+    def _named_by(self, batch: Sequence[CopiedRequest]) -> list[ConsumerId]:
+        found: list[ConsumerId] = []
+        for each in batch:
+            with suppress(RefusedError):
+                build = self._reader.read(each.args, self._hosts.names).build
+                found += [ConsumerId(id_) for id_ in (*build.same_host, *build.different_host)]
+        return found
+
+    def _hosts_of_named(self, request: NovaRequest, held: Held) -> Mapping[UUID, ProviderId]:
+        build = request.build
+        named = {
+            id_: self._hosts_giving(held.get(ConsumerId(id_), ()))
+            for id_ in (*build.same_host, *build.different_host)
+        }
+        return {id_: hosts[0] for id_, hosts in named.items() if hosts}
+
     def _choose(self, copied: CopiedRequest, held: Held) -> ShadowChoice:
         try:
             request = self._reader.read(copied.args, self._hosts.names)
@@ -183,7 +202,7 @@ class ShadowChooser:
             decision = self._needs.judge_rebuild(request)
             why = "" if decision.failure is None else decision.failure.message
             return ShadowChoice(copied=copied, request=request, refusal=why)
-        spec = self._needs.spec_of(request)
+        spec = self._needs.spec_of(request, self._hosts_of_named(request, held))
         if isinstance(spec, str):
             return ShadowChoice(copied=copied, request=request, refusal=spec, hosts=len(self._picture))
         return self._choose_for(copied, request, spec, held)

@@ -126,8 +126,13 @@ class ShadowListener(Supervised):
             self._counted[("undecided",)] += len(copies)
             return
         except Exception:
-            log.exception("%d requests could not be decided in shadow mode", len(copies))
-            self._counted[("undecided",)] += len(copies)
+            if len(copies) > 1:
+                # One of them must not spoil the others.
+                for each in copies:
+                    await self._decide([each])
+                return
+            log.exception("a request could not be decided in shadow mode")
+            self._counted[("undecided",)] += 1
             return
         self._counted[("decided",)] += len(copies)
         self._follower.follow(choices)

@@ -37,6 +37,7 @@ from scheduler_worker.nova.cloud.port import KnowsNovaCloud
 from scheduler_worker.nova.request_spec import NovaRequestReader
 from scheduler_worker.nova_worker.deciding import AskAll, NovaDecider
 from scheduler_worker.nova_worker.hosts import NovaHosts
+from scheduler_worker.nova_worker.news import NovaNews
 from scheduler_worker.nova_worker.over_http.api import PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.claims import HttpClaims
@@ -177,7 +178,9 @@ def nova_parts(
     chance: random.Random | None = None,
     look_again: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
-    """Everything that such a worker runs. `nova` leads to Nova's broker. `beside` are the parts that keep `knows` up to date."""
+    """Everything that such a worker runs. `nova` leads to Nova's broker. `beside` are the parts that keep `knows` up to
+    date, and `look_again` has all of Nova read soon.
+    """
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
     side = placement(picture, plugins, chance)
@@ -187,7 +190,10 @@ def nova_parts(
         if (cloud := knows.cloud) is not None:
             hosts.take(cloud)
 
+    news = NovaNews(picture, knows, look_again, clock)
+
     async def make_sure() -> None:
+        await news.before_refusal()
         refresh()
         await side.followed.catch_up()
 
@@ -214,6 +220,8 @@ def nova_parts(
         refresh()
         if knows.cloud is not None:
             known.set()
+            if side.followed.whole.is_set():
+                news.look()
 
     server = NovaServer(
         nova,

@@ -52,10 +52,15 @@ FIRST, SECOND = UUID(int=0xC1), UUID(int=0xC2)
 
 
 class KnownNova:
-    """What Nova is known to be; a test replaces it."""
+    """What Nova is known to be; a test replaces it. When all of Nova is to be read again, `unread` becomes known."""
 
     def __init__(self, cloud: NovaCloud | None) -> None:
         self.cloud = cloud
+        self.unread: NovaCloud | None = None
+
+    def read_soon(self) -> None:
+        if self.unread is not None:
+            self.cloud = self.unread
 
     def on_change(self, callback: Callable[[NovaCloud], object]) -> None:
         """Nobody is told: the scheduler looks for another value at each batch."""
@@ -173,6 +178,7 @@ class NovaWorld:
             QUICK,
             placement=partial(self.on_bus, station),
             bury=bury_on_bus(station, settings, now),
+            look_again=self.known.read_soon,
         )
         async with self.cloud.running(parts, station):
             await wait_until(self.is_heard, "the scheduler hears Nova's queue")

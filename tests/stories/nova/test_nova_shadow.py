@@ -301,6 +301,21 @@ async def test_a_worker_that_stops_notes_what_it_knows(tmp_path: Path) -> None:
     assert note.reason == "the worker stopped before Nova's choice was seen"
 
 
+async def test_an_instance_stays_apart_from_the_one_that_its_hint_names(tmp_path: Path) -> None:
+    async with nova_world() as world:
+        await world.add("roomy", vcpu=32)
+        await world.add("tight", vcpu=4)
+        other, instance = an_instance(), an_instance()
+        await world.allocate({other: {"roomy": SMALL}})
+        async with in_the_shadow(world, tmp_path) as shadow:
+            await ask(world, instance, scheduler_hints={"different_host": [str(other)]})
+            await shadow.decided(1)
+            await world.allocate({instance: {"tight": SMALL}})
+            note = await shadow.note_of(instance)
+
+    assert (note.verdict, note.ours, note.qualified) == ("same", "tight", 1)
+
+
 async def test_a_forced_host_is_judged_as_nova_does(tmp_path: Path) -> None:
     async with nova_world() as world:
         await world.add("h1", "h2")
