@@ -15,6 +15,7 @@ from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
+from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "IRONIC_DAEMONS",
     "LIBVIRT",
     "NOVA_CLOUD",
+    "NOVA_SCHEDULER",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -39,6 +41,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     section.name: section
     for section in (
         SCHEDULER,
+        NOVA_SCHEDULER,
         CONDUCTOR,
         PLACEMENT,
         PLACEMENT_API,
@@ -58,6 +61,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
 
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    nova_scheduler: NovaSchedulerSettings = NovaSchedulerSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()

@@ -5,6 +5,7 @@ Errors name the settings that are to blame.
 
 import re
 import ssl
+from collections.abc import Generator
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -15,7 +16,11 @@ from bus.configuration.sections import BadSetting, Section
 from bus.errors import WrongAnswer
 from bus.keystone import KeystoneAccount, KeystoneTokens, Token
 from bus.rest.settings import RestSettings
+from bus.secret_files import read_secret
 from bus.tls import BadCertificate, client_tls
+
+# The settings that may be in files, each named by the setting with `_file` at the end.
+_SECRETS = ("password", "application_credential_secret")
 
 
 class RestService(Struct, frozen=True, kw_only=True):
@@ -40,11 +45,11 @@ class RestService(Struct, frozen=True, kw_only=True):
         if settings.auth == "none":
             return f"{self.section.variable('auth')}, or the user and password in {self.url_variable},"
         if settings.application_credential_id:
-            fields = ["application_credential_id", "application_credential_secret"]
+            fields = ["application_credential_id", _stated(settings, "application_credential_secret")]
         elif settings.auth == "basic":
-            fields = ["user", "password"]
+            fields = ["user", _stated(settings, "password")]
         else:
-            fields = ["user", "password", "user_domain", "project", "project_domain"]
+            fields = ["user", _stated(settings, "password"), "user_domain", "project", "project_domain"]
         return ", ".join(self.section.variable(field) for field in fields)
 
     def check_login(self, url: str, settings: RestSettings) -> None:
@@ -57,7 +62,13 @@ class RestService(Struct, frozen=True, kw_only=True):
             needed = ["keystone_url", "application_credential_secret"]
         elif auth == "keystone":
             needed = ["keystone_url", "user", "password"]
-        if missing := [self.section.variable(name) for name in needed if not getattr(settings, name)]:
+        for secret in _SECRETS:
+            if getattr(settings, secret) and (file := getattr(settings, f"{secret}_file")):
+                raise self._bad(f"{secret}_file", file, f"{secret} is set too: leave one of them out")
+        missing = [
+            self._alternatives(name) for name in needed if not getattr(settings, _stated(settings, name))
+        ]
+        if missing:
             raise self._bad("auth", auth, f"this needs {', '.join(missing)}")
         if auth != "keystone" and settings.keystone_url:
             raise self._bad("keystone_url", settings.keystone_url, f"auth is {auth}, and must be keystone")
@@ -104,12 +115,29 @@ class RestService(Struct, frozen=True, kw_only=True):
             f"{self.section.variable('interface')} and {self.section.variable('region')}"
         )
 
+    def _alternatives(self, field: str) -> str:
+        variable = self.section.variable(field)
+        return f"{variable} or {variable}_FILE" if field in _SECRETS else variable
+
     def _bad(self, field: str, value: str, why: str) -> BadSetting:
         return BadSetting(f"{self.section.name}.{field}", value, self.section.variable(field), why)
 
 
-def basic_of(url: str, settings: RestSettings) -> httpx.BasicAuth | None:
+class BasicOfFile(httpx.Auth):
+    """HTTP's basic authentication by the password that is in a file now. Raises BadSecretFile with each request, if there is none."""
+
+    def __init__(self, user: str, file: str) -> None:
+        self._user = user
+        self._file = file
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        yield from httpx.BasicAuth(self._user, read_secret(self._file)).auth_flow(request)
+
+
+def basic_of(url: str, settings: RestSettings) -> httpx.Auth | None:
     """The user and password of HTTP's basic authentication, from the settings or else from the URL."""
+    if settings.auth == "basic" and settings.password_file:
+        return BasicOfFile(settings.user, settings.password_file)
     if settings.auth == "basic":
         return httpx.BasicAuth(settings.user, settings.password)
     parts = urlsplit(url)
@@ -129,5 +157,13 @@ def tokens_of(settings: RestSettings, client: httpx.AsyncClient, *, with_catalog
         project_domain=settings.project_domain,
         application_credential_id=settings.application_credential_id,
         application_credential_secret=settings.application_credential_secret,
+        secret_file=settings.application_credential_secret_file
+        if settings.application_credential_id
+        else settings.password_file,
     )
     return KeystoneTokens(account, client, with_catalogue=with_catalogue)
+
+
+def _stated(settings: RestSettings, secret: str) -> str:
+    """The setting that has this secret: itself, or the one that names its file."""
+    return f"{secret}_file" if getattr(settings, f"{secret}_file", "") else secret

@@ -22,6 +22,12 @@ class RestSettings(Struct, frozen=True, kw_only=True):
         str,
         Meta(description="The password of that user."),
     ] = ""
+    password_file: Annotated[
+        str,
+        Meta(
+            description="A file with that password alone, in place of it. It is read at each login, so the password can change without a stop."
+        ),
+    ] = ""
     keystone_url: Annotated[
         str,
         Meta(description="With Keystone: its URL."),
@@ -53,6 +59,12 @@ class RestSettings(Struct, frozen=True, kw_only=True):
     application_credential_secret: Annotated[
         str,
         Meta(description="With Keystone: the secret of the application credential."),
+    ] = ""
+    application_credential_secret_file: Annotated[
+        str,
+        Meta(
+            description="With Keystone: a file with that secret alone, in place of it, read for each token."
+        ),
     ] = ""
     interface: Annotated[
         Literal["public", "internal", "admin"],

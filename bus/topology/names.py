@@ -22,6 +22,8 @@ IRONIC_TOPIC = "ironic_versioned_notifications"
 IRONIC_EVENTS = "ironic.events"
 
 DEAD_QUEUE = "dead"
+# In place of a queue's name: the dead letters that were messages on Nova's own broker. They are never sent again.
+NOVA_DEAD = "nova.scheduler"
 CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # Stands for the cell of instances without a cell: no cell may have this name.
 CELL0 = "cell0"

@@ -12,11 +12,14 @@ from bus.topology.names import (
     APPLICATION_USER,
     CELL,
     CELL_NAME,
+    DEAD,
     DEAD_QUEUE,
     EVENTS,
     FEED,
     IRONIC_EVENTS,
     NO_PROJECT,
+    NOVA_CELL,
+    NOVA_DEAD,
     PLACEMENT,
     PROJECT_NAME,
     RESERVED_CELLS,
@@ -127,6 +130,25 @@ ROLES: tuple[Role, ...] = (
         ),
         asks=True,
         answers=True,
+    ),
+    # In the place of nova-scheduler. What comes from Nova's broker ends here: it claims and releases for Nova's instances alone.
+    Role(
+        "nova-scheduler",
+        writes=(
+            Grant(
+                PLACEMENT,
+                (
+                    *(f"{key}.{NOVA_CELL}" for key in ("claim", "swap", "release")),
+                    *("snapshot", "revisions", "members"),
+                ),
+            ),
+            # Messages of Nova's that nobody can answer.
+            Grant(DEAD, (NOVA_DEAD,)),
+        ),
+        listens=(Grant(EVENTS, ("providers.changed",)),),
+        asks=True,
+        site=Site.API,
+        acts_for=NOVA_CELL,
     ),
     Role(
         "placement",

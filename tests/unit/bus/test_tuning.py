@@ -92,18 +92,27 @@ ZERO_SAYS_SOMETHING = {
     "libvirt.mediated_types",
     "libvirt.storage_pools",
     "libvirt.shared_networks",
-    # A name, a password or a file may be called 0.
+    # A name, a password or a file may be called 0, and 0 is no.
+    "nova_scheduler.exchange",
+    "nova_scheduler.topic",
+    "nova_scheduler.host",
+    "nova_scheduler.durable",
+    "nova_scheduler.auto_delete",
+    "nova_scheduler.quorum",
+    "nova_scheduler.transient_quorum",
     "ironic.exchange",
     "ironic.topics",
     "ironic.queue",
     "ironic.user",
     "ironic.password",
+    "ironic.password_file",
     "ironic.keystone_url",
     "ironic.user_domain",
     "ironic.project",
     "ironic.project_domain",
     "ironic.application_credential_id",
     "ironic.application_credential_secret",
+    "ironic.application_credential_secret_file",
     "ironic.region",
     "ironic.ca_file",
     "ironic.cert_file",
@@ -112,6 +121,7 @@ ZERO_SAYS_SOMETHING = {
         f"nova_cloud.{field}"
         for field in (
             *("user", "password", "keystone_url", "user_domain", "project", "project_domain"),
+            *("password_file", "application_credential_secret_file"),
             *("application_credential_id", "application_credential_secret", "region", "ca_file", "cert_file"),
             *("key_file", "api_db", "default_zone", "exchange", "topics"),
         )
