@@ -290,6 +290,8 @@ TABLES = (
     *(
         "scheduler",
         "nova_scheduler",
+        "nova_cloud",
+        "nova_placement",
         "conductor",
         "placement",
         "placement_api",

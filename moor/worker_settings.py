@@ -14,6 +14,8 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
+from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
+from scheduler_worker.nova_worker.over_http.settings import NOVA_PLACEMENT, NovaPlacementSettings
 from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
@@ -24,6 +26,8 @@ __all__ = [
     "DATABASE",
     "IRONIC_DAEMONS",
     "LIBVIRT",
+    "NOVA_CLOUD",
+    "NOVA_PLACEMENT",
     "NOVA_SCHEDULER",
     "PLACEMENT",
     "PLACEMENT_API",
@@ -40,6 +44,8 @@ SECTIONS: Mapping[str, Section[Any]] = {
     for section in (
         SCHEDULER,
         NOVA_SCHEDULER,
+        NOVA_CLOUD,
+        NOVA_PLACEMENT,
         CONDUCTOR,
         PLACEMENT,
         PLACEMENT_API,
@@ -59,6 +65,8 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     nova_scheduler: NovaSchedulerSettings = NovaSchedulerSettings()
+    nova_cloud: NovaCloudSettings = NovaCloudSettings()
+    nova_placement: NovaPlacementSettings = NovaPlacementSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()

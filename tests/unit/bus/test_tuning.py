@@ -117,6 +117,24 @@ ZERO_SAYS_SOMETHING = {
     "ironic.ca_file",
     "ironic.cert_file",
     "ironic.key_file",
+    *(
+        f"{section}.{field}"
+        for section in ("nova_cloud", "nova_placement")
+        for field in (
+            *("user", "password", "password_file", "keystone_url", "user_domain", "project"),
+            *("project_domain", "application_credential_id", "application_credential_secret"),
+            *("application_credential_secret_file", "region", "ca_file", "cert_file", "key_file"),
+        )
+    ),
+    "nova_placement.admin_token_secret",
+    *(
+        f"nova_cloud.{field}"
+        for field in (
+            *("user", "password", "keystone_url", "user_domain", "project", "project_domain"),
+            *("application_credential_id", "application_credential_secret", "region", "ca_file", "cert_file"),
+            *("key_file", "api_db", "default_zone", "exchange", "topics"),
+        )
+    ),
 }
 
 
@@ -176,7 +194,13 @@ def check_a_text(section: Section[Any], field: str, place: Path) -> None:
 
 
 # Texts that must have a certain form.
-TEXTS = {"libvirt.folder": "/other", "libvirt.cpus_shared": "0-3,^2", "libvirt.cpus_dedicated": "4,5"}
+TEXTS = {
+    "nova_cloud.url": "http://nova:8774",
+    "nova_placement.url": "http://placement:8778",
+    "libvirt.folder": "/other",
+    "libvirt.cpus_shared": "0-3,^2",
+    "libvirt.cpus_dedicated": "4,5",
+}
 
 
 # Lists of texts, each with another value than its default.
@@ -186,6 +210,7 @@ LISTS = {
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
     "ironic.topics": ("of_nova", "of_us"),
+    "nova_cloud.topics": ("of_us", "versioned_notifications"),
     "libvirt.hosts": ("a=qemu:///system", "b=test:///default"),
     "libvirt.pages_reserved": ("0:2048=512", "1:2048=256"),
     "libvirt.devices": ("8086:10ed", "8086:10ee@0000:81:*=physnet0"),
