@@ -39,13 +39,6 @@ HOST_NAME_CLASHES = Metric(
     "Times that hosts of several cells were found to have one name.",
     ("name",),
 )
-NOVA_NOTIFICATIONS = Metric(
-    "moor_nova_notifications",
-    "counter",
-    "Notifications of a Nova that schedules through us, by `outcome`: applied, ignored (of kinds that change no choice), or unreadable: "
-    "then all of Nova is read again.",
-    ("outcome",),
-)
 NOVA_CALLS = Metric(
     "moor_nova_calls",
     "counter",
@@ -57,6 +50,13 @@ NOVA_ANSWERED = Metric(
     "moor_nova_answer_seconds",
     "histogram",
     "From the arrival of a call of nova-conductor until its answer is confirmed.",
+)
+NOVA_NOTIFICATIONS = Metric(
+    "moor_nova_notifications",
+    "counter",
+    "Notifications of a Nova that schedules through us, by `outcome`: applied, ignored (of kinds that change no choice), or unreadable: "
+    "then all of Nova is read again.",
+    ("outcome",),
 )
 
 INSTANCES = Metric(

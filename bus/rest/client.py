@@ -17,6 +17,7 @@ The operational failures that are raised (bus/errors.py):
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
@@ -31,6 +32,7 @@ from bus.rest.answers import ERRORS, RestAnswer
 from bus.rest.login import RestService, basic_of, tokens_of
 from bus.rest.settings import RestSettings
 from bus.retrying import growing_waits
+from bus.tls import tls_failure
 from bus.unreadable import NOT_JSON
 
 T = TypeVar("T")
@@ -240,6 +242,9 @@ class RestClient:
             ) from problem
         except httpx.HTTPError as problem:
             raise Unavailable(f"{self.name}: no answer to {method} {path}: {problem!r}") from problem
+        except ssl.SSLError as problem:
+            # Of TLS 1.3, when the server refuses the certificate.
+            raise Unavailable(f"{self.name}: {tls_failure(problem, self._settings.cert_file)}") from problem
 
     async def _bounded(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []
