@@ -14,6 +14,7 @@ from msgspec import Struct
 from bus.errors import VersionNotOffered, WrongAnswer
 from bus.rest.answers import NOT_FOUND, RestAnswer, marker_of
 from bus.rest.client import RestClient
+from bus.rest.login import RestService
 from scheduler_worker.nova.cloud.answers import (
     ComputeNodeRead,
     ServicesRead,
@@ -26,10 +27,17 @@ from scheduler_worker.nova.cloud.answers import (
 )
 from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
 from scheduler_worker.nova.refusals import RefusedError
-from scheduler_worker.nova_cloud.settings import NOVA_API, NovaCloudSettings
+from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
 
 T = TypeVar("T")
 
+NOVA_API = RestService(
+    name="Nova",
+    section=NOVA_CLOUD,
+    url_key="nova_cloud.url",
+    types=("compute",),
+    version=r"/v2(\.1)?(/[^/]+)?",
+)
 VERSION_HEADER = "OpenStack-API-Version"
 VERSION, VERSION_OF_MIGRATIONS_BY_ID = "2.69", "2.58"
 _BY_ID = {VERSION_HEADER: f"compute {VERSION_OF_MIGRATIONS_BY_ID}"}
