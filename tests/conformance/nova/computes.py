@@ -1,4 +1,4 @@
-"""Nova's compute service for many hosts in one process, with its fake driver: `python -m tests.conformance.nova.computes CONFIG HOST...`.
+"""Nova's compute service for many hosts in one process, with its fake driver: `python -m tests.conformance.nova.computes CONFIG DRIVER HOST...`.
 
 The Python of Nova's environment runs it. Each host has a compute service of its own, as if it were a machine: its own queues,
 resource tracker and driver. It prints a line when all have started.
@@ -39,8 +39,10 @@ _NODES = uuid.UUID("7d0e5b6a-0000-4000-8000-000000000000")
 
 
 def main(arguments: Sequence[str]) -> None:
-    config_file, *hosts = arguments
+    config_file, driver, *hosts = arguments
     config.parse_args(["nova-compute", "--config-file", config_file])
+    if driver:
+        nova.conf.CONF.set_override("compute_driver", driver)
     log.setup(nova.conf.CONF, "nova")
     priv_context.init(root_helper=shlex.split(utils.get_root_helper()))
     objects.register_all()

@@ -40,7 +40,7 @@ def database_of(level: str) -> str:
 
 
 def nova_conf(places: NovaPlaces, level: str, *, user: str = "nova") -> str:
-    """Nova's configuration on this level. The services of a cell know neither the other cells nor the API database, as Nova advises."""
+    """Nova's configuration on this level, for services that work in the database as this user."""
     notifications = {
         "driver": "messagingv2" if places.notifies else "noop",
         # Those of all cells on one virtual host.
@@ -88,6 +88,8 @@ def nova_conf(places: NovaPlaces, level: str, *, user: str = "nova") -> str:
             "token": "admin",
         },
         "glance": {"endpoint_override": places.stub, "num_retries": "1"},
+        # The late check of server groups and that of a live migration go up from the cells to this database.
+        "api_database": {"connection": places.database_url("nova_api", user), "max_pool_size": "20"},
         "vnc": {"enabled": "false"},
         "api": {"auth_strategy": "keystone"},
         "quota": {
@@ -101,12 +103,6 @@ def nova_conf(places: NovaPlaces, level: str, *, user: str = "nova") -> str:
         "scheduler": {"workers": "1", "discover_hosts_in_cells_interval": "-1"},
         "filter_scheduler": {"track_instance_changes": "true"},
     }
-    if level == API_LEVEL:
-        sections["api_database"] = {
-            "connection": places.database_url("nova_api", user),
-            "max_pool_size": "20",
-        }
-        # Such a template takes the user of the service that reads it, so that the database can tell their shares apart.
     for section, options in places.options.items():
         sections.setdefault(section, {}).update(options)
     return "".join(
@@ -116,9 +112,16 @@ def nova_conf(places: NovaPlaces, level: str, *, user: str = "nova") -> str:
 
 
 def write_configuration(places: NovaPlaces, programs: Path, cells: tuple[str, ...]) -> None:
-    """Each level's nova.conf in a directory of its own. The API's identities come from headers: there is no Keystone."""
+    """Each level's nova.conf in a directory of its own. There is no Keystone: header_identity.py is in its stead."""
     (places.directory / "locks").mkdir(exist_ok=True)
-    pipeline = (programs.parent / "etc" / "nova" / "api-paste.ini").read_text().replace(" authtoken ", " ")
+    pipeline = (
+        (programs.parent / "etc" / "nova" / "api-paste.ini")
+        .read_text()
+        .replace(
+            "keystonemiddleware.auth_token:filter_factory",
+            "tests.conformance.nova.header_identity:filter_factory",
+        )
+    )
     for level in (API_LEVEL, *cells):
         place = places.directory / level
         place.mkdir()
@@ -131,5 +134,5 @@ def write_configuration(places: NovaPlaces, programs: Path, cells: tuple[str, ..
     (places.directory / "compute_id").write_text("7d0e5b6a-0000-4000-8000-000000000001")
 
 
-# Cells are mapped under a template, so that each service uses the user of its own configuration.
+# Cells are mapped under such a template, so that each service uses the user of its own configuration.
 CELL_DATABASE = "{scheme}://{username}@{hostname}:{port}/"

@@ -156,12 +156,13 @@ class NovaStack:
             "nova-manage", "--config-file", str(self.configuration(level)), *argv, allowed=allowed
         )
 
-    def start_computes(self, cell: str, hosts: Sequence[str]) -> int:
+    def start_computes(self, cell: str, hosts: Sequence[str], driver: str = "") -> int:
+        """With the driver of nova.conf, or another one."""
         name = f"computes-{hosts[0]}"
         log = self.log_of(name)
         already = log.read_text().count(COMPUTES_STARTED) if log.exists() else 0
         process = self.start(
-            "computes", name, (*self.module("computes"), str(self.configuration(cell)), *hosts)
+            "computes", name, (*self.module("computes"), str(self.configuration(cell)), driver, *hosts)
         )
         self.hosts[process] = hosts
         until_s = time.monotonic() + COMPUTES_WITHIN_S
@@ -229,7 +230,9 @@ def nova_stack(wanted: Wanted, our_scheduler: Scheduler | None = None) -> Iterat
         ending.callback(stack.rabbitmq.stop)
         stack.rabbitmq.launch()
         stub = free_port()
-        stack.start("stub", "stub", (sys.executable, "-m", "tests.conformance.nova.stub_services", str(stub)))
+        stack.api = NovaApi(f"http://127.0.0.1:{free_port()}/v2.1")
+        stub_argv = (sys.executable, "-m", "tests.conformance.nova.stub_services", str(stub), stack.api.url)
+        stack.start("stub", "stub", stub_argv)
         _start_mariadb(stack)
         stack.rabbitmq.wait_until_ready()
         stack.groups["nova broker"] = [*stack.rabbitmq.processes()]
@@ -382,22 +385,14 @@ def _restore(stack: NovaStack, file: Path, name: str) -> None:
 
 
 def _start_api(stack: NovaStack) -> None:
-    port = free_port()
+    address = stack.api.url.removeprefix("http://").removesuffix("/v2.1")
     argv = (
-        *(
-            stack.program("pyuwsgi"),
-            "--http-socket",
-            f"127.0.0.1:{port}",
-            "--master",
-            "--need-app",
-            "--lazy-apps",
-        ),
+        *(stack.program("pyuwsgi"), "--http-socket", address, "--master", "--need-app", "--lazy-apps"),
         *("--add-header", "Connection: close", "--processes", "2", "--threads", "4", "--enable-threads"),
         *("--die-on-term", "--disable-logging", "--module", "nova.wsgi.osapi_compute:application"),
     )
     process = stack.start("api", "api", argv, OS_NOVA_CONFIG_DIR=str(stack.directory / API_LEVEL))
-    _wait_for_http("nova-api", stack, process, f"http://127.0.0.1:{port}/")
-    stack.api = NovaApi(f"http://127.0.0.1:{port}/v2.1")
+    _wait_for_http("nova-api", stack, process, f"http://{address}/")
 
 
 def _wait_for_http(name: str, stack: NovaStack, process: int, url: str) -> None:

@@ -1,12 +1,13 @@
-"""Stand-ins for Glance and Neutron, as small as a Nova without networks allows: `python -m tests.conformance.nova.stub_services PORT`.
+"""Stand-ins for Glance, Neutron and Keystone, as small as a Nova without networks allows: `python -m tests.conformance.nova.stub_services PORT COMPUTE_URL`.
 
-Glance has one image, and takes snapshots. Neutron has no network and no port. It imports only the standard library.
+Glance has one image, and takes snapshots. Neutron has no network and no port. Keystone gives everybody a token. It imports only the standard library.
 """
 
 import json
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -83,6 +84,11 @@ class Stub(BaseHTTPRequestHandler):
                         ]
                     }
                 )
+            case ["v3"]:
+                here = f"http://{self.headers['Host']}/v3/"
+                self._answer(
+                    {"version": {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": here}]}}
+                )
             case ["v2", "schemas", "image"]:
                 self._answer(SCHEMA)
             case ["v2", "images"]:
@@ -99,6 +105,12 @@ class Stub(BaseHTTPRequestHandler):
                 self._answer({"message": f"{self.path} is not here"}, HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
+        if self.path == "/v3/auth/tokens":
+            self._body()
+            self._answer(
+                _token(self.headers["Host"]), HTTPStatus.CREATED, {"X-Subject-Token": "a-token-of-nobody"}
+            )
+            return
         image = _image(str(uuid.uuid4()), **self._body())
         IMAGES[image["id"]] = image
         self._answer(image, HTTPStatus.CREATED)
@@ -128,15 +140,54 @@ class Stub(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         return json.loads(sent) if "json" in (self.headers.get("Content-Type") or "") else sent
 
-    def _answer(self, body: Any, status: int = HTTPStatus.OK) -> None:
-        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+    def _answer(
+        self, body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+    ) -> None:
+        is_file = isinstance(body, bytes)
+        sent = body if is_file else json.dumps(body).encode()
         self.send_response(status)
-        self.send_header(
-            "Content-Type", "application/octet-stream" if isinstance(body, bytes) else "application/json"
-        )
+        self.send_header("Content-Type", "application/octet-stream" if is_file else "application/json")
         self.send_header("Content-Length", str(len(sent)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(sent)
+
+
+def _token(here: str) -> dict[str, Any]:
+    """A token of an hour, with the addresses of Nova's API and of the stand-ins."""
+    addresses = {"compute": sys.argv[2], "image": f"http://{here}", "network": f"http://{here}"}
+    catalog = [
+        {
+            "type": kind,
+            "name": kind,
+            "id": kind,
+            "endpoints": [
+                {
+                    "interface": interface,
+                    "url": url,
+                    "region": "one",
+                    "region_id": "one",
+                    "id": f"{kind}-{interface}",
+                }
+                for interface in ("public", "internal", "admin")
+            ],
+        }
+        for kind, url in addresses.items()
+    ]
+    now = datetime.now(UTC)
+    operator = {"id": "operator", "name": "operator", "domain": {"id": "default", "name": "Default"}}
+    return {
+        "token": {
+            "methods": ["password"],
+            "user": operator,
+            "project": {**operator, "id": "7be00000-0000-4000-8000-000000000001", "name": "operators"},
+            "roles": [{"id": name, "name": name} for name in ("admin", "service")],
+            "issued_at": now.isoformat(),
+            "expires_at": (now + timedelta(hours=1)).isoformat(),
+            "catalog": catalog,
+        }
+    }
 
 
 def main(arguments: Sequence[str]) -> None:
