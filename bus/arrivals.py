@@ -2,19 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from bus.broker import Delivery
 
+D = TypeVar("D")
 
-class Arrivals:
+
+class ArrivalsOf(Generic[D]):
     """Deliveries in the order of their arrival, until the reader takes them or the consumer ends."""
 
     def __init__(self) -> None:
-        self._waiting: list[Delivery] = []
+        self._waiting: list[D] = []
         self._changed = asyncio.Event()
         self.why_over: Exception | None = None
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: D) -> None:
         self._waiting.append(delivery)
         self._changed.set()
 
@@ -39,7 +42,7 @@ class Arrivals:
         if self.why_over is not None:
             raise type(self.why_over)(*self.why_over.args)
 
-    async def take(self) -> Sequence[Delivery]:
+    async def take(self) -> Sequence[D]:
         """Remove and return all waiting deliveries, and wait until there is at least one.
 
         If none waits and the deliveries have ended, raise the error that ended them.
@@ -50,3 +53,7 @@ class Arrivals:
             await self._changed.wait()
         taken, self._waiting = self._waiting, []
         return taken
+
+
+class Arrivals(ArrivalsOf[Delivery]):
+    """Deliveries of our own parcels."""

@@ -15,8 +15,8 @@ Failure
 │   │   ├── ConnectionLost          the outcome of unconfirmed or unacknowledged work is unknown
 │   │   ├── OneWasRefused           one of several parcels under way was refused; the broker does not say which
 │   │   └── ConsumerCancelled       the broker stopped delivering: queue deleted, or a delivery held too long
-│   ├── CredentialsRefused      Ironic rejects our user or password (ironic_sync/rest.py)
-│   ├── VersionNotOffered       Ironic's API is older than what is needed (ironic_sync/rest.py)
+│   ├── CredentialsRefused      a REST API rejects our user or password (bus/rest/)
+│   ├── VersionNotOffered       a REST API is older than what is needed
 │   ├── NoLongerOurs            a bare-metal node belongs to another daemon by now (ironic_sync/rest.py)
 │   ├── Undeliverable           no queue takes this order or question
 │   ├── NotTaken                a queue for this parcel is full
@@ -85,6 +85,16 @@ class OneWasRefused(Interrupted):
 
 class ConsumerCancelled(Interrupted):
     """The broker stopped delivering to this consumer."""
+
+
+class CredentialsRefused(Operational):
+    """A REST API does not accept this user, or the user may not do this. The request is tried again, since rights may be
+    granted.
+    """
+
+
+class VersionNotOffered(Operational):
+    """The microversion that is needed is not among those that a REST API offers."""
 
 
 class Undeliverable(Operational):

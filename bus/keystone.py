@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from bus.errors import Operational, Unavailable, WrongAnswer
+from bus.secret_files import BadSecretFile, read_secret
 
 # A token is replaced when it lasts no longer than this, or only half of its time.
 RENEW_BEFORE_S: Final = 120.0
@@ -45,6 +46,15 @@ class KeystoneAccount(Struct, frozen=True, kw_only=True):
     project_domain: str = "Default"
     application_credential_id: str = ""
     application_credential_secret: str = ""
+    # The file of the password, or of the secret, in place of it. It is read for each token.
+    secret_file: str = ""
+
+    @property
+    def secret(self) -> str:
+        """The password, or the secret of the application credential. Raises BadSecretFile."""
+        if self.secret_file:
+            return read_secret(self.secret_file)
+        return self.application_credential_secret if self.application_credential_id else self.password
 
     @property
     def name(self) -> str:
@@ -114,8 +124,12 @@ class KeystoneTokens:
         url = f"{self._account.base}/v3/auth/tokens{self._query}"
         name = f"Keystone at {self._account.base}"
         try:
+            asked = _asked_for(self._account)
+        except BadSecretFile as problem:
+            raise Unavailable(f"no login to {name} as {self._account.name}: {problem}") from None
+        try:
             async with asyncio.timeout(TIMEOUT_S):
-                answer = await self._client.post(url, json={"auth": _asked_for(self._account)})
+                answer = await self._client.post(url, json={"auth": asked})
         except (TimeoutError, httpx.HTTPError) as problem:
             raise Unavailable(f"{name} does not answer: {type(problem).__name__} {problem}") from problem
         if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status_code in (
@@ -158,14 +172,14 @@ def _asked_for(account: KeystoneAccount) -> Mapping[str, Any]:
     if account.application_credential_id:
         credential = {
             "id": account.application_credential_id,
-            "secret": account.application_credential_secret,
+            "secret": account.secret,
         }
         return {
             "identity": {"methods": ["application_credential"], "application_credential": credential},
         }
     user = {
         "name": account.user,
-        "password": account.password,
+        "password": account.secret,
         "domain": {"name": account.user_domain},
     }
     scope = (

@@ -1,34 +1,194 @@
-"""TLS settings of clients: the authorities whose servers they trust, and the certificate that they show to servers."""
+"""TLS settings of clients and servers: the authorities that they trust, and the certificate that they show.
 
+The files are read again when they have changed: the next connection uses the new ones, and those that are open go on. Files that
+cannot be used, such as a certificate whose new key is not there yet, change nothing; the log says so once.
+"""
+
+import logging
+import re
 import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+log = logging.getLogger(__name__)
+
+# Of each file: when it was written, its inode and its size; None for one that cannot be looked at.
+_Versions = tuple[tuple[int, int, int] | None, ...]
+# What a server sends before it hangs up, as the TLS library writes it, and what it means.
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": "it wants a client certificate, and none was shown",
+    "HANDSHAKE_FAILURE": "it wants a client certificate that it accepts",
+    "UNKNOWN_CA": "it is of an authority that the server does not trust",
+    "CERTIFICATE_EXPIRED": "it has expired",
+    "CERTIFICATE_REVOKED": "it was revoked",
+    "BAD_CERTIFICATE": "it is not valid for this server",
+    "CERTIFICATE_UNKNOWN": "the server does not accept it",
+    "UNSUPPORTED_CERTIFICATE": "it is not for clients",
+}
+_ALERT = re.compile(rf"(?:ALERT_)?({'|'.join(_ALERTS)})\b", re.IGNORECASE)
+
+
+def refused_certificate(problem: str) -> str:
+    """Why a server refused the client's certificate, from the text of the TLS library's error; empty if it says nothing of that."""
+    found = _ALERT.search(problem.replace(" ", "_")) if "alert" in problem.lower() else None
+    return _ALERTS[found[1].upper()] if found else ""
 
 
 class BadCertificate(ValueError):  # noqa: N818 - named for what it is
-    """A file with certificates or a key cannot be used. `file` says which of the arguments of `client_tls` named it."""
+    """A file with certificates or a key cannot be used. `argument` says which of the arguments named it."""
 
     def __init__(self, argument: str, file: str, why: str) -> None:
         super().__init__(f"{argument} is {file}: {why}")
         self.argument, self.file, self.why = argument, file, why
 
 
-def client_tls(ca_file: str = "", cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
+class RenewedContext(ssl.SSLContext):
+    """A context for many connections. Each connection gets a context that was made of the files as they are now."""
+
+    _read: Callable[[], ssl.SSLContext]
+    _files: tuple[str, ...]
+    _seen: _Versions
+    _current: ssl.SSLContext
+    _protocols: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, files: Sequence[str], read: Callable[[], ssl.SSLContext]) -> "RenewedContext":
+        """`read` makes a context of these files. Raises what it raises if they cannot be used at the start."""
+        seen, first = _versions(files), read()
+        made = cls(first.protocol)
+        made._read, made._files, made._seen, made._current = read, tuple(files), seen, first
+        # Libraries ask the context for these.
+        made.check_hostname = False
+        made.verify_mode = first.verify_mode
+        made.check_hostname = first.check_hostname
+        return made
+
+    @property
+    def current(self) -> ssl.SSLContext:
+        """The context of the files as they are now, or of the last ones that could be used."""
+        if (now := _versions(self._files)) != self._seen:
+            self._seen = now
+            try:
+                self._current = self._read()
+            except ValueError as problem:
+                log.warning("changed certificates are not used, and the former ones are kept: %s", problem)
+            else:
+                log.info("changed certificates are used from now on: %s", ", ".join(self._files))
+            if self._protocols:
+                self._current.set_alpn_protocols([*self._protocols])
+        return self._current
+
+    def set_alpn_protocols(self, alpn_protocols: Any) -> None:
+        self._protocols = tuple(alpn_protocols)
+        self._current.set_alpn_protocols([*self._protocols])
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self.current.wrap_bio(*arguments, **named)
+
+    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
+        return self.current.wrap_socket(*arguments, **named)
+
+
+def client_tls(
+    ca_file: str = "",
+    cert_file: str = "",
+    key_file: str = "",
+    *,
+    checks_name: bool = True,
+    verifies: bool = True,
+) -> RenewedContext:
     """The TLS settings of a client. Servers are verified by the certificates in `ca_file`, or by the system's. The client shows
     the certificate in `cert_file`, whose key is in `key_file`, or in the same file. All files are PEM.
     """
-    try:
-        context = ssl.create_default_context(cafile=ca_file or None)
-    except (OSError, ssl.SSLError) as problem:
-        raise BadCertificate("ca_file", ca_file, str(problem)) from None
     if key_file and not cert_file:
         raise BadCertificate("key_file", key_file, "a key without a certificate: cert_file is not set")
-    if cert_file:
+
+    def read() -> ssl.SSLContext:
         try:
-            # Without a function for the password, the TLS library asks at the terminal.
-            context.load_cert_chain(cert_file, key_file or None, password=_no_password)
-        except (OSError, ssl.SSLError, ValueError) as problem:
-            raise BadCertificate("cert_file", cert_file, str(problem) or repr(problem)) from None
-    return context
+            context = ssl.create_default_context(cafile=ca_file or None)
+        except (OSError, ssl.SSLError) as problem:
+            raise BadCertificate("ca_file", ca_file, str(problem)) from None
+        context.check_hostname = checks_name and verifies
+        if not verifies:
+            context.verify_mode = ssl.CERT_NONE
+        if cert_file:
+            _show(context, cert_file, key_file)
+        return context
+
+    return RenewedContext.of([each for each in (ca_file, cert_file, key_file) if each], read)
+
+
+def server_tls(cert_file: str, key_file: str = "", clients_ca_file: str = "") -> RenewedContext:
+    """The TLS settings of a server, for TLS 1.2 and later. With `clients_ca_file`, each client must show a certificate of an
+    authority in that file.
+    """
+
+    def read() -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.sslobject_class = _ServerEnd
+        _show(context, cert_file, key_file)
+        if clients_ca_file:
+            try:
+                context.load_verify_locations(clients_ca_file)
+            except (OSError, ssl.SSLError) as problem:
+                raise BadCertificate("clients_ca_file", clients_ca_file, str(problem)) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    return RenewedContext.of([each for each in (cert_file, key_file, clients_ca_file) if each], read)
+
+
+class _ServerEnd(ssl.SSLObject):
+    """The server's end of a connection. It tells a client with a wrong certificate why it is refused.
+
+    The event loop hangs up as soon as a handshake has failed, before the alert is sent that says why. So the failure is first
+    answered as if more had to be read: the loop sends the alert then. It ends the connection when the client does, or after
+    its limit for handshakes.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLCertVerificationError as refused:
+            self._refuse(refused, f"its certificate is not trusted: {refused.verify_message}")
+        except ssl.SSLError as failed:
+            if failed.reason != "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+                raise
+            self._refuse(failed, "it shows no certificate")
+
+    def _refuse(self, failure: ssl.SSLError, why: str) -> NoReturn:
+        log.info("a client is refused: %s", why)
+        self._failure = failure
+        raise ssl.SSLWantReadError from failure
+
+
+def _show(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+    try:
+        # Without a function for the password, the TLS library asks at the terminal.
+        context.load_cert_chain(cert_file, key_file or None, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as problem:
+        raise BadCertificate("cert_file", cert_file, str(problem) or repr(problem)) from None
 
 
 def _no_password() -> str:
     raise ValueError("its key is encrypted, and there is no setting for its password: decrypt the key")
+
+
+def _versions(files: Sequence[str]) -> _Versions:
+    return tuple(_version(Path(each)) for each in files)
+
+
+def _version(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

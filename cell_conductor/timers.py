@@ -14,7 +14,7 @@ from bus.errors import Operational, WrongAnswer
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered
 from bus.parts import Background, Periodic, Status, wait_at_most
-from bus.retrying import retrying
+from bus.retrying import Retrying
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost
@@ -25,7 +25,7 @@ from cell_conductor.handlers import Decider
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 
-SAVING_TRIES_MAX = 5
+_SAVING = Retrying(5, delay_s_first=0.02, delay_s_max=1)
 # How many background tasks of earlier checks may run beside the next check.
 BACKGROUND_MAX = 16
 
@@ -161,10 +161,7 @@ class Timers:
 
     async def carry_out(self, inputs: Sequence[SwapAnswered | HostsLost]) -> None:
         """Decide what follows from these inputs, save the changed rows, and send what was decided."""
-        retry = retrying(SAVING_TRIES_MAX, delay_s_first=0.02, delay_s_max=1)
-        decision: Decision
-        kept: OutboxKey | None
-        decision, kept = await retry(self._save, inputs)
+        decision, kept = await _SAVING(self._save, inputs)
         # A refused swap tries the next alternate at once.
         self._soon += self._due_soon(decision.rows)
         self._wake_if_due()

@@ -16,7 +16,7 @@ from typing import Protocol, assert_never
 
 from msgspec import Struct, structs
 
-from bus.errors import Locked, Operational, WrongAnswer
+from bus.errors import CredentialsRefused, Locked, Operational, WrongAnswer
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
 from bus.moments import moment
@@ -55,7 +55,7 @@ from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
-from ironic_sync.rest import CredentialsRefused, IronicApi, IronicRefused, NoLongerOurs, PatchOperation
+from ironic_sync.rest import IronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 

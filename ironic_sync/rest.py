@@ -24,16 +24,6 @@ from bus.message import ProviderId
 from ironic_sync.core.node import InterfaceCheck, Node
 
 
-class CredentialsRefused(Operational):
-    """Ironic does not accept this user, or the user may not do this. The request is tried again, since rights may be
-    granted.
-    """
-
-
-class VersionNotOffered(Operational):
-    """The microversion that is needed is not among those that Ironic offers."""
-
-
 class NoLongerOurs(Operational):
     """Nothing was sent to Ironic: the node belongs to another daemon by now, or this daemon's lease may be over."""
 

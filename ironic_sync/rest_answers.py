@@ -3,45 +3,21 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
-import httpx
 import msgspec
 from msgspec import Struct
 
 from bus.message import ProviderId
+from bus.rest.answers import ERRORS, NOT_FOUND, RestAnswer
 from bus.unreadable import NOT_AS_EXPECTED
 from ironic_sync.core.flaws import NOT_AS_TYPED, flaw_of, shown
 from ironic_sync.core.node import Node
 from ironic_sync.core.node_data import NodeData, node_of
 from ironic_sync.rest import IronicRefused, NodesRead, UnreadableNode
 
-MESSAGE_MAX = 1_000
-_NOT_FOUND = 404
-ERRORS = 400
 # Fields of a node that need a higher microversion than the minimum.
 YOUNG_FIELDS = ("owner", "lessee", "retired")
-
-
-class RestAnswer(Struct, frozen=True):
-    status: int
-    body: bytes
-    headers: httpx.Headers
-
-    @property
-    def message(self) -> str:
-        """The text of the error in Ironic's answer: its `error_message` is an object, or a string with that object in
-        it. If there is neither, the beginning of the body.
-        """
-        try:
-            error = msgspec.json.decode(self.body)["error_message"]
-            fault = msgspec.json.decode(error) if isinstance(error, str) else error
-            text = str(fault["faultstring"])
-        except NOT_AS_EXPECTED:
-            text = self.body[:MESSAGE_MAX].decode(errors="replace")
-        # They become reasons of instances, and no database text may have a NUL in it.
-        return text[:MESSAGE_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 class Listing(Struct, frozen=True):
@@ -70,17 +46,9 @@ def is_missing(answer: RestAnswer) -> bool:
     Ironic may answer 404 to every request.
     """
     try:
-        return answer.status == _NOT_FOUND and bool(msgspec.json.decode(answer.body)["error_message"])
+        return answer.status == NOT_FOUND and bool(msgspec.json.decode(answer.body)["error_message"])
     except NOT_AS_EXPECTED:
         return False
-
-
-def marker_of(link: str) -> str:
-    """The id of the node after which the next page begins, from the link to that page; empty if the link names none."""
-    try:
-        return dict(parse_qsl(urlsplit(link).query)).get("marker", "")
-    except ValueError:
-        return ""
 
 
 class Console(Struct, frozen=True, rename={"is_on": "console_enabled", "info": "console_info"}):

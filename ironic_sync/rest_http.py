@@ -1,82 +1,56 @@
 """Ironic's REST API over HTTP, by httpx.
 
 An order is tried again here, a few times with growing pauses, if it surely had no effect: nobody was reached, 503, or the
-node's lock was held. If its answer was lost, that is raised, and the caller reads the node first. A question is tried again
-in both cases, but not after it took too long.
+node's lock was held. If its answer was lost, that is raised, and the caller reads the node first. How requests are sent, and questions
+are tried again, is in bus/rest/client.py.
 
 A 409 means two things: a conductor holds the node's lock for a moment, or Ironic refuses. Ironic says "locked" of a lock. As
 its texts are no part of the API, the node is asked as well where that word is missing: with a `reservation`, it was the lock.
 Without one the lock may just have been released, so the order is made once more; the second 409 is a refusal.
 
-With Keystone, each request carries a token. A request that Ironic refuses with 401 is sent once more with a new token: the old one
-was revoked.
-
 The microversion is lowered to what the server has, if that is enough. The fields of nodes are named in each request, so
 only those are asked for that the version has: with 1.46 a node's owner, lessee and retirement are not seen.
 """
 
-import asyncio
-import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 import httpx
 import msgspec
-import tenacity
 
 from bus.configuration.addresses import Addresses
-from bus.errors import Locked, TookTooLong, Transient, Unavailable, WrongAnswer
-from bus.keystone import KeystoneRefused, Token
+from bus.errors import Locked, VersionNotOffered, WrongAnswer
 from bus.message import ProviderId
-from bus.retrying import growing_waits
-from bus.unreadable import NOT_JSON
+from bus.rest.answers import MESSAGE_MAX, RestAnswer, marker_of
+from bus.rest.client import NotDone, RestClient
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
     Changed,
-    CredentialsRefused,
     IronicRefused,
     NodesRead,
     NoLongerOurs,
     PatchOperation,
     UnreadableNode,
-    VersionNotOffered,
 )
 from ironic_sync.rest_answers import (
-    ERRORS,
-    MESSAGE_MAX,
     Allocated,
     Console,
     Listing,
     Patched,
     Read,
-    RestAnswer,
     Vifs,
     changed_at,
     is_missing,
-    marker_of,
     read_node,
     read_page,
     refusal_of,
 )
-from ironic_sync.rest_login import (
-    basic_of,
-    check_login,
-    endpoint_of,
-    settings_that_log_in,
-    tls_of,
-    tokens_of,
-    without_user,
-)
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import IRONIC_API, IronicSettings
 
-T = TypeVar("T")
 Minor = int
-
-# At its default level, httpx logs each request.
-logging.getLogger("httpx").setLevel(logging.WARNING)
 
 VERSION_HEADER = "X-OpenStack-Ironic-API-Version"
 VERSION_MAX_HEADER = "X-OpenStack-Ironic-API-Maximum-Version"
@@ -105,24 +79,42 @@ FIELDS: Mapping[str, Minor] = {
 # How many nodes a page of changed nodes has, in full detail: about 3 kB each.
 CHANGED_PAGE = 100
 
-_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_ACCEPTABLE, _CONFLICT = 400, 401, 403, 406, 409
-_AWAY = frozenset({429, 502, 503, 504})
-_REDIRECTS = 300
-_SERVER_ERRORS = 500
+_BAD_REQUEST, _NOT_ACCEPTABLE, _CONFLICT = 400, 406, 409
 # Without a lock: the first may have met one that was just released.
 _CONFLICTS_THAT_REFUSE = 2
 _LOCKED = "locked"
-_JSON = "application/json"
-# Before anything was sent.
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-class _NotDone(Transient):
-    """The request failed and surely had no effect; `error` is what the caller gets."""
+class _IronicVersion:
+    """The microversion that requests name: as it is wanted, and lowered to what the server offers when it says that it has less."""
 
-    def __init__(self, error: Transient) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def __init__(self, *, has_shards: bool) -> None:
+        self._has_shards = has_shards
+        self._least = MINOR_OF_SHARDS if has_shards else MINOR_LEAST
+        self.minor = max(self._least, MINOR_WANTED)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {VERSION_HEADER: f"1.{self.minor}"}
+
+    @property
+    def fields(self) -> Sequence[str]:
+        return [
+            field
+            for field, since in FIELDS.items()
+            if since <= self.minor and (field != "shard" or self._has_shards)
+        ]
+
+    def refused(self, answer: RestAnswer, name: str) -> str:
+        newest, oldest = (answer.headers.get(each, "") for each in (VERSION_MAX_HEADER, VERSION_MIN_HEADER))
+        minor = int(newest[2:]) if newest.startswith("1.") and newest[2:].isdecimal() else 0
+        if not self._least <= minor < self.minor:
+            raise VersionNotOffered(
+                f"{name} does not take version 1.{self.minor}: it offers {oldest or '?'} to {newest or '?'}, and "
+                f"1.{self._least} is needed{' for shards' if self._has_shards else ''}"
+            )
+        self.minor = minor
+        return f"{name} takes no more than version 1.{minor}"
 
 
 class HttpIronicApi:
@@ -143,37 +135,16 @@ class HttpIronicApi:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._settings = settings or IronicSettings()
-        self._has_shards = has_shards
-        check_login(url, self._settings)
-        uses_keystone = self._settings.auth == "keystone"
-        self._has_catalogue = uses_keystone and not url
-        # Empty until it was found in Keystone's catalogue.
-        self._base = "" if self._has_catalogue else without_user(url)
-        self._client = httpx.AsyncClient(
-            auth=basic_of(url, self._settings),
-            transport=transport,
-            verify=tls_of(self._settings),
-            timeout=httpx.Timeout(
-                self._settings.rest_answer_s_max, connect=self._settings.rest_connect_s_max
-            ),
-            limits=httpx.Limits(max_connections=self._settings.rest_connections_max),
-        )
-        self._tokens = (
-            tokens_of(self._settings, self._client, with_catalogue=self._has_catalogue)
-            if uses_keystone
-            else None
-        )
-        self._least = MINOR_OF_SHARDS if has_shards else MINOR_LEAST
+        self._version = _IronicVersion(has_shards=has_shards)
+        self._client = RestClient(IRONIC_API, url, self._settings, self._version, transport=transport)
         self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
-        # As it is asked for; lowered to what the server offers when it says that it has less.
-        self._minor = max(self._least, MINOR_WANTED)
 
     @property
     def _name(self) -> str:
-        return f"Ironic at {self._base}" if self._base else "Ironic"
+        return self._client.name
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
     # Reading
 
@@ -193,7 +164,7 @@ class HttpIronicApi:
         query = {"sort_key": "updated_at", "sort_dir": "desc", "limit": "1"}
         while True:
             answer = await self._ask("/v1/nodes/detail", query)
-            listing = self._read(self._granted(answer), Listing)
+            listing = self._client.read(self._client.granted(answer), Listing)
             times = [changed_at(each) for each in listing.nodes]
             read = [
                 (read_node(each), at)
@@ -213,15 +184,19 @@ class HttpIronicApi:
 
     async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
         answer = await self._ask(f"/v1/allocations/{allocation}")
-        return None if is_missing(answer) else self._read(self._granted(answer), Allocated).node_uuid
+        return (
+            None
+            if is_missing(answer)
+            else self._client.read(self._client.granted(answer), Allocated).node_uuid
+        )
 
     async def vifs(self, node: ProviderId) -> tuple[str, ...] | IronicRefused:
         answer = await self._ask(f"{_at(node)}/vifs")
-        return refusal_of(answer) or tuple(each.id for each in self._read(answer, Vifs).vifs)
+        return refusal_of(answer) or tuple(each.id for each in self._client.read(answer, Vifs).vifs)
 
     async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | IronicRefused:
         answer = await self._ask(f"{_at(node)}/validate")
-        return refusal_of(answer) or self._read(answer, dict[str, InterfaceCheck])
+        return refusal_of(answer) or self._client.read(answer, dict[str, InterfaceCheck])
 
     # Orders
 
@@ -233,7 +208,7 @@ class HttpIronicApi:
         if (refused := refusal_of(answer)) is not None:
             return refused
         # A deploy relies on what was set here: only the node itself says that Ironic has done it, and no proxy.
-        self._read(answer, Patched)
+        self._client.read(answer, Patched)
         return None
 
     async def set_provision_state(
@@ -245,11 +220,11 @@ class HttpIronicApi:
         **others: object,
     ) -> IronicRefused | None:
         """Order a transition. `others` are further fields that the target needs: `clean_steps`, `rescue_password`."""
-        if isinstance(configdrive, Mapping) and self._minor < MINOR_OF_DRIVE_PARTS:
+        if isinstance(configdrive, Mapping) and self._version.minor < MINOR_OF_DRIVE_PARTS:
             return IronicRefused(
                 _NOT_ACCEPTABLE,
                 f"a config drive of user data and metadata needs version 1.{MINOR_OF_DRIVE_PARTS}, and {self._name} offers "
-                f"1.{self._minor}",
+                f"1.{self._version.minor}",
             )
         order = {"target": target, **others, **({} if configdrive is None else {"configdrive": configdrive})}
         return await self._order("PUT", node, "/states/provision", order)
@@ -270,7 +245,7 @@ class HttpIronicApi:
 
     async def console(self, node: ProviderId) -> Console | IronicRefused:
         answer = await self._ask(f"{_at(node)}/states/console")
-        return refusal_of(answer) or self._read(answer, Console)
+        return refusal_of(answer) or self._client.read(answer, Console)
 
     async def node_of_instance(self, instance: UUID) -> Node | None:
         """The node that Ironic says this instance is on; None if there is none."""
@@ -289,7 +264,7 @@ class HttpIronicApi:
     async def _nodes(self, query: Mapping[str, str]) -> tuple[Sequence[object], dict[str, str] | None]:
         """One page of nodes, and the query for the next page; None after the last."""
         answer = await self._ask("/v1/nodes", query, with_fields=True)
-        listing = self._read(self._granted(answer), Listing)
+        listing = self._client.read(self._client.granted(answer), Listing)
         if listing.next is None:
             return listing.nodes, None
         # The link's host may be one that only Ironic itself can reach, behind a proxy: what counts is where it goes on.
@@ -303,15 +278,7 @@ class HttpIronicApi:
         answer = await self._ask(_at(node), {}, with_fields=True)
         if is_missing(answer):
             return None
-        return self._read(self._granted(answer), dict[str, Any])
-
-    def _granted(self, answer: RestAnswer) -> RestAnswer:
-        """The answer itself, if it is no error; otherwise raise WrongAnswer. For questions that Ironic answers in
-        whatever state a node is.
-        """
-        if answer.status >= ERRORS:
-            raise WrongAnswer(f"{self._name} answers {answer.status}: {answer.message}")
-        return answer
+        return self._client.read(self._client.granted(answer), dict[str, Any])
 
     def _whole(self, found: object) -> Read:
         read = read_node(found)
@@ -324,11 +291,11 @@ class HttpIronicApi:
     ) -> RestAnswer:
         """Send a GET request. It may be repeated after any failure, since it changes nothing."""
 
-        async def once() -> RestAnswer:
-            fields = {"fields": ",".join(self._fields())} if with_fields else {}
-            return await self._send("GET", path, {**(query or {}), **fields})
+        def whole_query() -> Mapping[str, str]:
+            fields = {"fields": ",".join(self._version.fields)} if with_fields else {}
+            return {**(query or {}), **fields}
 
-        return await self._again_while(Unavailable, once)
+        return await self._client.ask(path, whole_query)
 
     async def _order(
         self, method: str, node: ProviderId, below: str, document: object = None
@@ -336,7 +303,7 @@ class HttpIronicApi:
         answer = await self._answer_to(method, node, below, document)
         if (refused := refusal_of(answer)) is None and answer.body:
             # An answer that is not JSON does not come from Ironic, so it is unknown whether Ironic has the order.
-            self._read(answer, Any)
+            self._client.read(answer, Any)
         return refused
 
     async def _answer_to(self, method: str, node: ProviderId, below: str, document: object) -> RestAnswer:
@@ -349,143 +316,22 @@ class HttpIronicApi:
                 raise NoLongerOurs(
                     f"node {node} is no longer this daemon's, or may not be: nothing was ordered"
                 )
-            answer = await self._send(method, f"{_at(node)}{below}", {}, body)
+            answer = await self._client.send(method, f"{_at(node)}{below}", {}, body)
             if answer.status == _CONFLICT and not await self._is_locked(node, answer):
                 conflicts += 1
                 if conflicts >= _CONFLICTS_THAT_REFUSE:
                     return answer
             if answer.status == _CONFLICT:
-                raise _NotDone(Locked(f"{self._name}: node {node} is locked: {answer.message}"))
+                raise NotDone(Locked(f"{self._name}: node {node} is locked: {answer.message}"))
             return answer
 
-        return await self._again_while(_NotDone, once)
+        return await self._client.again_while(NotDone, once)
 
     async def _is_locked(self, node: ProviderId, conflict: RestAnswer) -> bool:
         if _LOCKED in conflict.message.lower():
             return True
         found = await self._fields_of(node)
         return found is not None and self._whole(found).reservation is not None
-
-    async def _again_while(
-        self, kind: type[Transient], once: "Callable[[], Awaitable[RestAnswer]]"
-    ) -> RestAnswer:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((kind, _NotDone)),
-            stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
-            wait=growing_waits(
-                self._settings.rest_retry_delay_s_first, self._settings.rest_retry_delay_s_max
-            ),
-            reraise=True,
-        )
-        try:
-            return await retrying(once)
-        except _NotDone as not_done:
-            raise not_done.error from not_done
-
-    # One request
-
-    async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> RestAnswer:
-        """Send one request with the microversion that Ironic takes. Raises if Ironic is away, or refuses user or version."""
-        token = await self._token()
-        answer = await self._sent(method, path, query, body, token)
-        if answer.status == _UNAUTHORIZED and self._tokens is not None and token is not None:
-            self._tokens.forget(token)
-            answer = await self._sent(method, path, query, body, await self._token())
-        if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
-            raise CredentialsRefused(
-                f"{self._name} refuses {method} {path} with {answer.status}: {answer.message}; check "
-                f"{settings_that_log_in(self._settings)} and the roles of this user"
-            )
-        if answer.status == _NOT_ACCEPTABLE:
-            self._lower_version(answer)
-            raise _NotDone(Unavailable(f"{self._name} takes no more than version 1.{self._minor}"))
-        if answer.status in _AWAY:
-            raise _NotDone(Unavailable(f"{self._name} answers {answer.status}: {answer.message}"))
-        if _REDIRECTS <= answer.status < ERRORS:
-            raise WrongAnswer(
-                f"{self._name} answers {answer.status}: it is at {answer.headers.get('Location', 'another address')}"
-            )
-        if answer.status >= _SERVER_ERRORS:
-            raise Unavailable(f"{self._name} answers {answer.status} to {method} {path}: {answer.message}")
-        return answer
-
-    async def _token(self) -> Token | None:
-        """A token of Keystone; None if Ironic is used without. Raises if Keystone is away or refuses."""
-        if self._tokens is None:
-            return None
-        try:
-            token = await self._tokens.current()
-        except Unavailable as problem:
-            raise _NotDone(problem) from problem
-        except KeystoneRefused as problem:
-            raise CredentialsRefused(f"{problem}; check {settings_that_log_in(self._settings)}") from problem
-        if self._has_catalogue:
-            self._base = endpoint_of(token, self._settings)
-        return token
-
-    async def _sent(
-        self, method: str, path: str, query: Mapping[str, str], body: bytes, token: Token | None
-    ) -> RestAnswer:
-        headers = {
-            **({"X-Auth-Token": token.text} if token else {}),
-            VERSION_HEADER: f"1.{self._minor}",
-            "Accept": _JSON,
-            **({"Content-Type": _JSON} if body else {}),
-        }
-        try:
-            async with (
-                asyncio.timeout(self._settings.rest_answer_s_max),
-                self._client.stream(
-                    method, f"{self._base}{path}", params=query, headers=headers, content=body
-                ) as response,
-            ):
-                return RestAnswer(response.status_code, await self._bounded(response), response.headers)
-        except _NEVER_SENT as problem:
-            raise _NotDone(Unavailable(f"{self._name} cannot be reached: {problem!r}")) from problem
-        except (TimeoutError, httpx.TimeoutException) as problem:
-            raise TookTooLong(
-                f"{self._name} did not answer {method} {path} within {self._settings.rest_answer_s_max:g} s"
-            ) from problem
-        except httpx.HTTPError as problem:
-            raise Unavailable(f"{self._name}: no answer to {method} {path}: {problem!r}") from problem
-
-    async def _bounded(self, response: httpx.Response) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        async for part in response.aiter_bytes():
-            size += len(part)
-            if size > self._settings.rest_answer_bytes_max:
-                raise WrongAnswer(
-                    f"{self._name}: an answer of more than {self._settings.rest_answer_bytes_max} bytes to {response.url.path}"
-                )
-            parts.append(part)
-        return b"".join(parts)
-
-    def _lower_version(self, answer: RestAnswer) -> None:
-        """Lower the microversion of further requests to the newest that the server has. Raise VersionNotOffered if
-        that is less than needed.
-        """
-        newest, oldest = (answer.headers.get(name, "") for name in (VERSION_MAX_HEADER, VERSION_MIN_HEADER))
-        minor = int(newest[2:]) if newest.startswith("1.") and newest[2:].isdecimal() else 0
-        if not self._least <= minor < self._minor:
-            raise VersionNotOffered(
-                f"{self._name} does not take version 1.{self._minor}: it offers {oldest or '?'} to {newest or '?'}, and "
-                f"1.{self._least} is needed{' for shards' if self._has_shards else ''}"
-            )
-        self._minor = minor
-
-    def _fields(self) -> Sequence[str]:
-        return [
-            field
-            for field, since in FIELDS.items()
-            if since <= self._minor and (field != "shard" or self._has_shards)
-        ]
-
-    def _read(self, answer: RestAnswer, kind: type[T]) -> T:
-        try:
-            return msgspec.json.decode(answer.body, type=kind)
-        except NOT_JSON as problem:
-            raise WrongAnswer(f"{self._name}: an answer that is not as it must be: {problem}") from problem
 
 
 def _at(node: ProviderId) -> str:

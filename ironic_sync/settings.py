@@ -2,14 +2,16 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from bus.configuration.sections import Bytes, Count, Seconds, Section, require
+from bus.configuration.sections import Count, Seconds, Section, require
+from bus.rest.login import RestService
+from bus.rest.settings import RestSettings
 from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC
 from bus.workers.inbox import Inbox
 
 
-class IronicSettings(Struct, frozen=True, kw_only=True):
+class IronicSettings(RestSettings, frozen=True, kw_only=True):
     lease_s: Annotated[
         Seconds,
         Meta(
@@ -199,119 +201,6 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
             description="The queue in which notifications wait for the daemons; all daemons of one Ironic share it."
         ),
     ] = IRONIC_EVENTS
-    auth: Annotated[
-        Literal["none", "basic", "keystone"],
-        Meta(
-            description="How the daemons, and moor, log in to Ironic: not at all, by HTTP's basic authentication, or by Keystone's tokens."
-        ),
-    ] = "none"
-    user: Annotated[
-        str,
-        Meta(description="The user that logs in to Ironic."),
-    ] = ""
-    password: Annotated[
-        str,
-        Meta(description="The password of that user."),
-    ] = ""
-    keystone_url: Annotated[
-        str,
-        Meta(description="With Keystone: its URL."),
-    ] = ""
-    user_domain: Annotated[
-        str,
-        Meta(description="With Keystone: the domain of the user."),
-    ] = "Default"
-    scope: Annotated[
-        Literal["project", "system"],
-        Meta(
-            description="With Keystone: what the token is for, a project or the whole system. A project sees only what its role allows."
-        ),
-    ] = "project"
-    project: Annotated[
-        str,
-        Meta(description="With Keystone: the project of the token."),
-    ] = "service"
-    project_domain: Annotated[
-        str,
-        Meta(description="With Keystone: the domain of the project."),
-    ] = "Default"
-    application_credential_id: Annotated[
-        str,
-        Meta(
-            description="With Keystone: the id of an application credential, in place of user, password and project."
-        ),
-    ] = ""
-    application_credential_secret: Annotated[
-        str,
-        Meta(description="With Keystone: the secret of the application credential."),
-    ] = ""
-    interface: Annotated[
-        Literal["public", "internal", "admin"],
-        Meta(
-            description="Which of Ironic's addresses in Keystone's catalogue is used, if no URL of Ironic is set."
-        ),
-    ] = "public"
-    region: Annotated[
-        str,
-        Meta(description="The region of that address. Empty: any."),
-    ] = ""
-    ca_file: Annotated[
-        str,
-        Meta(
-            description="The PEM file of the certificates by which Ironic and Keystone are verified, if not the system's."
-        ),
-    ] = ""
-    cert_file: Annotated[
-        str,
-        Meta(description="The PEM file of the certificate by which Ironic and Keystone know the daemon."),
-    ] = ""
-    key_file: Annotated[
-        str,
-        Meta(description="The PEM file of that certificate's key. Empty if cert_file has it."),
-    ] = ""
-    rest_connect_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="How long connecting to Ironic's REST API may take. Longer tolerates a slow network; shorter notices a dead server "
-            "sooner."
-        ),
-    ] = 5.0
-    rest_answer_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="How long an answer of Ironic may take. Longer tolerates a busy Ironic; shorter tries again sooner."
-        ),
-    ] = 30.0
-    rest_answer_bytes_max: Annotated[
-        Bytes,
-        Meta(
-            description="How large an answer of Ironic may be. Larger accepts more nodes in one page; smaller protects memory."
-        ),
-    ] = 64 * 1024 * 1024
-    rest_connections_max: Annotated[
-        Count,
-        Meta(
-            description="How many connections to Ironic a daemon has. More makes more requests at once; fewer loads Ironic less."
-        ),
-    ] = 10
-    rest_tries_max: Annotated[
-        Count,
-        Meta(
-            description="How often a request is made before its error counts. More survives longer trouble; fewer tells of it sooner."
-        ),
-    ] = 5
-    rest_retry_delay_s_first: Annotated[
-        Seconds,
-        Meta(
-            description="The first pause between such tries; each further one is longer. Shorter recovers sooner; longer spares Ironic."
-        ),
-    ] = 0.2
-    rest_retry_delay_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="The longest pause between such tries. Longer spares an Ironic that is down; shorter goes on sooner when it is back."
-        ),
-    ] = 5.0
 
     def __post_init__(self) -> None:
         # This checks the names.
@@ -360,4 +249,12 @@ IRONIC_DAEMONS = Section(
             "deleted_kept_s",
         )
     ),
+)
+IRONIC_API = RestService(
+    name="Ironic",
+    section=IRONIC_DAEMONS,
+    url_key="ironic_url",
+    # The second is the one that it had before.
+    types=("baremetal", "bare-metal"),
+    version="/v1",
 )

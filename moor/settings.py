@@ -222,6 +222,12 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(description="The private key of tls_cert (PEM)."),
     ] = ""
+    tls_clients_ca: Annotated[
+        str,
+        Meta(
+            description="Accept only clients that show a certificate of an authority in this file (PEM). They log in besides, as auth says."
+        ),
+    ] = ""
     keystone_url: Annotated[
         str,
         Meta(description="For keystone: Keystone's URL, without /v3."),
@@ -234,6 +240,12 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(
             description="The password of that user. Every user of the machine can read a command line, so it belongs in the variable."
+        ),
+    ] = ""
+    keystone_password_file: Annotated[
+        str,
+        Meta(
+            description="A file with that password alone, in place of it. It is read for each token, so the password can change without a stop."
         ),
     ] = ""
     keystone_project: Annotated[
@@ -275,7 +287,18 @@ TOP = Section(
 )
 # The tables that a file may have: each is the section of a worker, or of what all workers have (worker_settings.py).
 TABLES = (
-    *("scheduler", "conductor", "placement", "placement_api", "compute", "libvirt", "ironic", "bus", "db"),
+    *(
+        "scheduler",
+        "nova_scheduler",
+        "conductor",
+        "placement",
+        "placement_api",
+        "compute",
+        "libvirt",
+        "ironic",
+        "bus",
+        "db",
+    ),
 )
 
 

@@ -14,6 +14,7 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
+from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "DATABASE",
     "IRONIC_DAEMONS",
     "LIBVIRT",
+    "NOVA_SCHEDULER",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -37,6 +39,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     section.name: section
     for section in (
         SCHEDULER,
+        NOVA_SCHEDULER,
         CONDUCTOR,
         PLACEMENT,
         PLACEMENT_API,
@@ -55,6 +58,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
 
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    nova_scheduler: NovaSchedulerSettings = NovaSchedulerSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bus.messages.placement import SnapshotPage
 from bus.parts import SharedRuns
-from bus.retrying import retrying
+from bus.retrying import Retrying
 from placement_worker.replica import ProviderReplica
 from placement_worker.store import Unpublished
 
@@ -44,7 +44,7 @@ class ProviderView:
         self._replica = ProviderReplica()
         # The cursor of the last reading; empty before the first.
         self._cursor = ""
-        self._shared = SharedRuns(partial(retrying(TRIES_MAX), self._read))
+        self._shared = SharedRuns(partial(Retrying(TRIES_MAX), self._read))
         self.readings = 0
         self.readings_of_all = 0
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bus.errors import Transient
 from bus.messages.administration import Write, WriteVerdict
-from bus.retrying import retrying
+from bus.retrying import Retrying
 from bus.workers.worker import Transactions
 from placement_worker.admin_writes import WRITES, WriteBatch, write_reshapes
 from placement_worker.core.vocabulary import Vocabulary
@@ -47,7 +47,7 @@ class WriteBatcher:
         self._transactions = transactions
         self._vocabulary = vocabulary
         self._clock = clock
-        self._tries_max = tries_max
+        self._retrying = Retrying(tries_max)
         self._queues = {write: _WriteQueue(self, write) for write in dict.fromkeys(WRITES.values())}
         self.batches = 0
 
@@ -60,7 +60,7 @@ class WriteBatcher:
 
     async def write(self, batch: WriteBatch, writes: Sequence[Write]) -> tuple[WriteVerdict, ...]:
         """Write these writes, which are of one kind, in one transaction."""
-        verdicts: tuple[WriteVerdict, ...] = await retrying(self._tries_max)(self._write_once, batch, writes)
+        verdicts = await self._retrying(self._write_once, batch, writes)
         self.batches += 1
         return verdicts
 

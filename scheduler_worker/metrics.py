@@ -39,6 +39,18 @@ HOST_NAME_CLASHES = Metric(
     "Times that hosts of several cells were found to have one name.",
     ("name",),
 )
+NOVA_CALLS = Metric(
+    "moor_nova_calls",
+    "counter",
+    "Messages of Nova's scheduler RPC that were handled, by `outcome`: answered, no_valid_host, late (after the caller's timeout), "
+    "undeliverable (its queue is gone), repeated, unreadable; or the name of a cast.",
+    ("outcome",),
+)
+NOVA_ANSWERED = Metric(
+    "moor_nova_answer_seconds",
+    "histogram",
+    "From the arrival of a call of nova-conductor until its answer is confirmed.",
+)
 
 INSTANCES = Metric(
     "moor_instances",
@@ -93,4 +105,7 @@ OF_CLOUD = (
     *(INSTANCES, WAITING, WAITING_OLDEST, MOVES),
     *(HOSTS, CAPACITY, CAPACITY_USED, CAPACITY_OPEN, CELL_UP, DEAD_LETTERS),
 )
-METRICS = (REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES)
+METRICS = (
+    *(REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES),
+    *(NOVA_CALLS, NOVA_ANSWERED),
+)

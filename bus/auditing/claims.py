@@ -14,6 +14,7 @@ from bus.auditing.judging import (
     no_such_cell,
     own_entry,
 )
+from bus.auditing.of_nova import is_of_nova
 from bus.auditing.views import Fault, InstanceView, Places, Sight
 from bus.message import ConsumerId  # noqa: TC001 - like every other import
 from bus.messages.books import BookEntry
@@ -60,14 +61,15 @@ class NeededClaims:
 def is_claim_alone(view: InstanceView) -> bool:
     """True if placement has a claim for this id, and no row of the API level or of a cell has the id.
 
-    Allocations that a program wrote for itself are no claim.
+    Allocations that a program wrote for itself are no claim, nor is what Nova holds.
     """
     consumer = view.consumer
     return (
         view.is_alone
         and consumer is not None
         and bool(consumer.held)
-        and (consumer.attempt > 0 or is_beside(consumer))
+        and consumer.attempt > 0
+        and not is_of_nova(consumer)
     )
 
 

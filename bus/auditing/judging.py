@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import structs
 
 from bus.auditing import mending
+from bus.auditing.of_nova import is_of_nova
 from bus.auditing.old_shapes import is_of_old_shape
 from bus.auditing.views import INSTANCE, Fault, InstanceView, Mend, Places, Sight
 from bus.message import ProviderId
@@ -39,6 +40,7 @@ _DELETED = ("deleting", "deleted")
 _SIZED = ("active", "moved", "stopped", "shelved")
 # In its cell a claim is being moved or freed.
 _BETWEEN = ("swapping", "moving", "deleting")
+# A consumer without a cell is a program's: of Nova, or of another one.
 NO_CELLS = ("", CELL0)
 _IN_DOUBT = (
     "its host has an attempt that its row cannot explain: look which of them is right, and restore the row"
@@ -235,7 +237,7 @@ def _orphan(view: InstanceView, entry: CellEntry | None, sight: Sight, places: P
     Allocations that a program wrote for itself are no fault.
     """
     consumer = view.consumer
-    if consumer is None or not consumer.held:
+    if consumer is None or not consumer.held or is_of_nova(consumer):
         return
     if entry is None and view.at_api is None and not (consumer.attempt and consumer.type == INSTANCE):
         return

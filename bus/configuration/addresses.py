@@ -5,14 +5,15 @@ Each has one name: `bus_url` in a file is `MOOR_BUS_URL` in the environment.
 
 from collections.abc import Mapping
 from typing import Annotated
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from msgspec import Meta, Struct, structs
 
-from bus.configuration.hosts import check_hosts, each_host
+from bus.configuration.hosts import check_hosts, each_host, names_password
 from bus.configuration.sections import Section, require
 from bus.process import exiting_if_wrong, make_ready
-from bus.topology import CELL0, CELL_NAME
+from bus.secret_files import PASSWORD_FILE
+from bus.topology import CELL_NAME, RESERVED_CELLS
 
 # Workers write, so a standby is of no use to them.
 _WRITABLE = ("primary", "read-write")
@@ -20,7 +21,9 @@ _WRITABLE = ("primary", "read-write")
 
 def _bus_url(url: str) -> str:
     check_hosts(url)
+    check_password_file(url)
     parts = urlsplit(each_host(url)[0])
+    _check_login(parts)
     match parts.scheme:
         case "amqp" | "amqps" if "," in parts.path:
             raise ValueError(f"its virtual host {parts.path!r} has a comma, which is written as %2C")
@@ -34,9 +37,43 @@ def _bus_url(url: str) -> str:
             raise ValueError(f"the scheme must be amqp, amqps, unix or memory, not {other!r}")
 
 
+def check_password_file(url: str) -> None:
+    """Raise ValueError if the URL names a file of its password in a wrong way."""
+    query = parse_qs(url.partition("?")[2], keep_blank_values=True)
+    named = query.get(PASSWORD_FILE)
+    if named is None:
+        return
+    if len(named) != 1 or not named[0]:
+        raise ValueError(f"its {PASSWORD_FILE} must be one file, not {' and '.join(map(repr, named))}")
+    if names_password(url) or "password" in query:
+        raise ValueError(f"it has a password and {PASSWORD_FILE}={named[0]}: leave one of them out")
+
+
+def _check_login(parts: SplitResult) -> None:
+    """By which mechanism the client logs in to RabbitMQ: by a password, or (`auth=external`) by its certificate."""
+    query = parse_qs(parts.query, keep_blank_values=True)
+    for how in query.get("auth", ()):
+        if how.lower() not in ("plain", "external"):
+            raise ValueError(
+                f"its auth is {how!r}, must be plain (by a password) or external (by a certificate)"
+            )
+        if how.lower() == "plain":
+            continue
+        if parts.scheme != "amqps" or not query.get("certfile"):
+            raise ValueError("its auth is external, which needs amqps:// and a certificate: &certfile=FILE")
+        if not parts.username:
+            raise ValueError(
+                "its auth is external, and it names no user: write the name that RabbitMQ reads from the certificate, as "
+                "amqps://moor-scheduler@host/vhost?..."
+            )
+        if parts.password or PASSWORD_FILE in query:
+            raise ValueError("its auth is external, and it has a password: leave one of them out")
+
+
 def _db_url(url: str) -> str:
     """Check the URL of a database, and complete it with SQLAlchemy's driver if it names none, as in `postgresql://...`."""
     check_hosts(url)
+    check_password_file(url)
     scheme, _, rest = url.partition("://")
     match scheme:
         case "sqlite" | "sqlite+aiosqlite":
@@ -75,8 +112,8 @@ def check_cell(name: str) -> str:
     """The name of a cell. Raises ValueError with the reason if a cell may not be called so."""
     if not CELL_NAME.fullmatch(name):
         raise ValueError("a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40")
-    if name == CELL0:
-        raise ValueError("this name is reserved for instances without a cell: choose another")
+    if name in RESERVED_CELLS:
+        raise ValueError(f"this name is reserved for {RESERVED_CELLS[name]}: choose another")
     return name
 
 
@@ -130,6 +167,14 @@ class Addresses(Struct, frozen=True, kw_only=True):
             description="Ironic's REST API: http://user:password@host:port. Without it only notifications count, and nodes "
             "cannot be read again; commands then use that of `moor up --nodes`.",
             extra={"flag": "--ironic"},
+        ),
+    ] = ""
+    nova_bus_url: Annotated[
+        BusUrl,
+        Meta(
+            description="Nova's own RabbitMQ, on which a worker in the place of nova-scheduler answers: `transport_url` of nova.conf as "
+            "amqp://user:password@host/vhost.",
+            extra={"flag": "--nova-bus"},
         ),
     ] = ""
     ironic_cell: Annotated[

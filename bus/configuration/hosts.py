@@ -28,6 +28,12 @@ def hosts_of(url: str) -> tuple[str, ...]:
     return tuple(found[3].split(",")) if found is not None and found[3] else ()
 
 
+def names_password(url: str) -> bool:
+    """Is there a password before the URL's hosts?"""
+    found = _PARTS.fullmatch(url)
+    return found is not None and ":" in found[2]
+
+
 def check_hosts(url: str) -> None:
     """Raise ValueError if one of several hosts is not allowed, and say which. A URL of one host is not judged here."""
     hosts = hosts_of(url)

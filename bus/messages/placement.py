@@ -25,6 +25,8 @@ Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 Counter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Attempt = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
+# 0: what the consumer holds was written by name or over HTTP, and never claimed.
+HeldAttempt = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Ratio = Annotated[float, Meta(gt=0, le=1e6)]
 ResourceClass = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
 Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
@@ -173,7 +175,7 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     and none of their heirs, counts where it leaves. The answer is that to the first swap that is refused, or `Claimed`.
     """
 
-    held_attempt: Attempt
+    held_attempt: HeldAttempt
     share: Share
     heir: Heir | None = None
     returns: ConsumerId | None = None

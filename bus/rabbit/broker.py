@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import secrets
+import ssl
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -12,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import aio_pika
 import aiormq
 from aio_pika.connection import make_url
+from yarl import URL
 
 from bus.broker import AccessRefused, ConnectionLost
 from bus.configuration.hosts import each_host
@@ -21,6 +23,8 @@ from bus.rabbit.connection import RabbitConnection
 from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
 from bus.rabbit.wire import RabbitWire
+from bus.secret_files import PASSWORD_FILE, BadSecretFile, read_secret
+from bus.tls import BadCertificate, RenewedContext, client_tls, refused_certificate
 
 # aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
@@ -30,6 +34,9 @@ HEARTBEAT_S = 10
 CONNECT_S_MAX = 15.0
 # The TLS library's error for a certificate, which the AMQP client passes on as text.
 _UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED.*?verify failed: (?P<why>.*?)\.? \(_ssl")
+# The arguments of client_tls, by their names in the URL's query.
+_TLS_FILES = {"ca_file": "cafile", "cert_file": "certfile", "key_file": "keyfile"}
+_TLS_OF_THE_LIBRARY = ("capath", "cadata", "no_verify_ssl")
 
 
 class RabbitNode:
@@ -37,7 +44,10 @@ class RabbitNode:
 
     def __init__(self, url: str, connect_s_max: float) -> None:
         parts = urlsplit(url)
-        self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
+        made = make_url(url) if "heartbeat=" in parts.query else make_url(url, heartbeat=HEARTBEAT_S)
+        self._password_file = made.query.get(PASSWORD_FILE, "")
+        self._url = made.without_query_params(PASSWORD_FILE)
+        self._tls: RenewedContext | None = None
         self._connect_s_max = connect_s_max
         self.user = unquote(parts.username or "guest")
         # For messages, without the password.
@@ -45,7 +55,7 @@ class RabbitNode:
         self._name = f"RabbitMQ at {host}{parts.path} as {self.user!r}"
 
     async def connect(self) -> RabbitWire:
-        connection = aio_pika.Connection(make_url(self._url))
+        connection = aio_pika.Connection(self._with_password(), ssl_context=await self._tls_context())
         connecting = asyncio.ensure_future(connection.connect(timeout=self._connect_s_max))
         try:
             await asyncio.shield(connecting)
@@ -61,12 +71,34 @@ class RabbitNode:
             cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
         )
 
+    def _with_password(self) -> URL:
+        if not self._password_file:
+            return self._url
+        try:
+            return self._url.with_password(read_secret(self._password_file))
+        except BadSecretFile as problem:
+            raise ConnectionLost(f"{self._name}: {problem}") from None
+
+    async def _tls_context(self) -> ssl.SSLContext | None:
+        """The certificates that the URL names. None leaves other parts of its query to the client library."""
+        query = self._url.query
+        if self._url.scheme != "amqps" or any(each in query for each in _TLS_OF_THE_LIBRARY):
+            return None
+        if self._tls is None:
+            files = [query.get(name, "") for name in _TLS_FILES.values()]
+            try:
+                # The system's authorities are a long file.
+                self._tls = await asyncio.to_thread(client_tls, *files)
+            except BadCertificate as wrong:
+                raise ConnectionLost(
+                    f"{self._name}: {_TLS_FILES[wrong.argument]} in the URL is {wrong.file}: {wrong.why}"
+                ) from None
+        return self._tls
+
     def _explained(self, problem: BaseException) -> BaseException:
         match problem:
             case aiormq.exceptions.ProbableAuthenticationError():
-                return AccessRefused(
-                    f"{self._name}: wrong password, or no such user; correct MOOR_BUS_URL, or the user on the broker (`moor broker declare`)"
-                )
+                return AccessRefused(f"{self._name}: {self._why_refused()}")
             case aiormq.exceptions.InvalidFrameError() if "Connection.OpenOk" in str(problem):
                 # The client cannot tell a wrong virtual host from a broker that is stopping or a limit on connections.
                 return ConnectionLost(
@@ -82,12 +114,27 @@ class RabbitNode:
                 return ConnectionLost(self._not_connected(problem))
         return problem
 
+    def _why_refused(self) -> str:
+        if self._url.query.get("auth", "").lower() == "external":
+            return (
+                "the broker takes no login by this certificate; is the plugin rabbitmq_auth_mechanism_ssl enabled, with EXTERNAL in "
+                f"auth_mechanisms, and {self.user!r} a user there (`moor broker declare`) and the name in the certificate?"
+            )
+        where = f"the file {self._password_file}" if self._password_file else "MOOR_BUS_URL"
+        return f"wrong password, or no such user; correct {where}, or the user on the broker (`moor broker declare`)"
+
     def _not_connected(self, problem: BaseException) -> str:
-        untrusted = _UNTRUSTED.search(str(problem))
-        if untrusted is None:
-            return f"cannot connect to {self._name}: {problem!r}"
-        why = untrusted["why"]
-        return f"{self._name}: its certificate is not trusted: {why}; cafile in the URL names the authority"
+        said = str(problem)
+        if untrusted := _UNTRUSTED.search(said):
+            why = untrusted["why"]
+            return (
+                f"{self._name}: its certificate is not trusted: {why}; cafile in the URL names the authority"
+            )
+        if refused := refused_certificate(said):
+            mine = self._url.query.get("certfile", "")
+            shown = f"the certificate {mine}" if mine else "a client without a certificate"
+            return f"{self._name}: it refuses {shown}: {refused}; certfile in the URL names the certificate"
+        return f"cannot connect to {self._name}: {problem!r}"
 
 
 class RabbitBroker:

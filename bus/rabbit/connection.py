@@ -14,6 +14,7 @@ from bus.definitions import arguments_of
 from bus.rabbit.channel import Listener
 from bus.rabbit.consuming import RabbitConsuming
 from bus.rabbit.publishing import RabbitPublishing
+from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.wire import RabbitWire
 from bus.topology import Binding, Limits, Objects, Queue, QueueKind
 
@@ -84,6 +85,10 @@ class RabbitConnection:
             commands.Basic.Consume(queue=self._name_of(queue)),
         )
         return consuming
+
+    async def open_rpc(self, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
+        """Serve the RPC of another program that calls by these queues."""
+        return await open_rpc(self._wire, self.user, queues, prefetch)
 
     async def depth(self, queue: str) -> int:
         return (await self._look_at(queue)).message_count or 0

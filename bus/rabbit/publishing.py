@@ -20,7 +20,7 @@ class RabbitPublishing(Listener):
     channel: Channel
 
     def __init__(self, wire: RabbitWire, user: str) -> None:
-        self._wire = wire
+        self.wire = wire
         self._user = user
         # Keeps callers in order while the broker is blocked; otherwise a later caller could be first.
         self._turn = asyncio.Lock()
@@ -30,17 +30,21 @@ class RabbitPublishing(Listener):
 
     async def publish(self, parcel: Parcel) -> Receipt:
         async with self._turn:
-            await self._wire.until_unblocked()
+            await self.wire.until_unblocked()
             told = self._send(parcel)
         return await told
 
     async def close(self) -> None:
         await self.channel.close()
 
+    def frames(self, parcel: Parcel, number: int) -> bytes:
+        """The frames that publish this parcel as the one with this number."""
+        return frames_of(parcel, number, self.channel.number, self._user, self.wire.content_size_max)
+
     def _send(self, parcel: Parcel) -> asyncio.Future[Receipt]:
         number = self._published + 1
         try:
-            frames = frames_of(parcel, number, self.channel.number, self._user, self._wire.content_size_max)
+            frames = self.frames(parcel, number)
         except (TypeError, ValueError) as problem:
             raise Refusal(f"AMQP cannot carry this parcel: {why_unfit(parcel) or problem}") from problem
         try:

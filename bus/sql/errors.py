@@ -12,6 +12,7 @@ from asyncpg.exceptions import TargetServerAttributeNotMatched
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
+from bus.tls import refused_certificate
 
 # SQLSTATEs and classes of them, the first that fits counts. Locked: another session holds a lock. Too long: a statement over
 # its time limit, or cancelled by an operator. Unavailable: a broken connection, a stopping server, no free session, or a
@@ -59,6 +60,10 @@ def connecting() -> Iterator[None]:
             f"database: the server's certificate is not trusted: {error.verify_message}; sslrootcert in the URL names the authority"
         ) from error
     except OSError as error:
+        if refused := refused_certificate(str(error)):
+            raise Unavailable(
+                f"database: the server refuses the client's certificate: {refused}; sslcert in the URL names it"
+            ) from error
         raise Unavailable(f"database: cannot connect: {error!r}") from error
     except Exception as error:
         # SQLAlchemy wraps the driver's error twice.

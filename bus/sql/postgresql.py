@@ -23,7 +23,7 @@ from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.host_turns import HostTurns
 from bus.sql.errors import connecting, is_of_a_standby, transients
-from bus.sql.postgresql_tls import with_tls
+from bus.sql.postgresql_tls import with_password_file, with_tls
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -266,10 +266,13 @@ class PostgresDatabase:
                 connect_args={
                     "server_settings": self.settings.of_sessions,
                     **tls,
+                    **password,
                     **({} if len(urls) == 1 or _WANTED in each.query else {_WANTED: "primary"}),
                 },
             )
-            for each, tls in map(with_tls, urls)
+            for (each, password), tls in (
+                (with_password_file(rest), tls) for rest, tls in map(with_tls, urls)
+            )
         ]
         self._turns = HostTurns(len(urls))
         self._pool_size = pool_size

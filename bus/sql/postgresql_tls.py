@@ -1,15 +1,18 @@
-"""TLS to PostgreSQL, as the URL's query says it by libpq's names: sslmode, sslrootcert, sslcert, sslkey.
+"""TLS to PostgreSQL, as the URL's query says it by libpq's names: sslmode, sslrootcert, sslcert, sslkey. And the file of the
+password (`passwordfile`), which is read at each login.
 
 Without `sslmode`, a URL that names an authority (`sslrootcert`) means `verify-full`: the server must show a certificate of that
 authority for the host's name. A URL that says nothing is left to asyncpg, which then takes TLS if the server offers it.
 """
 
 import ssl
+from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import URL
 
 from bus.configuration.sections import BadSetting
+from bus.secret_files import PASSWORD_FILE, read_secret
 from bus.tls import BadCertificate, client_tls
 
 MODES = ("disable", "require", "verify-ca", "verify-full")
@@ -29,16 +32,23 @@ def with_tls(url: URL) -> tuple[URL, dict[str, Any]]:
     return rest, {"ssl": _context(url, mode, files) if mode != "disable" else False}
 
 
+def with_password_file(url: URL) -> tuple[URL, dict[str, Any]]:
+    """The URL without `passwordfile`, and the argument for asyncpg that says the same."""
+    file = _one(url, PASSWORD_FILE)
+    if not file:
+        return url, {}
+    return url.difference_update_query((PASSWORD_FILE,)), {"password": partial(read_secret, file)}
+
+
 def _context(url: URL, mode: str, files: dict[str, str]) -> ssl.SSLContext:
     try:
-        context = client_tls(**files)
+        return client_tls(
+            **files,
+            checks_name=mode == "verify-full",
+            verifies=mode != "require" or bool(files["ca_file"]),
+        )
     except BadCertificate as wrong:
         raise _bad(url, f"{_FILES[wrong.argument]} is {wrong.file}: {wrong.why}") from None
-    if mode != "verify-full":
-        context.check_hostname = False
-    if mode == "require" and not files["ca_file"]:
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _one(url: URL, name: str) -> str:

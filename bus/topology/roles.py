@@ -12,13 +12,17 @@ from bus.topology.names import (
     APPLICATION_USER,
     CELL,
     CELL_NAME,
+    DEAD,
     DEAD_QUEUE,
     EVENTS,
     FEED,
     IRONIC_EVENTS,
     NO_PROJECT,
+    NOVA_CELL,
+    NOVA_DEAD,
     PLACEMENT,
     PROJECT_NAME,
+    RESERVED_CELLS,
     application_exchange,
     application_queue,
 )
@@ -126,6 +130,25 @@ ROLES: tuple[Role, ...] = (
         ),
         asks=True,
         answers=True,
+    ),
+    # In the place of nova-scheduler. What comes from Nova's broker ends here: it claims and releases for Nova's instances alone.
+    Role(
+        "nova-scheduler",
+        writes=(
+            Grant(
+                PLACEMENT,
+                (
+                    *(f"{key}.{NOVA_CELL}" for key in ("claim", "swap", "release")),
+                    *("snapshot", "revisions", "members"),
+                ),
+            ),
+            # Messages of Nova's that nobody can answer.
+            Grant(DEAD, (NOVA_DEAD,)),
+        ),
+        listens=(Grant(EVENTS, ("providers.changed",)),),
+        asks=True,
+        site=Site.API,
+        acts_for=NOVA_CELL,
     ),
     Role(
         "placement",
@@ -294,5 +317,5 @@ def broker_user_of(user: str) -> BrokerUser | None:
             continue
         of_cells = f"{user_of(role.name)}-"
         if user.startswith(of_cells) and CELL_NAME.fullmatch(cell := user.removeprefix(of_cells)):
-            return BrokerUser(role.name, cell)
+            return None if cell in RESERVED_CELLS else BrokerUser(role.name, cell)
     return None

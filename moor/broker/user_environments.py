@@ -28,6 +28,10 @@ def broker_variables(settings: Settings, passwords: Mapping[str, str]) -> dict[s
             if cell:
                 found[user]["MOOR_CELL"] = cell
                 continue
+            if role.name == "nova-scheduler":
+                # It has no user on the brokers of cells.
+                found[user]["MOOR_NOVA_BUS_URL"] = addresses.nova_bus_url
+                continue
             found[user] |= {
                 "MOOR_CELLS": ",".join(addresses.cells),
                 "MOOR_CELL_BUS_URLS": ",".join(

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
+from bus.secret_files import PASSWORD_FILE, BadSecretFile, read_secret
 from moor.importing_nova.core.versions import NovaDatabaseKind, Version, judge_version, tables_of
 
 CONNECT_TIMEOUT_S = 10
@@ -145,6 +146,10 @@ def open_nova_database(label: str, address: str) -> NovaDatabase:
 
 
 def _mysql(label: str, url: URL) -> NovaDatabase:
+    try:
+        url = _with_password(url)
+    except BadSecretFile as problem:
+        raise NovaDatabaseError(f"{label}: {problem}") from None
     url = url.set(drivername="mysql+pymysql", query=url.query | {"charset": "utf8mb4"})
     try:
         engine = create_engine(
@@ -165,6 +170,15 @@ def _mysql(label: str, url: URL) -> NovaDatabase:
         cursor.close()
 
     return NovaDatabase(label, url, engine)
+
+
+def _with_password(url: URL) -> URL:
+    file = url.query.get(PASSWORD_FILE)
+    if file is None:
+        return url
+    if url.password is not None or not isinstance(file, str):
+        raise BadSecretFile(f"the URL must have one password, or one {PASSWORD_FILE}")
+    return url.difference_update_query((PASSWORD_FILE,)).set(password=read_secret(file))
 
 
 def _sqlite(label: str, url: URL) -> NovaDatabase:

@@ -170,7 +170,7 @@ def load(
     if arrivals not in ARRIVALS:
         raise typer.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
     entries = mix_in(mix, moves)
-    _check_plot(plot, bare_metal=bare_metal)
+    _check_plot(plot)
     if bare_metal:
         if mix or publishers:
             given = f"--mix is {mix!r}" if mix else f"--publishers is {publishers}"
@@ -193,6 +193,7 @@ def load(
             settings=tuned_cloud(METAL_DEFAULTS, scheduler),
         )
         on_metal = run(metal_run.run_load(metal, servers), by=run_process)
+        _draw(plot, metal_results.as_svg(on_metal))
         _print(json, on_metal, metal_results.as_table(on_metal))
         return
     if rate and in_flight:
@@ -221,9 +222,13 @@ def load(
         # Deploys fail on purpose.
         log_as(os.environ, level="ERROR")
     result = run(run_load(plan, servers), by=run_process)
-    if plot is not None:
-        plot.write_text(as_svg(result), encoding="utf-8")
+    _draw(plot, as_svg(result))
     _print(json, result, as_table(result))
+
+
+def _draw(file: Path | None, svg: str) -> None:
+    if file is not None:
+        file.write_text(svg, encoding="utf-8")
 
 
 def _print(file: Path | None, result: RunResult, table: RenderableType) -> None:
@@ -243,11 +248,9 @@ def mix_in(text: str, moves: int) -> Mix:
         return read_mix(text)
 
 
-def _check_plot(file: Path | None, *, bare_metal: bool) -> None:
+def _check_plot(file: Path | None) -> None:
     if file is None:
         return
-    if bare_metal:
-        raise typer.BadParameter(f"--plot is {file} with --bare-metal: only boots and mixes are drawn")
     if file.suffix != ".svg":
         raise typer.BadParameter(f"--plot is {file}, must end in .svg: every browser shows that")
     check_writable("--plot", file)

@@ -9,6 +9,7 @@ import typer
 from msgspec import Struct, structs
 
 from bus.keystone import KeystoneAccount
+from bus.tls import BadCertificate
 from moor.options import option_of, wrong_value
 from moor.settings import TOP
 from placement_worker.api.auth import Authentication
@@ -45,10 +46,14 @@ class AccessFlags(Struct, frozen=True, kw_only=True):
     users: Annotated[Path | None, option_of(TOP, "users", metavar="FILE")] = None
     tls_cert: Annotated[Path | None, option_of(TOP, "tls_cert", metavar="FILE")] = None
     tls_key: Annotated[Path | None, option_of(TOP, "tls_key", metavar="FILE")] = None
+    tls_clients_ca: Annotated[Path | None, option_of(TOP, "tls_clients_ca", metavar="FILE")] = None
     keystone_url: Annotated[str, option_of(TOP, "keystone_url", metavar="URL")] = ""
     keystone_user: Annotated[str, option_of(TOP, "keystone_user", metavar="NAME")] = "placement"
     # Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
     keystone_password: Annotated[str, option_of(TOP, "keystone_password", hidden=True)] = ""
+    keystone_password_file: Annotated[
+        Path | None, option_of(TOP, "keystone_password_file", metavar="FILE")
+    ] = None
     keystone_project: Annotated[str, option_of(TOP, "keystone_project", metavar="NAME")] = "service"
     keystone_domain: Annotated[str, option_of(TOP, "keystone_domain", metavar="NAME")] = "Default"
     keystone_ca: Annotated[Path | None, option_of(TOP, "keystone_ca", metavar="FILE")] = None
@@ -113,25 +118,34 @@ def _keystone(flags: AccessFlags) -> Authentication:
         url=flags.keystone_url,
         user=flags.keystone_user,
         password=flags.keystone_password,
+        secret_file=str(flags.keystone_password_file or ""),
         project=flags.keystone_project,
         user_domain=flags.keystone_domain,
         project_domain=flags.keystone_domain,
     )
-    if not (account.url and account.user and account.password):
+    if account.password and account.secret_file:
+        raise typer.BadParameter(
+            f"keystone-password-file is {account.secret_file}, and MOOR_KEYSTONE_PASSWORD is set, too: leave one of them out"
+        )
+    if not (account.url and account.user and (account.password or account.secret_file)):
         raise typer.BadParameter(
             "auth is keystone, which needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
-            "MOOR_KEYSTONE_PASSWORD: the account with which placement asks Keystone about tokens"
+            "MOOR_KEYSTONE_PASSWORD or --keystone-password-file: the account with which placement asks Keystone about tokens"
         )
     try:
         return KeystoneAuthentication(account, keystone_client(flags.keystone_ca))
-    except (OSError, ssl.SSLError) as problem:
-        raise typer.BadParameter(f"keystone-ca is {flags.keystone_ca}: {problem}") from None
+    except BadCertificate as wrong:
+        raise typer.BadParameter(f"keystone-ca is {flags.keystone_ca}: {wrong.why}") from None
 
 
 def tls_of(flags: AccessFlags) -> ssl.SSLContext | None:
     match flags.tls_cert, flags.tls_key:
+        case None, None if flags.tls_clients_ca:
+            raise typer.BadParameter(
+                f"tls-clients-ca is {flags.tls_clients_ca}, and without --tls-cert and --tls-key no TLS is served"
+            )
         case None, None:
             return None
         case Path() as chain, Path() as key:
-            return read_certificate(chain, key)
+            return read_certificate(chain, key, flags.tls_clients_ca)
     raise typer.BadParameter("only one of --tls-cert and --tls-key is given: TLS needs both")

@@ -17,6 +17,9 @@ either. It binds only messages of its own sender: of the same cell, or of the AP
 the id is unknown. Each owner has a bound on such rows (`room_for_tombstones`). Beyond it a release leaves none: a claim that comes after its
 release is granted then, and an audit finds it.
 
+What Nova's instances and migrations hold belongs to the owner `nova` (bus/topology/names.py), by which no cell is called. Nova also writes
+allocations over HTTP, by name: these have no cell on Nova's own providers. So this owner may also act on an instance without a cell.
+
 A refusal does not say whose a consumer is. The API level's release of another's consumer is answered as if the consumer held
 nothing: a client may name any id, and would fill the queue of dead letters.
 """
@@ -24,6 +27,7 @@ nothing: a client may name any id, and would fill the queue of dead letters.
 from collections.abc import Mapping, Sequence
 
 from bus.messages.placement import NO_OWNER, ClaimResources, NotAllowed, ReleaseClaim, Released
+from bus.topology import NOVA_CELL
 from placement_worker.core.ledger import Consumer, Ledger, SentOrder
 
 # API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
@@ -98,14 +102,18 @@ def judge_owner(row: Consumer, sent: SentOrder) -> NotAllowed | Released | None:
         return _of_other_cell(sent) if is_cells and not binds(row, sent) else None
     match order:
         case ClaimResources():
-            if sent.speaks_for is not None and row.cell != order.cell:
+            if sent.speaks_for is not None and not _is_of_cell(row, order.cell):
                 return _of_other_cell(sent)
             return None if _is_of_claim(row, order) else taken("consumer", row.id)
         case ReleaseClaim() if order.cell == NO_CELL:
             return None if _may_api_release(row, order) else Released(freed=False)
         case _:
-            is_own = row.cell == order.cell or (row.cell == NO_CELL and sent.speaks_for is None)
+            is_own = _is_of_cell(row, order.cell) or (row.cell == NO_CELL and sent.speaks_for is None)
             return None if is_own else _of_other_cell(sent)
+
+
+def _is_of_cell(row: Consumer, cell: str) -> bool:
+    return row.cell == cell or (cell == NOVA_CELL and not row.cell and row.type == INSTANCE)
 
 
 def is_of_same_owner(row: Consumer, instance: Consumer) -> bool:

@@ -44,7 +44,7 @@ from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.refusals.verdicts import NextTry, after_refusal
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, SearchRefused
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts.registry import KnowsHosts
 from scheduler_worker.settings import SchedulerSettings
 
 # The rest of a parcel is for the envelope and the other fields.
@@ -83,7 +83,7 @@ class TogetherFinder:
         self,
         chooser: HostChooser,
         picture: Picture,
-        registry: HostRegistry,
+        registry: KnowsHosts,
         *,
         ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
         catch_up: Callable[[], Awaitable[None]],

@@ -35,6 +35,7 @@ from bus.messages.placement import (
     ShapeMoved,
     Share,
     Superseded,
+    SwapClaim,
     TooOld,
 )
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
@@ -53,7 +54,7 @@ from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outc
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.newcomers import Newcomers
-from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts.registry import KnowsHosts
 from scheduler_worker.metrics import CHOSEN, CLAIMS
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
@@ -70,7 +71,7 @@ class Claimer:
         self,
         picture: Picture,
         replica: Replica,
-        registry: HostRegistry,
+        registry: KnowsHosts,
         ask_all: AskAll,
         *,
         make_sure: Callable[[], Awaitable[None]],
@@ -235,6 +236,8 @@ class Claimer:
 
     async def adopt_held(self, lost: Sequence[Search]) -> None:
         for one, verdict in zip(lost, await self._ask([one.probe() for one in lost]), strict=True):
+            if one.claims_again_after(verdict):
+                continue
             match verdict:
                 case AlreadyClaimed():
                     one.outcome = self._adopted(one, verdict)
@@ -378,7 +381,7 @@ class Claimer:
         needs_more = False
         with self.claiming():
             traces = [one.trace for one, _ in claiming]
-            verdicts = await self._ask([one.claim() for one, _ in claiming], traces)
+            verdicts = await self._ask([one.order() for one, _ in claiming], traces)
             self.count(map(type, verdicts))
             for (one, chosen), verdict in zip(claiming, verdicts, strict=True):
                 needs_more |= self._take(one, chosen, verdict)
@@ -394,6 +397,10 @@ class Claimer:
             one.granted()
             return False
         self._picture.drop((one.key,))
+        if one.claims_again_after(verdict):
+            if one.is_searching:
+                self._hold((one,))
+            return False
         needs_more = isinstance(verdict, GroupRefused) or (
             isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
         )
@@ -447,7 +454,9 @@ class Claimer:
         rows = [index.row_of(each.provider) for each in share.amounts]
         return {trait for row in rows if row is not None for trait in index.state(row).traits}
 
-    async def _ask(self, claims: Sequence[ClaimResources], traces: Sequence[str] = ()) -> list[ClaimVerdict]:
+    async def _ask(
+        self, claims: Sequence[ClaimResources | SwapClaim], traces: Sequence[str] = ()
+    ) -> list[ClaimVerdict]:
         verdicts = []
         with tracing.asking_for(traces):
             answers = await self._ask_all(claims)
@@ -460,7 +469,9 @@ class Claimer:
         self._wait_for_rows(claims, verdicts)
         return verdicts
 
-    def _wait_for_rows(self, claims: Sequence[ClaimResources], verdicts: Sequence[ClaimVerdict]) -> None:
+    def _wait_for_rows(
+        self, claims: Sequence[ClaimResources | SwapClaim], verdicts: Sequence[ClaimVerdict]
+    ) -> None:
         """Raise `Transient` if an instance holds a share of a host that this worker does not know.
 
         Another worker has heard of the host and will write its row soon, so the batch is tried again. An instance whose

@@ -17,7 +17,14 @@ from bus.message import ProviderId
 from bus.messages.build import BuildInstance, ClaimRefused, FlavorPassedOver, InstanceId, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.hosts import host_in_cell
-from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortfall
+from bus.messages.placement import (
+    ClaimResources,
+    ClaimVerdict,
+    ResourceAmount,
+    Share,
+    Shortfall,
+    SwapClaim,
+)
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, NextTry, OtherHost, SameHostAgain
@@ -31,6 +38,9 @@ _NOWHERE = ProviderId(UUID(int=0))
 
 
 class Search:
+    # By which attempt it claims.
+    attempt = FIRST_ATTEMPT
+
     def __init__(
         self,
         instance: InstanceId,
@@ -71,7 +81,7 @@ class Search:
 
     @property
     def key(self) -> tuple[InstanceId, int]:
-        return self.instance, FIRST_ATTEMPT
+        return self.instance, self.attempt
 
     @property
     def elsewhere(self) -> InstanceSpec:
@@ -148,6 +158,14 @@ class Search:
 
     # Claims
 
+    def claims_again_after(self, verdict: ClaimVerdict) -> bool:  # noqa: ARG002 - our own requests never do
+        """Does this verdict let the search claim by another attempt, or settle it? Then nothing else follows from the verdict."""
+        return False
+
+    def order(self) -> ClaimResources | SwapClaim:
+        """The next message that asks placement for the chosen host."""
+        return self.claim()
+
     def claim(self) -> ClaimResources:
         """The next message that asks placement to claim the chosen host."""
         assert self.chosen is not None, "a host is chosen before it is claimed"
@@ -155,7 +173,7 @@ class Search:
         return ClaimResources(
             cell=self.chosen.cell,
             consumer=self.instance,
-            attempt=FIRST_ATTEMPT,
+            attempt=self.attempt,
             issued_at=self.issued_at,
             share=self.chosen.choice.share,
             project=self.build.project,
@@ -171,7 +189,7 @@ class Search:
         return ClaimResources(
             cell=CELL0,
             consumer=self.instance,
-            attempt=FIRST_ATTEMPT,
+            attempt=self.attempt,
             issued_at=self.issued_at,
             share=nothing,
             project=self.build.project,
@@ -183,7 +201,7 @@ class Search:
         assert chosen is not None, "a host is chosen before it is claimed"
         self.outcome = Holds(
             chosen.cell,
-            FIRST_ATTEMPT,
+            self.attempt,
             chosen.choice,
             chosen.alternates,
             is_new=is_new,

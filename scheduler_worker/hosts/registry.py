@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from msgspec import structs
 
@@ -56,6 +57,15 @@ def state_of(host: HostState) -> str:
 def count_by_state(hosts: Iterable[HostState]) -> Counter[tuple[str, str, str]]:
     """The number of hosts by cell, kind (empty for hypervisors) and state (`state_of`)."""
     return Counter((host.cell, host.kind, state_of(host)) for host in hosts)
+
+
+class KnowsHosts(Protocol):
+    """Tells of hosts by the ids of their root providers."""
+
+    def get(self, host: ProviderId) -> HostState | None: ...
+
+    def name_of(self, host: ProviderId) -> str:
+        """The name of this host, or its id if it is not known."""
 
 
 class _KnownHost:

@@ -59,17 +59,26 @@ def write_selections(
     return answer
 
 
+def write_stay(nodes: Sequence[ComputeNode]) -> list[list[dict[str, object]]]:
+    """The result for instances that stay where they are: nothing is to be allocated."""
+    return [[_written(node, None, None)] for node in nodes]
+
+
 def _selection(selected: SelectedHost, spec: InstanceSpec) -> dict[str, object]:
     node = selected.node
     assert node.id == selected.share.host, f"the share is of {selected.share.host}, not of {node.id}"
+    return _written(node, _encode(allocation_request(selected, spec)).decode(), MICROVERSION)
+
+
+def _written(node: ComputeNode, request: str | None, version: str | None) -> dict[str, object]:
     data = {
         "compute_node_uuid": str(node.id),
         "service_host": node.service,
         "nodename": node.name,
         "cell_uuid": str(node.cell),
         "limits": write_object("SchedulerLimits", LIMITS, _NO_LIMITS),
-        "allocation_request": _encode(allocation_request(selected, spec)).decode(),
-        "allocation_request_version": MICROVERSION,
+        "allocation_request": request,
+        "allocation_request_version": version,
         "availability_zone": node.zone,
     }
     return write_object("Selection", SELECTION, data)

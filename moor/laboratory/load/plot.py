@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from moor.laboratory.load.results import Interval, LoadResult
+from moor.laboratory.load.results import Interval, LoadResult, Scheduled
 
 WIDTH, HEIGHT, TOP, GAP = 960, 190, 84, 62
 LEFT, RIGHT = 70, 190
@@ -44,12 +44,45 @@ class Scale(Struct, frozen=True):
     ticks: Sequence[float]
 
 
+class PlottedPart(Struct, frozen=True, kw_only=True):
+    """A part of a run over time. `cpu_us_each` is that of the whole part; `is_scheduled`: its orders were due at times of their own."""
+
+    orders: str
+    order: str
+    over_time: Sequence[Interval]
+    cpu_us_each: Mapping[str, float]
+    is_scheduled: bool = False
+
+
 def as_svg(result: LoadResult) -> str:
-    panels = _panels(result)
+    latency = result.latency_ms
+    part = PlottedPart(
+        orders="orders",
+        order="order",
+        over_time=result.over_time,
+        cpu_us_each=result.cpu_us_per_boot,
+        is_scheduled=bool(result.rate),
+    )
+    return svg_of(
+        f"{result.boots:,} boots on {result.hosts:,} hosts, {pace_in_words(result)}",
+        f"{result.boots_per_s:,.0f} boots/s · {result.cpu_us_per_boot['total']:,.0f} µs CPU a boot · "
+        f"p50 {latency.p50:,.0f}, p99 {latency.p99:,.0f}, p99.9 {latency.p999:,.0f} ms · {result.mode}, {result.processors} processors, "
+        f"others used {result.share_of_others:.0%}",
+        (part,),
+    )
+
+
+def pace_in_words(result: Scheduled) -> str:
+    asked = f"{result.rate:,.0f} orders/s, {result.arrivals}" if result.rate else "as fast as possible"
+    return f"{asked}, sent late" if result.is_late else asked
+
+
+def svg_of(headline: str, below: str, parts: Sequence[PlottedPart]) -> str:
+    panels = [(panel, part) for part in parts for panel in _panels(part)]
     height = TOP + len(panels) * (HEIGHT + GAP)
-    end_s = max((each.at_s for each in result.over_time), default=1.0)
-    body = [*_headline(result)]
-    for number, panel in enumerate(panels):
+    body = [_text(16, 28, headline, size=18), _text(16, 50, below, colour="#555555")]
+    for number, (panel, part) in enumerate(panels):
+        end_s = max((each.at_s for each in part.over_time), default=1.0)
         body += _drawn(panel, TOP + number * (HEIGHT + GAP), end_s)
     return "\n".join(
         (
@@ -64,27 +97,12 @@ def as_svg(result: LoadResult) -> str:
     )
 
 
-def _headline(result: LoadResult) -> Iterator[str]:
-    latency = result.latency_ms
-    asked = f"{result.rate:,.0f} orders/s, {result.arrivals}" if result.rate else "as fast as possible"
-    late = ", sent late" if result.is_late else ""
-    yield _text(16, 28, f"{result.boots:,} boots on {result.hosts:,} hosts, {asked}{late}", size=18)
-    yield _text(
-        16,
-        50,
-        f"{result.boots_per_s:,.0f} boots/s · {result.cpu_us_per_boot['total']:,.0f} µs CPU a boot · "
-        f"p50 {latency.p50:,.0f}, p99 {latency.p99:,.0f}, p99.9 {latency.p999:,.0f} ms · {result.mode}, {result.processors} processors, "
-        f"others used {result.share_of_others:.0%}",
-        colour="#555555",
-    )
-
-
-def _panels(result: LoadResult) -> list[Panel]:
-    some = result.over_time
+def _panels(part: PlottedPart) -> list[Panel]:
+    some = part.over_time
     latency = [each for each in some if each.latency_ms.max]
     processes = sorted(
         {name for each in some for name in each.cpu_us_each} - {"total"},
-        key=lambda name: (-result.cpu_us_per_boot.get(name, 0.0), name),
+        key=lambda name: (-part.cpu_us_each.get(name, 0.0), name),
     )
     # At the ends few orders end, and what the processes cost without them would be all that can be seen.
     usual_per_s = sum(each.ended_per_s * each.seconds for each in some) / (
@@ -93,14 +111,14 @@ def _panels(result: LoadResult) -> list[Panel]:
     costly = [each for each in some if each.cpu_us_each and each.ended_per_s >= usual_per_s * COUNTS_FROM]
     return [
         Panel(
-            title="orders a second",
+            title=f"{part.orders} a second",
             lines=(
-                PlotLine("due" if result.rate else "sent", _points(some, lambda each: each.due_per_s)),
+                PlotLine("due" if part.is_scheduled else "sent", _points(some, lambda each: each.due_per_s)),
                 PlotLine("ended", _points(some, lambda each: each.ended_per_s)),
             ),
         ),
         Panel(
-            title="latency, ms",
+            title=f"latency of {part.orders}, ms",
             is_log=True,
             lines=tuple(
                 PlotLine(name, _points(latency, read))
@@ -113,12 +131,12 @@ def _panels(result: LoadResult) -> list[Panel]:
             ),
         ),
         Panel(
-            title="CPU of each order that ended, µs",
+            title=f"CPU of each {part.order} that ended, µs",
             is_stacked=True,
             lines=_by_process(costly, processes),
         ),
         Panel(
-            title="orders under way",
+            title=f"{part.orders} under way",
             lines=(PlotLine("under way", _points(some, lambda each: float(each.under_way))),),
         ),
     ]

@@ -28,6 +28,23 @@ class OfKind(Struct, frozen=True, kw_only=True):
     latency_ms: Latency
 
 
+class Interval(Struct, frozen=True, kw_only=True):
+    """A part of a run. `at_s` is its end, in seconds after the begin of the run.
+
+    `latency_ms` is that of the orders which ended in it and succeeded. `cpu_us_each` is the CPU time of each process, and their `total`, for
+    each order that ended in it; empty if none did.
+    """
+
+    at_s: float
+    seconds: float
+    # How many orders became due in it, and how many ended, a second; and how many were under way at its end.
+    due_per_s: float
+    ended_per_s: float
+    under_way: int
+    latency_ms: Latency
+    cpu_us_each: Mapping[str, float]
+
+
 class Phase(Struct, frozen=True, kw_only=True):
     """The figures of one part of a run, such as all orders of a mix, all state changes, or all deploys with their undeploys.
 
@@ -44,23 +61,8 @@ class Phase(Struct, frozen=True, kw_only=True):
     # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
-
-
-class Interval(Struct, frozen=True, kw_only=True):
-    """A part of a run. `at_s` is its end, in seconds after the begin of the run.
-
-    `latency_ms` is that of the orders which ended in it and succeeded. `cpu_us_each` is the CPU time of each process, and their `total`, for
-    each order that ended in it; empty if none did.
-    """
-
-    at_s: float
-    seconds: float
-    # How many orders became due in it, and how many ended, a second; and how many were under way at its end.
-    due_per_s: float
-    ended_per_s: float
-    under_way: int
-    latency_ms: Latency
-    cpu_us_each: Mapping[str, float]
+    # Of state changes and of deploys.
+    over_time: tuple[Interval, ...] = ()
 
 
 class StageLatency(Struct, frozen=True, kw_only=True):

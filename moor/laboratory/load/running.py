@@ -40,6 +40,7 @@ from moor.laboratory.load.orders import (
 from moor.laboratory.load.own_servers import OWN_SERVERS, ServersInUse, refuse_existing_nodes
 from moor.laboratory.load.results import (
     Audited,
+    Interval,
     LoadResult,
     Phase,
     Publishers,
@@ -364,7 +365,7 @@ def summary_of(
     }
 
 
-def phase_of(meter: Meter, run: Run) -> Phase:
+def phase_of(meter: Meter, run: Run, over_time: tuple[Interval, ...] = ()) -> Phase:
     ours, others = meter.shares(os.cpu_count() or 1)
     return Phase(
         count=meter.count,
@@ -375,4 +376,5 @@ def phase_of(meter: Meter, run: Run) -> Phase:
         generator_us_each=meter.generator_us_per_boot(),
         share_of_machine=ours,
         share_of_others=others,
+        over_time=over_time,
     )

@@ -7,7 +7,6 @@ for up to that while. Many requests with one unknown token cause a single questi
 
 import asyncio
 import hashlib
-import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import httpx
 
 from bus.errors import Unavailable
 from bus.keystone import TIMEOUT_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
+from bus.tls import client_tls
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
 from placement_worker.api.values.request_parts import Headers
@@ -121,8 +121,10 @@ class KeystoneAuthentication:
 
 
 def keystone_client(ca_file: Path | None = None) -> httpx.AsyncClient:
-    """An HTTP client for Keystone, which checks Keystone's certificate by those in `ca_file`, or by the system's."""
-    return httpx.AsyncClient(timeout=TIMEOUT_S, verify=ssl.create_default_context(cafile=ca_file))
+    """An HTTP client for Keystone, which checks Keystone's certificate by those in `ca_file`, or by the system's. Raises
+    BadCertificate.
+    """
+    return httpx.AsyncClient(timeout=TIMEOUT_S, verify=client_tls(str(ca_file or "")))
 
 
 def _read(answer: httpx.Response) -> tuple[Caller, float]:

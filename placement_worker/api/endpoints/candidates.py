@@ -6,12 +6,12 @@ import numpy as np
 from msgspec import structs
 
 from bus.messages.candidates import TooCostly
-from placement_worker.api.endpoints.candidates_text import TREES, Summaries, requests_text
+from placement_worker.api.endpoints.candidates_text import TREES, Summaries, listed, requests_text
 from placement_worker.api.grammar import query_schemas
 from placement_worker.api.grammar.backend import Backend
 from placement_worker.api.grammar.queries import candidates_query, traits_named
 from placement_worker.api.grammar.refusals import too_costly
-from placement_worker.api.values.pieces import Pieces, pieces_of, with_commas
+from placement_worker.api.values.pieces import Pieces, pieces_of
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 from placement_worker.core.candidates.budget import Budget
@@ -65,13 +65,12 @@ class CandidatesEndpoint:
 
         def parts() -> Iterator[bytes]:
             yield b'{"allocation_requests":['
-            yield from with_commas(map(str.encode, requests_text(found, index, version, budget)))
+            yield from listed(requests_text(found, index, version, budget))
             yield b'],"provider_summaries":{'
             giving = found.giving
             if version < TREES and len(found) == query.limit != CANDIDATES_MAX:
                 giving = _all_giving(found, index, query, budget)
-            told = self._summaries.texts(giving, index, version, classes, budget)
-            yield from with_commas(map(str.encode, told))
+            yield from listed(self._summaries.texts(giving, index, version, classes, budget))
             yield b"}}"
 
         return pieces_of(parts())

@@ -1,13 +1,18 @@
-"""Writes candidates directly as text: an answer may have ten thousand of them, so no objects are built first.
+"""Writes candidates directly as bytes: an answer may have ten thousand of them, so no objects are built first.
 
-Candidates that differ only in their providers are written by one template, thousands at a time. The summary of a provider
+Candidates that differ only in their providers are written by one template, thousands at a time. All ids are equally long, so
+many lines of one template are an array of bytes into which the ids are copied column by column. The summary of a provider
 is written once and cached until the provider changes. Nothing needs escaping: ids, classes, traits and suffixes are
 letters, digits, hyphens and underscores.
+
+A comma begins each candidate and each summary, also the first of an answer, which `listed` takes away.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from placement_worker.api.grammar.names import standard_first
 from placement_worker.api.values.versions import Version
@@ -22,20 +27,26 @@ _ALL_CLASSES: Version = (1, 27)
 TREES: Version = (1, 29)
 _MAPPINGS: Version = (1, 34)
 
-_PROVIDER = '"%s"'
+_PROVIDER = '"%b"'
+_PLACE = b"%b"
+_UUID_BYTES = 36
 # How much longer a UUID is than its placeholder.
-_UUID_MORE = 34
+_UUID_MORE = _UUID_BYTES - len(_PLACE)
+# To make an array of bytes costs as much as to write so many ids one by one.
+_LINES_OF_ARRAY_MIN = 30
 _NAMES_AT_ONCE = 5_000
 # Writing one summary costs as much as so many steps.
 _STEPS_PER_SUMMARY = 40
 _SUMMARIES_AT_ONCE = 250
+# Longer parts need not be joined to pieces of the answer, so they are not copied once more.
+_SUMMARIES_OF_PART = 1_000
 _encode = msgspec.json.encode
 
 
 def requests_text(
     found: FoundCandidates, index: ProviderIndex, version: Version, budget: Budget
-) -> Iterator[str]:
-    """The allocation requests of an answer as JSON, in parts which the caller joins with commas.
+) -> Iterator[bytes]:
+    """The allocation requests of an answer as JSON, each after a comma, in parts.
 
     Before the first part is written, the length of all parts is counted against the limit of the answer's length
     (`budget`).
@@ -52,8 +63,8 @@ def requests_text(
 
 def _templates(
     found: FoundCandidates, version: Version, budget: Budget
-) -> Iterator[tuple[Rows, str, list[int]]]:
-    known: dict[int, tuple[str, list[int]]] = {}
+) -> Iterator[tuple[Rows, bytes, list[int]]]:
+    known: dict[int, tuple[bytes, list[int]]] = {}
     for block in found.blocks:
         made = known.get(id(block.pattern))
         if made is None:
@@ -63,17 +74,44 @@ def _templates(
         yield block.rows, *made
 
 
-def _block_text(rows: Rows, template: str, columns: list[int], index: ProviderIndex, budget: Budget) -> str:
-    uuids = index.uuids
-    named = [uuids[row] for row in rows[:, columns].ravel().tolist()]
-    text = ",".join([template] * len(rows)) % tuple(named)
-    budget.spend(len(named))
+def _block_text(
+    rows: Rows, template: bytes, columns: list[int], index: ProviderIndex, budget: Budget
+) -> bytes:
+    if len(rows) < _LINES_OF_ARRAY_MIN:
+        text = template * len(rows) % tuple(index.uuids[rows[:, columns].ravel()].tolist())
+    else:
+        text = _lines_of(rows, template, columns, index)
+    budget.spend(len(rows) * len(columns))
     return text
 
 
-def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[int]]:
-    """The JSON text of candidates that differ only in their providers, with `%s` in place of each provider's id. The
-    returned list says for each `%s` which of the candidate's providers belongs there, by its number in the pattern.
+def _lines_of(rows: Rows, template: bytes, columns: list[int], index: ProviderIndex) -> bytes:
+    """The lines of a block, as an array of bytes that has one line in each row."""
+    line = template.replace(_PLACE, bytes(_UUID_BYTES))
+    lines = np.empty((len(rows), len(line)), dtype=np.uint8)
+    lines[:] = np.frombuffer(line, dtype=np.uint8)
+    ids = {column: _id_bytes(index, rows[:, column]) for column in set(columns)}
+    start = 0
+    for before, column in zip(template.split(_PLACE), columns, strict=False):
+        start += len(before)
+        lines[:, start : start + _UUID_BYTES] = ids[column]
+        start += _UUID_BYTES
+    return lines.tobytes()
+
+
+def _id_bytes(index: ProviderIndex, rows: Rows) -> NDArray[np.uint8]:
+    return index.uuids[rows].view(np.uint8).reshape(len(rows), _UUID_BYTES)
+
+
+def listed(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Parts in which a comma begins each line, without the first comma."""
+    yield next(filter(None, parts), b"")[1:]
+    yield from parts
+
+
+def _template(pattern: CandidatePattern, version: Version) -> tuple[bytes, list[int]]:
+    """A comma and the JSON text of candidates that differ only in their providers, with `%b` in place of each provider's id.
+    The returned list says for each `%b` which of the candidate's providers belongs there, by its number in the pattern.
     """
     giving = [column for column, amounts in enumerate(pattern.amounts) if amounts]
     if version < _BY_PROVIDER:
@@ -81,16 +119,16 @@ def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[in
             f'{{"resource_provider":{{"uuid":{_PROVIDER}}},"resources":{_json(pattern.amounts[column])}}}'
             for column in giving
         ]
-        return f'{{"allocations":[{",".join(rows)}]}}', giving
+        return f',{{"allocations":[{",".join(rows)}]}}'.encode(), giving
     rows = [f'{_PROVIDER}:{{"resources":{_json(pattern.amounts[column])}}}' for column in giving]
     allocations = f'"allocations":{{{",".join(rows)}}}'
     if version < _MAPPINGS:
-        return f"{{{allocations}}}", giving
+        return f",{{{allocations}}}".encode(), giving
     mapped = [column for _, columns in pattern.mappings for column in columns]
     mappings = ",".join(
         f'"{suffix}":[{",".join([_PROVIDER] * len(columns))}]' for suffix, columns in pattern.mappings
     )
-    return f'{{{allocations},"mappings":{{{mappings}}}}}', giving + mapped
+    return f',{{{allocations},"mappings":{{{mappings}}}}}'.encode(), giving + mapped
 
 
 class Summaries:
@@ -100,14 +138,14 @@ class Summaries:
     """
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []
         self._changes: list[int] = []
         self._lineage: object = None
 
     def texts(
         self, giving: Rows, index: ProviderIndex, version: Version, classes: Collection[str], budget: Budget
-    ) -> Iterator[str]:
-        """The summaries of an answer as JSON, in parts which the caller joins with commas.
+    ) -> Iterator[bytes]:
+        """The summaries of an answer as JSON, each after a comma, in parts.
 
         From 1.29 on these are all providers of the trees that give something, before that only the providers that give
         something.
@@ -118,20 +156,24 @@ class Summaries:
             rows = index.in_trees_of(giving).tolist()
             if index.lineage is not self._lineage or len(self._texts) < index.rows:
                 self._begin(index)
-        # Between parts other requests may run, and write summaries of a later state: read each cache entry only once.
+        part: list[bytes] = []
+        # Between these groups other requests may run, and write summaries of a later state: read each cache entry only once.
         for start in range(0, len(rows), _SUMMARIES_AT_ONCE):
-            part = rows[start : start + _SUMMARIES_AT_ONCE]
+            some = rows[start : start + _SUMMARIES_AT_ONCE]
             written, told = (
-                (len(part), [_summary(row, index, version, classes) for row in part])
+                (len(some), [_summary(row, index, version, classes) for row in some])
                 if version < TREES
-                else self._kept(part, index, version)
+                else self._kept(some, index, version)
             )
-            text = ",".join(told)
-            budget.tell(len(text))
-            budget.spend(len(part) + _STEPS_PER_SUMMARY * written)
-            yield text
+            budget.tell(sum(map(len, told)))
+            budget.spend(len(some) + _STEPS_PER_SUMMARY * written)
+            part += told
+            if len(part) >= _SUMMARIES_OF_PART:
+                yield b"".join(part)
+                part.clear()
+        yield b"".join(part)
 
-    def _kept(self, rows: list[int], index: ProviderIndex, version: Version) -> tuple[int, list[str]]:
+    def _kept(self, rows: list[int], index: ProviderIndex, version: Version) -> tuple[int, list[bytes]]:
         """The number of summaries that had to be written anew, and the summaries of all these rows.
 
         Those of rows that have not changed come from the cache.
@@ -151,11 +193,12 @@ class Summaries:
         if index.lineage is not self._lineage:
             self._texts, self._changes, self._lineage = [], [], index.lineage
         more = index.rows - len(self._texts)
-        self._texts += [""] * more
+        self._texts += [b""] * more
         self._changes += [-1] * more
 
 
-def _summary(row: int, index: ProviderIndex, version: Version, classes: Collection[str]) -> str:
+def _summary(row: int, index: ProviderIndex, version: Version, classes: Collection[str]) -> bytes:
+    """A comma, and the summary of the provider in this row."""
     state = index.state(row)
     said: dict[str, object] = {
         "resources": {
@@ -172,7 +215,7 @@ def _summary(row: int, index: ProviderIndex, version: Version, classes: Collecti
     if version >= TREES:
         said["parent_provider_uuid"] = state.parent
         said["root_provider_uuid"] = state.root
-    return f'"{index.uuids[row]}":{_json(said)}'
+    return b',"%b":%b' % (index.uuids[row], _encode(said))
 
 
 def _json(value: Mapping[str, object]) -> str:

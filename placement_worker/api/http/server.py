@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from bus.operating.listen_address import address_text, listening_socket, read_address
 from bus.operating.part_server import PartServer
+from bus.tls import BadCertificate, server_tls
 from placement_worker.api.http.connections import Connections, is_of_this_machine
 from placement_worker.api.http.protocol import protocol_for
 from placement_worker.api.settings import ApiSettings
@@ -46,15 +47,15 @@ def read_listen(text: str, *, is_shared: bool = False) -> Listen:
     return Listen(*read_address(text, "listen", "host:port, as 127.0.0.1:8780 or [::]:8780"), is_shared)
 
 
-def read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
-    """A TLS context with this certificate, for TLS 1.2 and later."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+def read_certificate(chain: Path, key: Path, clients_ca: Path | None = None) -> ssl.SSLContext:
+    """A TLS context with this certificate. With `clients_ca`, clients must show certificates of an authority in that file."""
     try:
-        context.load_cert_chain(chain, key)
-    except OSError as problem:
-        raise BadListenError(f"the certificate {chain} with key {key} cannot be used: {problem}") from None
-    return context
+        return server_tls(str(chain), str(key), str(clients_ca or ""))
+    except BadCertificate as wrong:
+        what = f"the certificate {chain} with key {key}"
+        if wrong.argument == "clients_ca_file":
+            what = f"the file of the clients' authorities, {wrong.file},"
+        raise BadListenError(f"{what} cannot be used: {wrong.why}") from None
 
 
 class HttpServer:

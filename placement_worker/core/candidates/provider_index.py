@@ -29,9 +29,9 @@ from placement_worker.core.candidates.layouts import TreeLayout, TreeLine
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 ROWS_AT_FIRST = 64
 # The arrays, and everything that a copy has as a copy of its own; what holds things that change is copied one by one.
-_ARRAYS = ("attached", "shares", "root", "parent")
+_ARRAYS = ("attached", "shares", "root", "parent", "uuids")
 _COPIED = (
-    *(*_ARRAYS, "traits", "states", "uuids", "changes", "sharing"),
+    *(*_ARRAYS, "traits", "states", "changes", "sharing"),
     *("_row_of_internal", "_row_of_id", "_detached", "_free_rows", "one_class", "one_class_stocks"),
 )
 
@@ -55,7 +55,8 @@ class ProviderIndex:
         self.shares = np.zeros(self._length, dtype=np.bool_)
         self.root, self.parent = (np.zeros(self._length, dtype=np.intp) for _ in range(2))
         self.states: list[ProviderState | None] = []
-        self.uuids: list[str] = []
+        # The public ids as text.
+        self.uuids = np.zeros(self._length, dtype="S36")
         self.changes: list[int] = []
         self.stocks: dict[str, Stock] = {}
         self.traits = BitSets(self._length)
@@ -298,9 +299,8 @@ class ProviderIndex:
             row = self.rows
             self.rows += 1
             self.states.append(None)
-            self.uuids.append("")
             self.changes.append(0)
-        self.uuids[row] = str(state.id)
+        self.uuids[row] = str(state.id).encode()
         self._row_of_internal[state.internal] = self._row_of_id[state.id.int] = row
         return row
 

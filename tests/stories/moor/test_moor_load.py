@@ -261,14 +261,20 @@ def assert_metal_was_measured(ran: Result, found: dict[str, Any]) -> None:
         spent = phase["cpu_us_each"]
         assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
         assert spent["total"] > 0
+        ended = sum(each["ended_per_s"] * each["seconds"] for each in phase["over_time"])
+        assert ended == pytest.approx(phase["count"])
+        assert phase["over_time"][-1]["under_way"] == 0
     assert found["free_again_ms"]["p50"] > 0
 
 
 async def test_on_bare_metal_changes_and_deploys_are_measured_and_audited(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
+    file, plot = tmp_path / "load.json", tmp_path / "load.svg"
 
-    ran = await moor(*METAL, "--failing", "0.5", "--rate", "100", "--json", str(file))
+    ran = await moor(*METAL, "--failing", "0.5", "--rate", "100", "--json", str(file), "--plot", str(plot))
 
+    drawn = plot.read_text()
+    for title in ("state changes a second", "latency of deploys, ms", "CPU of each deploy that ended, µs"):
+        assert f">{title}<" in drawn
     assert_metal_was_measured(ran, figures(file))
     assert figures(file)["by_alternate"] + figures(file)["in_error"] > 0
     assert figures(file)["changes"]["cpu_us_each"].keys() == {"total", "embedded"}
@@ -326,7 +332,7 @@ async def test_mistakes_are_reported_in_one_line() -> None:
         (("--bare-metal", "--moves", "3"), "--moves is 3 with --bare-metal"),
         (("--bare-metal", "--mix", "boot=1"), "--mix is 'boot=1' with --bare-metal"),
         (("--bare-metal", "--publishers", "3"), "--publishers is 3 with --bare-metal"),
-        (("--bare-metal", "--plot", "x.svg"), "--plot is x.svg with --bare-metal"),
+        (("--bare-metal", "--plot", "x.png"), "--plot is x.png, must end in .svg"),
         (("--plot", "x.png"), "--plot is x.png, must end in .svg"),
         (("--plot", "/nowhere/x.svg"), "--plot is '/nowhere/x.svg', which cannot be written"),
         (("--rate", "5", "--in-flight", "7"), "--in-flight is 7 with --rate"),

@@ -148,9 +148,7 @@ async def test_hosts_that_come_back_in_another_shape_take_their_instances_along(
         async with stage_on(site, equal_hosts(NESTED), keeps_hosts=True) as stage:
             boots += await stage.ask_many(60, 5, 3)
             await stage.until(boots, {"active"})
-            await stage.until_silent()
-
-            assert await providers_in_use(stage) == {"numa": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+            await in_shape(stage, "numa")
             assert await hosts_of(stage, ids) == where
             # Moves that were under way return to what their instance held before, and end.
             await end(stage, ids[6], "confirm")
@@ -164,9 +162,7 @@ async def test_hosts_that_come_back_in_another_shape_take_their_instances_along(
         async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
             boots += await stage.ask_many(80, 5, 3)
             await stage.until(boots, {"active"})
-            await stage.until_silent()
-
-            assert await providers_in_use(stage) == {"host": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+            await in_shape(stage, "host")
             page = await stage.placement.snapshot_page(0, 1000)
             assert not [each.name for each in page.providers if "_NUMA" in each.name]
             await end(stage, ids[0], "revert")

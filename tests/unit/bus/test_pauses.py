@@ -1,17 +1,18 @@
 """The one formula of growing pauses, and those who have no test of their own pauses."""
 
+import asyncio
 import random
 import re
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import tenacity
 
 from bus.configuration.settings import BusSettings
 from bus.errors import Transient
 from bus.pauses import Pauses, drawn, grown
-from bus.retrying import retrying
+from bus.retrying import Retrying
 from bus.workers.handling import backoff_ms
 from tests.simulation.loop import run_simulated
 
@@ -78,23 +79,51 @@ def test_a_retried_call_pauses_for_any_part_of_the_grown_pause() -> None:
     """Callers that collide on one lock are spread over all of it. The generator can be given, and is `random` otherwise."""
     limits_s = (1.0, 2.0, 4.0, 4.0, 4.0)
 
-    async def fails() -> None:
-        raise Transient("no")
+    async def pauses_s(retrying: Retrying) -> list[float]:
+        tried_at_s: list[float] = []
 
-    async def pauses_s(loop: tenacity.AsyncRetrying) -> list[float]:
-        taken: list[float] = []
-        with pytest.raises(Transient):
-            await loop.copy(before_sleep=lambda state: taken.append(state.upcoming_sleep))(fails)
-        return taken
+        async def fails() -> None:
+            tried_at_s.append(asyncio.get_running_loop().time())
+            raise Transient("no")
+
+        with pytest.raises(Transient, match="no"):
+            await retrying(fails)
+        return [after - before for before, after in pairwise(tried_at_s)]
 
     def of(chance: random.Random) -> list[float]:
-        return run_simulated(pauses_s(retrying(6, delay_s_first=1.0, delay_s_max=4.0, chance=chance)))
+        return run_simulated(pauses_s(Retrying(6, delay_s_first=1.0, delay_s_max=4.0, chance=chance)))
 
-    assert of(random.Random(3)) == [
-        limit_s * each for limit_s, each in zip(limits_s, _shares(3), strict=True)
-    ]
+    assert of(random.Random(3)) == pytest.approx(
+        [limit_s * each for limit_s, each in zip(limits_s, _shares(3), strict=True)]
+    )
     assert of(random.Random(3)) != of(random.Random(4))
     assert min(_shares(3)) < 0.5
+
+
+def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
+    tried: list[int] = []
+
+    async def second_time(number: int, *, name: str) -> str:
+        tried.append(number)
+        if len(tried) < 2:
+            raise Transient("no")
+        return name
+
+    assert run_simulated(Retrying(3)(second_time, 7, name="done")) == "done"
+    assert tried == [7, 7]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()])
+def test_only_transient_errors_are_retried(error: BaseException) -> None:
+    tried: list[BaseException] = []
+
+    async def fails() -> None:
+        tried.append(error)
+        raise error
+
+    with pytest.raises(type(error)):
+        run_simulated(Retrying(3)(fails))
+    assert tried == [error]
 
 
 def _shares(seed: int) -> list[float]:

@@ -130,6 +130,8 @@ def test_the_users_of_cells_are_conductors_and_computes() -> None:
         ("moor-conductor", None),
         ("moor-conductor-", None),
         ("moor-conductor-C1", None),
+        ("moor-conductor-nova", None),
+        ("moor-compute-cell0", None),
         ("moor-scheduler-c1", None),
         ("moor-client", None),
         ("moor-app-", None),

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bus.configuration.addresses import ADDRESSES
-from ironic_sync.rest_login import check_login
-from ironic_sync.settings import IRONIC_DAEMONS
+from ironic_sync.settings import IRONIC_API, IRONIC_DAEMONS
 from tests.pages.commands import ROOT
 
 PAGE = (ROOT / "docs" / "bare-metal.md").read_text()
@@ -36,7 +35,7 @@ def test_every_variable_of_the_page_is_a_setting() -> None:
 def test_the_variables_of_a_block_fit_together(block: dict[str, str]) -> None:
     addresses, settings = ADDRESSES.read(block), IRONIC_DAEMONS.read(block)
 
-    check_login(addresses.ironic_url, settings)
+    IRONIC_API.check_login(addresses.ironic_url, settings)
 
 
 def test_the_page_names_every_setting_of_the_login_and_of_the_names() -> None:

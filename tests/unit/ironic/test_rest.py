@@ -13,17 +13,23 @@ import httpx
 import pytest
 from msgspec import Struct
 
-from bus.errors import Locked, Operational, TookTooLong, Unavailable, WrongAnswer
+from bus.errors import (
+    CredentialsRefused,
+    Locked,
+    Operational,
+    TookTooLong,
+    Unavailable,
+    VersionNotOffered,
+    WrongAnswer,
+)
 from bus.message import ProviderId
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
     CleanStep,
-    CredentialsRefused,
     IronicApi,
     IronicRefused,
     NodesRead,
     PatchOperation,
-    VersionNotOffered,
 )
 from ironic_sync.rest_http import FIELDS, HttpIronicApi
 from ironic_sync.settings import IronicSettings

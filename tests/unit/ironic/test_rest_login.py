@@ -21,14 +21,13 @@ from starlette.types import ASGIApp
 
 from bus.configuration.addresses import Addresses
 from bus.configuration.sections import BadSetting
-from bus.errors import Unavailable, WrongAnswer
+from bus.errors import CredentialsRefused, Unavailable, WrongAnswer
 from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
-from ironic_sync.rest import CredentialsRefused
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from placement_worker.api.http.server import HttpServer, Listen
 from placement_worker.api.settings import ApiSettings
-from tests.api.fake_keystone import FakeKeystone
+from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.unit.ironic.test_rest import NODE, told
 
 QUICK = IronicSettings(rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, rest_tries_max=3)
@@ -463,3 +462,70 @@ def encrypted(pem: bytes) -> bytes:
 
     key = load_pem_private_key(pem, None)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"p"))
+
+
+# Passwords in files
+
+
+@pytest.mark.asyncio
+async def test_a_token_is_asked_for_by_the_password_that_the_file_has_then(tmp_path: Path) -> None:
+    cloud, file = Cloud(), tmp_path / "password"
+    file.write_text(f"{OUR_PASSWORD}\n")
+    api = cloud.api(structs.replace(BY_PASSWORD, password="", password_file=str(file)))
+    await api.node(NODE)
+    cloud.keystone.password = "changed"
+    cloud.keystone.service_tokens.clear()
+    file.write_text("changed\n")
+
+    assert await api.node(NODE) is not None
+    cloud.keystone.service_tokens.clear()
+    file.unlink()
+    with pytest.raises(Unavailable, match=r"no login to Keystone at .* as user 'moor'.*cannot be read"):
+        await api.node(NODE)
+    await api.close()
+
+
+@pytest.mark.asyncio
+async def test_the_secret_of_an_application_credential_may_be_in_a_file(tmp_path: Path) -> None:
+    cloud, file = Cloud(), tmp_path / "secret"
+    cloud.keystone.credential = {"id": "c-1", "secret": "s"}
+    file.write_text("s")
+    settings = structs.replace(
+        QUICK,
+        auth="keystone",
+        keystone_url=IDENTITY,
+        application_credential_id="c-1",
+        application_credential_secret_file=str(file),
+    )
+    api = cloud.api(settings)
+
+    assert await api.node(NODE) is not None
+    await api.close()
+
+
+@pytest.mark.asyncio
+async def test_basic_authentication_reads_its_file_for_each_request(tmp_path: Path) -> None:
+    asked: list[str] = []
+    file = tmp_path / "password"
+
+    async def node(request: Request) -> Response:
+        asked.append(request.headers["authorization"])
+        return JSONResponse(told())
+
+    app = Starlette(routes=[Route("/v1/nodes/{id}", node)])
+    settings = structs.replace(QUICK, auth="basic", user="moor", password_file=str(file))
+    api = HttpIronicApi("http://cloud", settings, transport=httpx.ASGITransport(app))
+    with pytest.raises(Unavailable, match=r"password' cannot be read: No such file"):
+        await api.node(NODE)
+    file.write_text("p:w")
+    await api.node(NODE)
+    await api.close()
+
+    assert asked == ["Basic bW9vcjpwOnc="]
+
+
+def test_a_password_and_its_file_are_not_set_together() -> None:
+    with pytest.raises(BadSetting, match=r"ironic.password_file is '/p' .*password is set too") as wrong:
+        HttpIronicApi("http://cloud", structs.replace(BY_PASSWORD, password="hunter2", password_file="/p"))
+
+    assert "hunter2" not in str(wrong.value)

@@ -5,13 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from bus.errors import Locked, Unavailable
+from bus.errors import CredentialsRefused, Locked, Unavailable
 from bus.message import ProviderId
 from compute_sim.laboratory.ironic.api.app import IronicTransport
 from compute_sim.laboratory.ironic.core.node import SimulatedNode as Simulated
 from compute_sim.laboratory.ironic.core.script import IronicScript, NodeLocked
 from compute_sim.laboratory.ironic.simulated import SimulatedIronic
-from ironic_sync.rest import CredentialsRefused, IronicRefused, PatchOperation
+from ironic_sync.rest import IronicRefused, PatchOperation
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from tests.ironic_clients.passwords import PasswordTransport

@@ -164,7 +164,16 @@ def test_the_plot_names_its_lines_and_puts_all_of_them_on_the_page() -> None:
 
     root = ET.fromstring(drawn)  # noqa: S314 - we have just written it
     texts = {"".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"due", "ended", "p50", "p99.9", "worker-0", "others", "under way", "latency, ms"} <= texts
+    assert {
+        "due",
+        "ended",
+        "p50",
+        "p99.9",
+        "worker-0",
+        "others",
+        "under way",
+        "latency of orders, ms",
+    } <= texts
     height = float(root.attrib["height"])
     width = float(root.attrib["width"])
     for kind in ("polyline", "polygon"):
@@ -178,7 +187,7 @@ def test_the_plot_names_its_lines_and_puts_all_of_them_on_the_page() -> None:
 def test_a_run_that_is_too_short_for_an_interval_can_be_drawn() -> None:
     drawn = as_svg(a_result([LoadSample(0.0, {})], []))
 
-    assert "latency, ms" in drawn
+    assert "latency of orders, ms" in drawn
     assert "nan" not in drawn
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 import typer
+from msgspec import structs
 
 from moor.placement.placement_api_options import ApiFlags, Auth, serving_of
 from placement_worker.api.auth.basic import BasicAuthentication
@@ -81,6 +82,15 @@ def test_each_kind_of_authentication_is_chosen_by_its_name(tmp_path: Path) -> No
         (ApiFlags(policy="strict"), "policy is 'strict'"),
         (ApiFlags(prefix="placement"), "prefix is 'placement'"),
         (ApiFlags(tls_cert=Path("chain.pem")), "only one of --tls-cert and --tls-key"),
+        (ApiFlags(tls_clients_ca=Path("ca.pem")), "tls-clients-ca is ca.pem, and without --tls-cert"),
+        (
+            structs.replace(keystone("known"), keystone_password_file=Path("/secret")),
+            "keystone-password-file is /secret, and MOOR_KEYSTONE_PASSWORD is set, too",
+        ),
+        (
+            structs.replace(keystone("known"), keystone_ca=Path("/nowhere")),
+            "keystone-ca is /nowhere: .*No such file",
+        ),
         (ApiFlags(tls_cert=Path("/nowhere"), tls_key=Path("/nowhere")), "cannot be used"),
     ],
 )

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
-from placement_worker.api.endpoints.candidates_text import Summaries, requests_text
+from placement_worker.api.endpoints.candidates_text import Summaries, listed, requests_text
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import FoundCandidates
 from placement_worker.core.candidates.query import CandidatesQuery, Group
@@ -23,10 +23,15 @@ def an_id(number: int) -> ProviderId:
     return ProviderId(UUID(int=number))
 
 
-def forest() -> ProviderReplica:
-    """Three hosts, each with two network cards as children, and a pool of disks that all of them share."""
+POOL = 5
+# Many candidates of one pattern are written as an array, and few one by one.
+SIZES = pytest.mark.parametrize("hosts", [3, 40])
+
+
+def forest(hosts: int = 3) -> ProviderReplica:
+    """Some hosts, each with two network cards as children, and a pool of disks that all of them share."""
     replica = ProviderReplica()
-    for number in (10, 20, 30):
+    for number in range(10, 10 + 10 * hosts, 10):
         replica.merge(
             [
                 a_provider(number, VCPU=8, traits=("HW_CPU_X86_VMX", "CUSTOM_A"), aggregates=(RACK,)),
@@ -34,7 +39,7 @@ def forest() -> ProviderReplica:
                 a_provider(number + 2, root=number, VF=4),
             ]
         )
-    replica.merge([a_provider(40, DISK_GB=100, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=(RACK,))])
+    replica.merge([a_provider(POOL, DISK_GB=100, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=(RACK,))])
     return replica
 
 
@@ -88,7 +93,8 @@ def query(request: pytest.FixtureRequest) -> CandidatesQuery:
 
 
 def requests(found: FoundCandidates, replica: ProviderReplica, version: tuple[int, int]) -> list[Any]:
-    said: list[Any] = json.loads(f"[{','.join(requests_text(found, replica.index, version, Budget()))}]")
+    text = b"".join(listed(requests_text(found, replica.index, version, Budget())))
+    said: list[Any] = json.loads(b"[%b]" % text)
     return said
 
 
@@ -96,12 +102,13 @@ def summaries(
     of: Summaries, found: FoundCandidates, replica: ProviderReplica, version: tuple[int, int], *classes: str
 ) -> dict[str, Any]:
     texts = of.texts(found.giving, replica.index, version, classes, Budget())
-    said: dict[str, Any] = json.loads(f"{{{','.join(texts)}}}")
+    said: dict[str, Any] = json.loads(b"{%b}" % b"".join(listed(texts)))
     return said
 
 
-def test_from_1_34_on_each_candidate_has_its_mappings(query: CandidatesQuery) -> None:
-    replica = forest()
+@SIZES
+def test_from_1_34_on_each_candidate_has_its_mappings(hosts: int, query: CandidatesQuery) -> None:
+    replica = forest(hosts)
     found = find_candidates(replica.index, query)
 
     expected = []
@@ -116,10 +123,11 @@ def test_from_1_34_on_each_candidate_has_its_mappings(query: CandidatesQuery) ->
     assert requests(found, replica, (1, 34)) == expected
 
 
+@SIZES
 def test_before_1_34_candidates_have_no_mappings_and_before_1_12_they_are_a_list(
-    query: CandidatesQuery,
+    hosts: int, query: CandidatesQuery
 ) -> None:
-    replica = forest()
+    replica = forest(hosts)
     found = find_candidates(replica.index, query)
     newest = requests(found, replica, (1, 34))
 
@@ -140,7 +148,7 @@ def test_summaries_have_whole_trees_from_1_29_on_and_only_used_providers_before(
     found = find_candidates(replica.index, QUERIES["sharing"])
     hosts = {str(an_id(number)) for number in (10, 20, 30)}
     cards = {str(an_id(number + card)) for number in (10, 20, 30) for card in (1, 2)}
-    pool = {str(an_id(40))}
+    pool = {str(an_id(POOL))}
 
     assert summaries(Summaries(), found, replica, (1, 29)).keys() == hosts | cards | pool
     assert summaries(Summaries(), found, replica, (1, 28)).keys() == hosts | pool

@@ -26,6 +26,7 @@ from moor.clouds.bare_metal import flavor_of_nodes
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.load.firing import DueOrder, Run
 from moor.laboratory.load.metal.watching import NodeStocks
+from moor.laboratory.load.sampling import EndedOrder
 
 FLAVOR = flavor_of_nodes("load")
 PROJECT = "moor-load"
@@ -50,6 +51,7 @@ class ChangeRun(Run):
         self._stocks = stocks
         self._ironic = ironic
         self._idle = deque(nodes)
+        self.changed: list[EndedOrder] = []
         # By node: the reserved amount that placement must report, and when the change was made.
         self._under_way: dict[ProviderId, tuple[int, float]] = {}
 
@@ -71,6 +73,7 @@ class ChangeRun(Run):
             if self._stocks.by_node[node].reserved == wanted:
                 del self._under_way[node]
                 self._has_ended(due_s)
+                self.changed.append(EndedOrder(due_s, self.clock(), is_done=True))
                 self._idle.append(node)
 
 
@@ -97,6 +100,15 @@ class DeployRun(Run):
         # By the node that is being cleaned.
         self._cleaning: dict[ProviderId, Deploy] = {}
         self._nodes = {str(node): node for node in stocks.by_node}
+
+    @property
+    def booted(self) -> list[EndedOrder]:
+        """The boots alone, without the deletes that follow."""
+        return [
+            EndedOrder(each.sent_s, each.deleted_at_s, each.state.state == "active")
+            for each in self.boots.values()
+            if each.state is not None
+        ]
 
     @property
     def states(self) -> list[InstanceState]:

@@ -3,6 +3,7 @@
 from rich.console import RenderableType
 from rich.table import Table
 
+from moor.laboratory.load.plot import PlottedPart, pace_in_words, svg_of
 from moor.laboratory.load.results import Latency, Phase, Scheduled
 from moor.laboratory.load.table import framed
 from moor.tables import lines_of
@@ -19,6 +20,26 @@ class MetalLoadResult(Scheduled, frozen=True, kw_only=True):
     changes: Phase
     deploys: Phase
     free_again_ms: Latency
+
+
+def as_svg(result: MetalLoadResult) -> str:
+    changes, deploys = result.changes, result.deploys
+    return svg_of(
+        f"{changes.count:,} state changes and {deploys.count:,} deploys on {result.nodes:,} nodes, {pace_in_words(result)}",
+        f"{changes.per_s:,.0f} state changes/s, {changes.cpu_us_each['total']:,.0f} µs CPU each, p99 {changes.latency_ms.p99:,.0f} ms · "
+        f"{deploys.per_s:,.0f} deploys/s, {deploys.cpu_us_each['total']:,.0f} µs CPU each, p99 {deploys.latency_ms.p99:,.0f} ms · "
+        f"{result.mode}, {result.processors} processors",
+        [
+            PlottedPart(
+                orders=f"{name}s",
+                order=name,
+                over_time=phase.over_time,
+                cpu_us_each=phase.cpu_us_each,
+                is_scheduled=bool(result.rate) and phase is changes,
+            )
+            for name, phase in (("state change", changes), ("deploy", deploys))
+        ],
+    )
 
 
 def as_table(result: MetalLoadResult) -> RenderableType:

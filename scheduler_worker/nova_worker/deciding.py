@@ -1,0 +1,266 @@
+"""Decides a batch of Nova's requests: chooses hosts in the picture, claims them, and makes the answers.
+
+A request for several instances gets a host for each of them, or gives back what it has claimed, and is refused.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import numpy as np
+from msgspec import Struct, structs
+
+from bus.errors import Operational
+from bus.message import Message, ProviderId
+from bus.messages.build import NoValidHost
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
+from scheduler_worker.core.choosing.plugins import Change, Plugins
+from scheduler_worker.core.instances.outcomes import Holds, in_words
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.nova.oslo_replies import RemoteFailure, no_valid_host
+from scheduler_worker.nova.request_spec import NovaRequest
+from scheduler_worker.nova.selection import SelectedHost, write_selections, write_stay
+from scheduler_worker.nova_worker.group_providers import group_providers
+from scheduler_worker.nova_worker.hosts import NovaHosts
+from scheduler_worker.nova_worker.nova_search import NovaSearch
+
+log = logging.getLogger(__name__)
+
+AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+# Pauses before a batch is tried again that placement did not answer.
+PAUSES_S = (0.2, 0.5, 1.0, 2.0)
+
+
+class NovaAsked(Struct, frozen=True, eq=False):
+    """A request to decide. `may_hold`: it may have been decided before. Its caller waits until `ends_by`."""
+
+    request: NovaRequest
+    ends_by: datetime
+    may_hold: bool = False
+
+
+class NovaDecision(Struct, frozen=True, eq=False):
+    """The result for the caller, or the failure. `searches` hold what was claimed for it."""
+
+    result: object = None
+    failure: RemoteFailure | None = None
+    searches: tuple[NovaSearch, ...] = ()
+
+
+class NovaDecider:
+    """`forced` claims for requests that name their host: Nova asks none of its filters about it."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        hosts: NovaHosts,
+        claimer: Claimer,
+        forced: Claimer,
+        plugins: Plugins,
+        *,
+        ask_all: AskAll,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._picture = picture
+        self._hosts = hosts
+        self._claimers = (claimer, forced)
+        self._plugins = plugins
+        self._ask_all = ask_all
+        self._clock = clock
+
+    async def decide(self, batch: Sequence[NovaAsked]) -> Sequence[NovaDecision]:
+        """A decision for each of these requests, in their order."""
+        plans = [self._plan(each) for each in batch]
+        for claimer, is_forced in zip(self._claimers, (False, True), strict=True):
+            searches = [
+                search
+                for asked, plan in zip(batch, plans, strict=True)
+                if not isinstance(plan, NovaDecision) and asked.request.is_forced is is_forced
+                for search in plan
+            ]
+            if searches:
+                await self._find(claimer, searches, max(each.ends_by for each in batch))
+        decisions = [
+            plan if isinstance(plan, NovaDecision) else self._answer(asked.request, plan)
+            for asked, plan in zip(batch, plans, strict=True)
+        ]
+        failed = [search for each in decisions if each.failure is not None for search in each.searches]
+        await self.undo(failed, until=max(each.ends_by for each in batch))
+        return decisions
+
+    async def undo(self, searches: Sequence[NovaSearch], *, until: datetime | None = None) -> bool:
+        """Give back what these searches have claimed. Returns whether placement has answered."""
+        orders: list[Message] = [
+            each.undo(self._clock()) for each in searches if isinstance(each.outcome, Holds)
+        ]
+        pauses = iter(PAUSES_S)
+        while orders:
+            try:
+                await self._ask_all(orders)
+            except Operational as problem:
+                if until is not None and self._clock() >= until:
+                    log.error("%d claims could not be released: %s", len(orders), problem)  # noqa: TRY400
+                    return False
+                await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+            else:
+                return True
+        return True
+
+    async def _find(self, claimer: Claimer, searches: Sequence[NovaSearch], until: datetime) -> None:
+        """Find hosts, however often placement does not answer, as long as any caller waits."""
+        pauses = iter(PAUSES_S)
+        while True:
+            try:
+                await claimer.find_hosts(searches)
+            except Operational as problem:
+                if self._clock() >= until:
+                    log.warning("%d instances got no host in time: %s", len(searches), problem)
+                    return
+                for each in searches:
+                    # Its claim may have been granted, and the answer lost.
+                    each.may_hold = True
+                    if each.is_searching:
+                        each.chosen = None
+                await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+            else:
+                return
+
+    # Before the claim
+
+    def _plan(self, asked: NovaAsked) -> tuple[NovaSearch, ...] | NovaDecision:
+        request = asked.request
+        if request.is_rebuild:
+            return self._judge_rebuild(request)
+        spec = self._spec_of(request)
+        if isinstance(spec, str):
+            return NovaDecision(failure=no_valid_host(spec))
+        ruled_out = self._ids(spec.ignore_hosts)
+        now = self._clock()
+        return tuple(
+            NovaSearch(instance, now, request, spec, may_hold=asked.may_hold, ruled_out=ruled_out)
+            for instance in request.instances
+        )
+
+    def _spec_of(self, request: NovaRequest) -> InstanceSpec | str:
+        """The needs of the request, with what follows from where other instances are; or why no host can do."""
+        spec, instances = request.spec, self._hosts.instances
+        build = request.build
+        together = self._names_of(instances.services_of(build.same_host))
+        spec = structs.replace(
+            spec,
+            # Amounts tell a bare-metal flavor from any other: Nova has no sign of its own for it.
+            is_for_nodes=False,
+            same_hosts=(together or None) if build.same_host else (),
+            different_hosts=self._names_of(instances.services_of(build.different_host)),
+        )
+        return self._grouped(request, spec)
+
+    def _grouped(self, request: NovaRequest, spec: InstanceSpec) -> InstanceSpec | str:
+        """Placement knows the members that it has claimed for; the request names the hosts of all."""
+        group = request.group
+        if group is None or not group.hosts:
+            return spec
+        policy, moving = group.definition.policy, frozenset[UUID](request.instances)
+        members = [each for each in group.members if each not in moving]
+        if policy == "affinity":
+            names = self._names_of(group.hosts)
+            wanted = tuple(name for name in names if not spec.hosts or name in spec.hosts)
+            if not wanted:
+                return f"server group {group.definition.id} (affinity) is on {', '.join(group.hosts)}, which does not qualify"
+            return structs.replace(spec, hosts=wanted)
+        if policy == "anti-affinity":
+            full = [
+                host
+                for host in group.hosts
+                if max(1, self._hosts.instances.count(host, members)) >= group.definition.max_per_host
+            ]
+            return structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, *self._names_of(full)))
+        return spec
+
+    def _names_of(self, services: Sequence[str] | frozenset[str]) -> tuple[str, ...]:
+        """Our names of the hosts of these services, as specs have them."""
+        by_service = self._hosts.names.by_service
+        names = {name.lower() for service in services for name in by_service.get(service.lower(), ())}
+        return tuple(sorted(names))
+
+    def _ids(self, names: Sequence[str]) -> frozenset[ProviderId]:
+        columns = self._picture.columns
+        return frozenset(columns.ids[row] for name in names for row in self._picture.rows_named(name.lower()))
+
+    # Rebuilds
+
+    def _judge_rebuild(self, request: NovaRequest) -> NovaDecision:
+        """An instance stays where it is, if its host may run the new image. Nothing is claimed."""
+        rows = [row for name in request.spec.hosts for row in self._picture.rows_named(name.lower())]
+        if not rows:
+            return NovaDecision(
+                failure=no_valid_host("the host of the instance to rebuild is not known here")
+            )
+        hosts = Hosts(Draft(self._picture), np.array(rows[:1]))
+        judges = [
+            one
+            for one in self._plugins.filters
+            if "image_properties" in one.reads and Change.USAGE not in one.woken_by
+        ]
+        reasons = [
+            f"{one.name}: {one.reason(OneHost(hosts, 0), request.spec)}"
+            for one in judges
+            if not one.passes(hosts, request.spec)[0]
+        ]
+        node = self._hosts.cloud.nodes.get(self._picture.columns.ids[rows[0]])
+        if reasons or node is None:
+            host = self._picture.columns.names[rows[0]]
+            why = "; ".join(reasons) or "Nova has no compute node of it"
+            return NovaDecision(failure=no_valid_host(f"host {host} cannot run this image: {why}"))
+        return NovaDecision(result=write_stay([node] * len(request.instances)))
+
+    # After the claim
+
+    def _answer(self, request: NovaRequest, searches: Sequence[NovaSearch]) -> NovaDecision:
+        held = tuple(each for each in searches if isinstance(each.outcome, Holds))
+        if len(held) < len(searches):
+            why = next(each for each in searches if not isinstance(each.outcome, Holds))
+            said = _in_words(why, found=len(held), wanted=len(searches))
+            return NovaDecision(failure=no_valid_host(said), searches=held)
+        chosen = [self._selected(each, request) for each in held]
+        if any(not each for each in chosen):
+            return NovaDecision(failure=no_valid_host("the chosen host changed meanwhile"), searches=held)
+        return NovaDecision(result=write_selections(chosen, request.spec), searches=held)
+
+    def _selected(self, search: NovaSearch, request: NovaRequest) -> list[SelectedHost]:
+        """The chosen host, and then its alternates, one way for each; empty if the chosen one is not Nova's any more."""
+        holds = search.outcome
+        assert isinstance(holds, Holds), "only searches with a host are answered"
+        alternates = holds.alternates if request.wants_alternates else ()
+        found: dict[ProviderId, SelectedHost] = {}
+        for number, choice in enumerate((holds.choice, *alternates)):
+            host = choice.share.host
+            node = self._hosts.cloud.nodes.get(host)
+            providers = group_providers(request.spec, choice.share, self._picture.index)
+            if node is not None and providers is not None and host not in found:
+                found[host] = SelectedHost(node, choice.share, providers)
+            elif number == 0:
+                return []
+        cells: Mapping[ProviderId, UUID] = {host: each.node.cell for host, each in found.items()}
+        return [each for each in found.values() if each.node.cell == cells[holds.choice.share.host]]
+
+
+def _in_words(search: NovaSearch, *, found: int, wanted: int) -> str:
+    outcome = search.outcome
+    if outcome is None:
+        why = "placement did not answer in time"
+    elif isinstance(outcome, NoValidHost):
+        why = in_words(outcome)
+    else:
+        assert not isinstance(outcome, Holds), "only a refusal is put into words"
+        why = outcome.reason
+    if search.refusals:
+        refusals = "; ".join(f"{each.host}: {each.reason}" for each in search.refusals[-3:])
+        why += f" (placement refused {len(search.refusals)} claims, the last: {refusals})"
+    return why if wanted == 1 else f"{wanted} instances need a host each, {found} found one: {why}"

@@ -1,0 +1,147 @@
+"""The hosts of a Nova in the scheduler's picture: its compute nodes, with the state of their services, their load and their cells."""
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.aggregates import Aggregate
+from bus.messages.hosts import HostSetting, HostState, Supported
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.nova.cloud.values import (
+    ComputeService,
+    NovaCloud,
+    cell_names,
+    names_of,
+    services_by_host,
+)
+from scheduler_worker.nova.destinations import NovaNames
+from scheduler_worker.nova.instance_info import InstancesByService
+from scheduler_worker.nova.selection import ComputeNode
+
+# Which kinds of guests a node runs is told by neither the API nor a notification: any, as far as is known.
+_ANY_GUEST = (Supported(),)
+KEY_MAX, KEYS_MAX = 255, 200
+
+
+class NovaHosts:
+    """Writes what Nova knows into the picture, and finds hosts by their ids. `cloud` is what was written last."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self._rows: dict[ProviderId, HostState] = {}
+        self._aggregates: dict[AggregateId, Aggregate] = {}
+        self._writes = 0
+        self.cloud = NovaCloud()
+        self.names = NovaNames()
+        self.instances = InstancesByService()
+
+    def get(self, host: ProviderId) -> HostState | None:
+        return self._rows.get(host)
+
+    def name_of(self, host: ProviderId) -> str:
+        row = self._rows.get(host)
+        return str(host) if row is None else row.name
+
+    def take(self, cloud: NovaCloud) -> None:
+        """Write this state of the whole Nova; what it has no more goes."""
+        if cloud is self.cloud:
+            return
+        self.cloud, self.names = cloud, names_of(cloud)
+        rows = _host_states(cloud, self.instances)
+        gone = [host for host in self._rows if host not in rows]
+        changed = [row for host, row in rows.items() if self._rows.get(host) != row]
+        self._rows = rows
+        self._picture.remove_hosts(gone)
+        self._picture.put_hosts(changed)
+        silent = {str(each.id) for each in cloud.silent_cells}
+        names = {str(id_): name for id_, name in cell_names(cloud.cells.values()).items()}
+        self._picture.put_cells_down({names[id_]: "Nova says that it does not answer" for id_ in silent})
+        self._take_aggregates(cloud)
+
+    def tell_instances(self, known: InstancesByService, service: str) -> None:
+        """Write what a compute told of its instances."""
+        self.instances = known
+        of_service = known.of(service)
+        changed: list[HostState] = []
+        for name in self.names.by_service.get(service, ()):
+            for id_ in self._ids_named(name):
+                row = self._rows[id_]
+                now = _loaded(row, of_service.count, of_service.io_ops)
+                if now != row:
+                    self._rows[id_] = now
+                    changed.append(now)
+        self._picture.put_hosts(changed)
+
+    def _ids_named(self, name: str) -> list[ProviderId]:
+        picture = self._picture
+        ids = [picture.columns.ids[row] for row in picture.rows_named(name.lower())]
+        return [id_ for id_ in ids if id_ in self._rows]
+
+    def _take_aggregates(self, cloud: NovaCloud) -> None:
+        self._writes += 1
+        now = {
+            each.id: Aggregate(
+                id=each.id,
+                name=each.name[:KEY_MAX],
+                metadata=_fitting(each.metadata),
+                sequence=self._writes,
+            )
+            for each in cloud.aggregates.values()
+        }
+        for id_, known in self._aggregates.items():
+            if id_ not in now:
+                self._picture.remove_aggregate(known)
+        news = [each for id_, each in now.items() if not _is_same(self._aggregates.get(id_), each)]
+        self._picture.put_aggregates(news)
+        self._aggregates = {id_: each for id_, each in self._aggregates.items() if id_ in now} | {
+            each.id: each for each in news
+        }
+
+
+def _is_same(known: Aggregate | None, now: Aggregate) -> bool:
+    return known is not None and (known.name, known.metadata) == (now.name, now.metadata)
+
+
+def _fitting(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {key: value[:KEY_MAX] for key, value in list(metadata.items())[:KEYS_MAX] if key}
+
+
+def _host_states(cloud: NovaCloud, instances: InstancesByService) -> dict[ProviderId, HostState]:
+    services, cells = services_by_host(cloud), cell_names(cloud.cells.values())
+    return {
+        id_: _host_state(node, services.get(node.service.lower()), cells.get(node.cell, ""), instances)
+        for id_, node in cloud.nodes.items()
+    }
+
+
+def _host_state(
+    node: ComputeNode, service: ComputeService | None, cell: str, instances: InstancesByService
+) -> HostState:
+    of_service = instances.of(node.service)
+    row = HostState(
+        id=node.id,
+        name=node.name,
+        cell=cell,
+        up=service is not None and service.is_up and not service.is_forced_down,
+        setting=_setting(service),
+        availability_zone=node.zone or "",
+        supports=_ANY_GUEST,
+    )
+    return _loaded(row, of_service.count, of_service.io_ops)
+
+
+def _setting(service: ComputeService | None) -> HostSetting:
+    if service is None:
+        return HostSetting(mode="down", reason="Nova has no service of it")
+    if service.is_forced_down:
+        return HostSetting(mode="down", reason="its service is forced down")
+    if service.is_disabled:
+        return HostSetting(mode="draining", reason=service.unusable_because[:KEY_MAX])
+    return HostSetting()
+
+
+def _loaded(row: HostState, instances: int, io_ops: int) -> HostState:
+    if (row.instances, row.io_ops) == (instances, io_ops):
+        return row
+    return structs.replace(row, instances=instances, io_ops=io_ops)

@@ -1,0 +1,140 @@
+"""The search for the host of one instance of Nova.
+
+Nova writes allocations too, by placement's HTTP API, which knows no attempts. So the first attempt here may follow others, and the
+instance may hold something:
+
+    Superseded       an earlier attempt ended, for example when the conductor gave its allocations to a migration: claim by the next
+    AlreadyClaimed   this very claim was granted before, by another worker or an earlier try of the same request: adopt it
+                     otherwise it is evacuated: it keeps what it holds of its old host, as Nova has it, and takes the new share beside
+"""
+
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.placement import (
+    AlreadyClaimed,
+    ClaimResources,
+    ClaimVerdict,
+    ReleaseClaim,
+    ResourceAmount,
+    Share,
+    Superseded,
+    SwapClaim,
+)
+from bus.topology import NOVA_CELL
+from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.nova.request_spec import NovaRequest
+
+# Nova may write the allocations of an instance while we claim; it does not do so for ever.
+OTHER_ATTEMPTS_MAX = 6
+
+
+class NovaSearch(Search):
+    def __init__(
+        self,
+        instance: InstanceId,
+        issued_at: datetime,
+        request: NovaRequest,
+        spec: InstanceSpec,
+        *,
+        may_hold: bool = False,
+        ruled_out: AbstractSet[ProviderId] = frozenset(),
+    ) -> None:
+        """`may_hold`: the request was tried before, so its claim may be granted already. No claim on a host that is `ruled_out` is of
+        this request.
+        """
+        super().__init__(instance, issued_at, request.build, spec)
+        self.may_hold = may_hold
+        self._ruled_out = ruled_out
+        # What the instance holds and keeps.
+        self.held: AlreadyClaimed | None = None
+        self._other_attempts = 0
+
+    def claim(self) -> ClaimResources:
+        return structs.replace(super().claim(), cell=NOVA_CELL)
+
+    def probe(self) -> ClaimResources:
+        return structs.replace(super().probe(), cell=NOVA_CELL)
+
+    def order(self) -> ClaimResources | SwapClaim:
+        claim = self.claim()
+        if self.held is None:
+            return claim
+        return SwapClaim(
+            cell=NOVA_CELL,
+            consumer=claim.consumer,
+            attempt=claim.attempt,
+            issued_at=claim.issued_at,
+            held_attempt=self.held.attempt,
+            share=_beside(self.held.share, claim.share),
+            group=claim.group,
+        )
+
+    def claims_again_after(self, verdict: ClaimVerdict) -> bool:
+        match verdict:
+            case Superseded(attempt, ended):
+                return self._go_on_as(attempt + 1 if ended else attempt)
+            case AlreadyClaimed() as held if self._is_own(held):
+                self.granted(is_new=False)
+                return True
+            case AlreadyClaimed() as held if self._is_of_earlier_try(held):
+                # The claimer adopts it.
+                return False
+            case AlreadyClaimed() as held:
+                self.held = held
+                return self._go_on_as(held.attempt + 1)
+        return False
+
+    def undo(self, now: datetime) -> ReleaseClaim | SwapClaim:
+        """The order that gives back what was claimed: the answer could not be delivered."""
+        if self.held is None:
+            return ReleaseClaim(
+                cell=NOVA_CELL, consumer=self.instance, attempt=self.held_attempt, issued_at=now
+            )
+        return SwapClaim(
+            cell=NOVA_CELL,
+            consumer=self.instance,
+            attempt=self.held_attempt + 1,
+            issued_at=now,
+            held_attempt=self.held_attempt,
+            share=structs.replace(self.held.share, shapes=(), instances_max=0),
+            group=self.spec.server_group,
+        )
+
+    @property
+    def held_attempt(self) -> int:
+        """The attempt by which the granted share is held."""
+        return getattr(self.outcome, "attempt", self.attempt)
+
+    def _go_on_as(self, attempt: int) -> bool:
+        self._other_attempts += 1
+        if self._other_attempts > OTHER_ATTEMPTS_MAX:
+            return False
+        self.attempt = attempt
+        return True
+
+    def _is_own(self, held: AlreadyClaimed) -> bool:
+        """Was the claim that was just sent granted before, and its answer lost?"""
+        chosen = self.chosen
+        return (
+            chosen is not None
+            and held.attempt == self.attempt
+            and held.share.host == chosen.choice.share.host
+            and (self.held is not None or set(held.share.amounts) == set(chosen.choice.share.amounts))
+        )
+
+    def _is_of_earlier_try(self, held: AlreadyClaimed) -> bool:
+        return self.may_hold and self.held is None and held.share.host not in self._ruled_out
+
+
+def _beside(held: Share, wanted: Share) -> Share:
+    """Both shares together. Of a provider that gives to both, such as a pool, only what is held already."""
+    givers = {each.provider for each in held.amounts}
+    added: tuple[ResourceAmount, ...] = tuple(each for each in wanted.amounts if each.provider not in givers)
+    # Shapes are judged of all trees or of none, and that of the old host is not known.
+    return structs.replace(wanted, amounts=(*held.amounts, *added), shapes=())

@@ -1,0 +1,397 @@
+"""The loop over the queues of Nova's scheduler RPC: reads requests, has them decided in batches, and answers.
+
+A request is acknowledged after its answer is sent, or after what it claimed is released. So the request of a worker that dies goes
+to another one, which finds the claim and answers. oslo.messaging's own servers acknowledge before they work: there the caller waits
+in vain, and a claim stays.
+
+A caller gives up after a time. An answer after it, or for a queue that is gone, would reach nobody: then the claim is released.
+No message ends this loop: one that cannot be read goes to the dead letters with the reason, without its secrets.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from msgspec import Struct
+
+from bus.broker import Receipt
+from bus.errors import Interrupted, Operational, Refusal
+from bus.measuring import Histogram, Labels, Readings
+from bus.parts import Background, Supervised
+from bus.rabbit.connection import RabbitConnection
+from bus.rabbit.rpc import ForeignQueue, RabbitRpc, RpcDelivery
+from bus.workers.link import Link
+from scheduler_worker.metrics import NOVA_ANSWERED, NOVA_CALLS
+from scheduler_worker.nova.instance_info import InstancesByService, deleted, synced, updated
+from scheduler_worker.nova.oslo_envelope import RpcRequest, RpcVersion, read_envelope
+from scheduler_worker.nova.oslo_replies import (
+    RemoteFailure,
+    no_such_method,
+    no_valid_host,
+    unsupported_version,
+    write_failure,
+    write_heartbeat,
+    write_result,
+)
+from scheduler_worker.nova.redaction import redacted
+from scheduler_worker.nova.refusals import RefusedError
+from scheduler_worker.nova.request_spec import NovaRequestReader
+from scheduler_worker.nova_worker.calls import KnownCalls, NovaCall
+from scheduler_worker.nova_worker.deciding import NovaAsked, NovaDecision
+from scheduler_worker.nova_worker.hosts import NovaHosts
+from scheduler_worker.nova_worker.nova_search import NovaSearch
+from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+
+log = logging.getLogger(__name__)
+
+# The newest version of Nova's scheduler RPC that is known here.
+VERSION = RpcVersion(4, 5)
+SELECT = "select_destinations"
+# What every service of Nova answers, under a namespace and a version of its own.
+BASE, BASE_VERSION = "baseapi", RpcVersion(1, 1)
+# Pauses between tries to answer.
+RETRY_S = 0.25
+# A queue that was gone is not waited for again so soon: all calls of a dead caller would wait for it.
+GONE_KEPT_S = 60.0
+GONE_MAX = 200
+
+_UPDATES: dict[str, Callable[[InstancesByService, dict[str, object]], tuple[InstancesByService, str]]] = {
+    "update_instance_info": updated,
+    "delete_instance_info": deleted,
+    "sync_instance_info": synced,
+}
+# All of Nova's aggregates are read from Nova: these casts only say that something changed.
+_AGGREGATES = ("update_aggregates", "delete_aggregate")
+
+
+class Decides(Protocol):
+    async def decide(self, batch: Sequence[NovaAsked]) -> Sequence[NovaDecision]: ...
+
+    async def undo(self, searches: Sequence[NovaSearch], *, until: datetime | None = None) -> bool:
+        """Give back what these have claimed. Returns whether that was done."""
+
+
+class DeadRequest(Struct, frozen=True):
+    """A message that nobody can answer. `body` has no secrets any more."""
+
+    body: bytes
+    queue: str
+    reason: str
+
+
+class NovaServer(Supervised):
+    """`bury` keeps a message that cannot be handled, and `look_again` is called when Nova says that aggregates have changed."""
+
+    def __init__(
+        self,
+        link: Link,
+        queues: Sequence[ForeignQueue],
+        decider: Decides,
+        reader: NovaRequestReader,
+        hosts: NovaHosts,
+        *,
+        refresh: Callable[[], None],
+        look_again: Callable[[], None],
+        bury: Callable[[DeadRequest], Awaitable[None]],
+        settings: NovaSchedulerSettings,
+        clock: Callable[[], datetime],
+    ) -> None:
+        super().__init__("answer Nova's scheduler RPC", self._serve, is_needed=True, is_cut_short=False)
+        self._link = link
+        self._queues = queues
+        self._decider = decider
+        self._reader = reader
+        self._hosts = hosts
+        self._refresh = refresh
+        self._look_again = look_again
+        self._bury = bury
+        self._settings = settings
+        self._clock = clock
+        self._rpc: RabbitRpc | None = None
+        self._opened = asyncio.Event()
+        self._calls = KnownCalls()
+        self._waiting: deque[NovaCall] = deque()
+        self._deciding = Background(lambda _: self._start_batches())
+        self._answering = Background()
+        # By reply queue: when it was found missing.
+        self._gone: dict[str, datetime] = {}
+        self._ended = Counter[Labels]()
+        self._took = Histogram(NOVA_ANSWERED)
+
+    @property
+    def readings(self) -> Readings:
+        return (NOVA_CALLS.numbers(self._ended), self._took)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._calls)
+
+    async def run(self) -> None:
+        async with self._answering, self._deciding:
+            await super().run()
+
+    # Hearing
+
+    async def _serve(self) -> None:
+        async with self._link.opened() as connection:
+            if not isinstance(connection, RabbitConnection):
+                raise Refusal("nova_bus_url must name Nova's RabbitMQ: amqp://... or amqps://...")
+            rpc = await connection.open_rpc(self._queues, self._settings.prefetch)
+            self._rpc = rpc
+            self._opened.set()
+            self.status.well()
+            try:
+                await self._hear(rpc)
+            finally:
+                self._rpc = None
+                self._opened.clear()
+                with suppress(Operational):
+                    await rpc.close()
+
+    async def _hear(self, rpc: RabbitRpc) -> None:
+        stopping = asyncio.create_task(self.stopping.wait())
+        receiving: asyncio.Task[Sequence[RpcDelivery]] | None = None
+        try:
+            while not self.stopping.is_set():
+                receiving = asyncio.create_task(rpc.receive())
+                await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if self.stopping.is_set():
+                    break
+                for delivery in receiving.result():
+                    await self._take(rpc, delivery)
+                self._start_batches()
+            # What was taken is answered; all else goes to other schedulers when this connection closes.
+            await self._deciding.until_fewer_than(1)
+            await self._answering.until_fewer_than(1)
+        finally:
+            tasks = (stopping, *([receiving] if receiving is not None else []))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _take(self, rpc: RabbitRpc, delivery: RpcDelivery) -> None:
+        try:
+            request = read_envelope(delivery.body)
+        except RefusedError as refused:
+            await self._drop(rpc, delivery, str(refused))
+            return
+        except Exception as bug:
+            log.exception("a message of %d bytes could not be read", len(delivery.body))
+            await self._drop(rpc, delivery, f"it could not be read: {bug!r}")
+            return
+        if request.call is None:
+            await self._take_cast(rpc, delivery, request)
+            return
+        waits_s = self._settings.rpc_timeout_s if delivery.expires_ms is None else delivery.expires_ms / 1000
+        call = NovaCall(
+            request,
+            request.call,
+            received_at=self._clock(),
+            waits=timedelta(seconds=waits_s),
+            is_redelivered=delivery.is_redelivered,
+        )
+        if self._calls.has_ended(call.key):
+            self._count("repeated")
+            await rpc.acknowledge(delivery.tag)
+            return
+        known = self._calls.get(call.key)
+        if known is not None:
+            known.deliveries.append((rpc, delivery.tag))
+            return
+        call.deliveries.append((rpc, delivery.tag))
+        self._calls.begin(call)
+        decided = self._at_once(request)
+        if decided is None:
+            self._waiting.append(call)
+        else:
+            self._answering.start(self._finish(call, decided))
+
+    def _at_once(self, request: RpcRequest) -> NovaDecision | None:
+        """The answer to a call about which nothing must be decided; None if something must."""
+        if request.namespace == BASE:
+            if not BASE_VERSION.can_serve(request.version):
+                return NovaDecision(failure=unsupported_version(request, str(BASE_VERSION)))
+            if request.method == "ping":
+                return NovaDecision(result={"service": self._settings.topic, "arg": request.args.get("arg")})
+        elif not VERSION.can_serve(request.version):
+            return NovaDecision(failure=unsupported_version(request, str(VERSION)))
+        elif request.method == SELECT:
+            return None
+        elif request.method in _UPDATES or request.method in _AGGREGATES:
+            reason = self._update(request)
+            return NovaDecision(failure=RemoteFailure("builtins", "ValueError", reason) if reason else None)
+        return NovaDecision(failure=no_such_method(request))
+
+    async def _take_cast(self, rpc: RabbitRpc, delivery: RpcDelivery, request: RpcRequest) -> None:
+        known = request.method in _UPDATES or request.method in _AGGREGATES
+        if request.namespace or not known:
+            await self._drop(rpc, delivery, f"{request.method} is no cast that is known here")
+        elif not VERSION.can_serve(request.version):
+            reason = f"{request.method} is known up to version {VERSION}, and {request.version} came"
+            await self._drop(rpc, delivery, reason)
+        elif reason := self._update(request):
+            await self._drop(rpc, delivery, reason)
+        else:
+            self._count(request.method)
+            await rpc.acknowledge(delivery.tag)
+
+    def _update(self, request: RpcRequest) -> str:
+        """Take what a cast tells. Returns why it cannot be taken."""
+        if request.method in _AGGREGATES:
+            self._look_again()
+            return ""
+        try:
+            known, service = _UPDATES[request.method](self._hosts.instances, dict(request.args))
+        except RefusedError as refused:
+            return str(refused)
+        self._hosts.tell_instances(known, service)
+        return ""
+
+    async def _drop(self, rpc: RabbitRpc, delivery: RpcDelivery, reason: str) -> None:
+        self._count("unreadable")
+        log.warning("a message on %s is dead-lettered: %s", delivery.queue, reason)
+        dead = DeadRequest(redacted(delivery.body), delivery.queue, reason)
+        self._answering.start(self._bury_then(rpc, delivery.tag, dead))
+
+    async def _bury_then(self, rpc: RabbitRpc, tag: int, dead: DeadRequest) -> None:
+        while True:
+            try:
+                await self._bury(dead)
+            except Operational as problem:
+                log.warning("a dead letter could not be sent yet: %s", problem)
+                if self.stopping.is_set():
+                    return
+                await asyncio.sleep(RETRY_S * 4)
+            else:
+                break
+        with suppress(Interrupted):
+            await rpc.acknowledge(tag)
+
+    # Deciding
+
+    def _start_batches(self) -> None:
+        if self.stopping.is_set() and self._rpc is None:
+            # They are not acknowledged, so they go to another scheduler.
+            return
+        while self._waiting and len(self._deciding) < self._settings.batches_in_flight:
+            batch: list[NovaCall] = []
+            instances = 0
+            while self._waiting:
+                asked = self._waiting[0].request.args.get("instance_uuids")
+                count = len(asked) if isinstance(asked, list) else 1
+                if batch and instances + count > self._settings.instances_at_once_max:
+                    break
+                instances += count
+                batch.append(self._waiting.popleft())
+            self._deciding.start(self._decide(batch))
+
+    async def _decide(self, batch: Sequence[NovaCall]) -> None:
+        beats = [asyncio.create_task(self._beat(call)) for call in batch if call.call.heartbeat_s is not None]
+        try:
+            decisions = await self._decided(batch)
+        finally:
+            for beat in beats:
+                beat.cancel()
+        for call, decision in zip(batch, decisions, strict=True):
+            self._answering.start(self._finish(call, decision))
+
+    async def _decided(self, batch: Sequence[NovaCall]) -> Sequence[NovaDecision]:
+        self._refresh()
+        now, early, asked = self._clock(), dict[NovaCall, NovaDecision](), list[tuple[NovaCall, NovaAsked]]()
+        for call in batch:
+            if call.ends_by <= now:
+                early[call] = NovaDecision()
+                continue
+            try:
+                request = self._reader.read(call.request.args, self._hosts.names)
+            except RefusedError as refused:
+                early[call] = NovaDecision(failure=no_valid_host(str(refused)))
+            except Exception as bug:
+                log.exception("a request could not be read")
+                early[call] = NovaDecision(failure=no_valid_host(f"the request could not be read: {bug!r}"))
+            else:
+                asked.append((call, NovaAsked(request, call.ends_by, may_hold=call.is_redelivered)))
+        try:
+            found = await self._decider.decide([each for _, each in asked]) if asked else ()
+        except Exception as bug:
+            log.exception("%d requests could not be decided", len(asked))
+            failed = NovaDecision(failure=no_valid_host(f"this scheduler failed: {bug!r}"))
+            found = [failed] * len(asked)
+        decided = early | {call: each for (call, _), each in zip(asked, found, strict=True)}
+        return [decided[call] for call in batch]
+
+    async def _beat(self, call: NovaCall) -> None:
+        """Tell the caller now and then that its request is being worked on."""
+        assert call.call.heartbeat_s is not None, "only a caller that asks for signs of life gets them"
+        while True:
+            await asyncio.sleep(call.call.heartbeat_s)
+            if (rpc := self._rpc) is not None:
+                with suppress(Operational):
+                    await rpc.reply(call.call.reply_queue, write_heartbeat(call.call, secrets.token_hex(16)))
+
+    # Answering
+
+    async def _finish(self, call: NovaCall, decision: NovaDecision) -> None:
+        outcome = await self._answer(call, decision)
+        if outcome not in ("answered", "no_valid_host"):
+            log.warning(
+                "an answer to %s of %s was %s: what it claimed is released",
+                call.request.method,
+                call.request.caller.request_id or "an unnamed request",
+                outcome,
+            )
+            await self._decider.undo(decision.searches)
+        self._count(outcome)
+        self._took.observe((self._clock() - call.received_at).total_seconds())
+        self._calls.end(call)
+        for rpc, tag in call.deliveries:
+            with suppress(Operational):
+                await rpc.acknowledge(tag)
+
+    async def _answer(self, call: NovaCall, decision: NovaDecision) -> str:
+        """Send the answer. Returns how it ended."""
+        unique = secrets.token_hex(16)
+        queue = call.call.reply_queue
+        if decision.failure is not None:
+            body, said = write_failure(call.call, decision.failure, unique), "no_valid_host"
+        else:
+            body, said = write_result(call.call, decision.result, unique), "answered"
+        missing_since: datetime | None = self._gone.get(queue)
+        while True:
+            now = self._clock()
+            if now >= call.ends_by:
+                return "late"
+            match await self._reply(queue, body, call.ends_by):
+                case Receipt.CONFIRMED:
+                    self._gone.pop(queue, None)
+                    return said
+                case Receipt.UNROUTABLE:
+                    missing_since = missing_since or now
+                    if (now - missing_since).total_seconds() >= self._settings.reply_retry_s:
+                        self._note_gone(queue, missing_since)
+                        return "undeliverable"
+            await asyncio.sleep(RETRY_S)
+
+    async def _reply(self, queue: str, body: bytes, ends_by: datetime) -> Receipt:
+        left_s = (ends_by - self._clock()).total_seconds()
+        try:
+            async with asyncio.timeout(max(left_s, 0)):
+                await self._opened.wait()
+                rpc = self._rpc
+                return Receipt.LOST if rpc is None else await rpc.reply(queue, body)
+        except (Operational, TimeoutError):
+            return Receipt.LOST
+
+    def _note_gone(self, queue: str, since: datetime) -> None:
+        now = self._clock()
+        self._gone = {name: at for name, at in self._gone.items() if (now - at).total_seconds() < GONE_KEPT_S}
+        if len(self._gone) < GONE_MAX:
+            self._gone[queue] = since
+
+    def _count(self, outcome: str) -> None:
+        self._ended[(outcome,)] += 1

@@ -1,0 +1,179 @@
+"""What Nova's conductor does before and after it asks: moves, evacuations, rebuilds, requests for several instances."""
+
+from uuid import UUID
+
+import pytest
+
+from tests.stories.nova.nova_world import NovaWorld, a_nova, an_instance, nova_world, with_service
+from tests.unit.nova.recorded import an_object
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+
+AMOUNTS = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
+
+
+async def booted(world: NovaWorld, *, by_us: bool = True) -> tuple[UUID, str]:
+    """An instance and its host, claimed by us or written by a scheduler of Nova."""
+    instance = an_instance()
+    if by_us:
+        (chosen,) = await world.conductor.select(instance)
+        return instance, str(chosen[0]["service_host"])
+    await world.allocate({instance: {"h1": AMOUNTS}})
+    return instance, "h1"
+
+
+@pytest.mark.parametrize("by_us", [True, False], ids=["claimed by us", "written over HTTP"])
+async def test_a_migration_takes_the_old_share_and_the_instance_a_new_one_and_back(by_us: bool) -> None:  # noqa: FBT001
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        async with world.scheduler():
+            instance, source = await booted(world, by_us=by_us)
+            migration = an_instance()
+            for _ in range(2):
+                # Nova gives what the instance holds to the migration, asks, and then reverts.
+                await world.allocate({migration: {source: AMOUNTS}, instance: {}}, "MIGRATION")
+                (chosen,) = await world.conductor.select(instance, ignore_hosts=[source])
+                target = chosen[0]["service_host"]
+
+                assert target != source
+                assert await world.held(instance) == {target: AMOUNTS}
+                assert await world.held(migration) == {source: AMOUNTS}
+                await world.allocate({instance: {source: AMOUNTS}, migration: {}})
+                assert await world.held(instance) == {source: AMOUNTS}
+
+
+@pytest.mark.parametrize("by_us", [True, False], ids=["claimed by us", "written over HTTP"])
+async def test_an_evacuated_instance_keeps_what_it_holds_of_its_old_host(by_us: bool) -> None:  # noqa: FBT001
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        async with world.scheduler():
+            instance, source = await booted(world, by_us=by_us)
+            assert world.known.cloud is not None
+            world.known.cloud = with_service(world.known.cloud, source, is_up=False)
+            (chosen,) = await world.conductor.select(instance, ignore_hosts=[source], alternates=False)
+
+        target = chosen[0]["service_host"]
+        assert target != source
+        assert len(chosen) == 1
+        assert await world.held(instance) == {source: AMOUNTS, target: AMOUNTS}
+
+
+async def test_a_request_for_several_instances_gives_each_a_host_or_claims_nothing() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2", vcpu=2)
+        instances = [an_instance() for _ in range(3)]
+        async with world.scheduler():
+            chosen = await world.conductor.select(*instances)
+            more = [an_instance() for _ in range(2)]
+            reason = await world.conductor.refusal(*more)
+
+        assert [len(each) > 0 for each in chosen] == [True] * 3
+        for instance, hosts in zip(instances, chosen, strict=True):
+            assert await world.held(instance) == {hosts[0]["service_host"]: AMOUNTS}
+        assert "2 instances need a host each, 1 found one" in reason
+        assert [await world.held(instance) for instance in more] == [{}, {}]
+
+
+async def test_a_host_that_is_down_or_disabled_is_not_chosen_and_the_reason_says_so() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        assert world.known.cloud is not None
+        broken = with_service(world.known.cloud, "h1", is_forced_down=True)
+        world.known.cloud = with_service(broken, "h2", is_disabled=True, disabled_reason="a new disk")
+        async with world.scheduler():
+            reason = await world.conductor.refusal(an_instance())
+
+    assert "h1: is set down: its service is forced down" in reason
+    assert "h2: is draining: its service is disabled: a new disk" in reason
+
+
+async def test_a_forced_host_is_taken_without_the_filters_but_not_without_room() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        await world.add("small", vcpu=1)
+        instance = an_instance()
+        async with world.scheduler():
+            (chosen,) = await world.conductor.select(instance, force_hosts=["h2"])
+            reason = await world.conductor.refusal(an_instance(), force_hosts=["small"], flavor={"vcpus": 2})
+            unknown = await world.conductor.refusal(an_instance(), force_hosts=["nowhere"])
+
+        assert [each["service_host"] for each in chosen] == ["h2"]
+        assert "VCPU asked 2" in reason
+        assert "spec_obj.force_hosts is 'nowhere': no such host is known" in unknown
+
+
+async def test_a_rebuild_stays_on_its_host_and_claims_nothing() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        async with world.scheduler():
+            instance, host = await booted(world)
+            (stays,) = await world.conductor.select(
+                instance,
+                scheduler_hints={"_nova_check_type": ["rebuild"]},
+                requested_destination=an_object("Destination", "1.4", host=host, node=host),
+                alternates=False,
+            )
+
+        assert [each["service_host"] for each in stays] == [host]
+        assert stays[0]["allocation_request"] is None
+        assert await world.held(instance) == {host: AMOUNTS}
+
+
+async def test_members_of_an_anti_affinity_group_are_apart_also_from_those_of_another_scheduler() -> None:
+    group = an_object(
+        "InstanceGroup",
+        "1.11",
+        uuid=str(UUID(int=77)),
+        policy="anti-affinity",
+        members=[],
+        hosts=["h1"],
+    )
+    async with nova_world() as world:
+        await world.add("h1", "h2", "h3")
+        async with world.scheduler():
+            first = await world.conductor.select(an_instance(), instance_group=group)
+            second = await world.conductor.select(an_instance(), instance_group=group)
+            reason = await world.conductor.refusal(an_instance(), instance_group=group)
+
+        assert {first[0][0]["service_host"], second[0][0]["service_host"]} == {"h2", "h3"}
+        assert "anti-affinity" in reason
+
+
+async def test_what_computes_tell_of_their_instances_decides_hints() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        known = an_instance()
+        async with world.scheduler():
+            await world.conductor.send(
+                "sync_instance_info",
+                {"host_name": "h2", "instance_uuids": [str(known)]},
+                version="4.2",
+                key="",
+                exchange="scheduler_fanout",
+                call=False,
+            )
+            hinted = {"scheduler_hints": {"same_host": [str(known)]}}
+            for _ in range(50):
+                said = await world.conductor.select(an_instance(), alternates=False, **hinted)
+                if said[0][0]["service_host"] == "h2":
+                    break
+            together = await world.conductor.select(an_instance(), alternates=False, **hinted)
+            apart = await world.conductor.select(
+                an_instance(), alternates=False, scheduler_hints={"different_host": [str(known)]}
+            )
+
+        assert together[0][0]["service_host"] == "h2"
+        assert apart[0][0]["service_host"] == "h1"
+
+
+async def test_a_host_that_nova_has_no_more_is_not_chosen() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        async with world.scheduler():
+            await world.conductor.select(an_instance())
+            assert world.known.cloud is not None
+            left = [node for node in world.known.cloud.nodes.values() if node.name == "h2"]
+            world.known.cloud = a_nova(left)
+            for _ in range(3):
+                (chosen,) = await world.conductor.select(an_instance())
+                assert [each["service_host"] for each in chosen] == ["h2"]

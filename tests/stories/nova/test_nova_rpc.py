@@ -1,0 +1,187 @@
+"""Nova's RPC as it goes wrong: messages that no Nova sends, callers that are gone, messages that come twice, workers that die."""
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from bus.topology import DEAD_QUEUE
+from bus.workers.dead_letters import DeadLetter, open_dead_letters
+from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from tests.stories.cloud import wait_until
+from tests.stories.nova.conductor import TOKEN, asked_for, failure_of
+from tests.stories.nova.nova_world import NovaWorld, an_instance, nova_world
+from tests.unit.nova.recorded import enveloped
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+
+
+async def letters(world: NovaWorld, count: int) -> list[DeadLetter]:
+    connection = await world.cloud.brokers.at_api("operator").connect()
+    try:
+
+        async def are_there() -> bool:
+            return await connection.depth(DEAD_QUEUE) >= count
+
+        await wait_until(are_there, f"{count} dead letters")
+        async with open_dead_letters(connection, 100) as opened:
+            return [*opened.letters.values()]
+    finally:
+        await connection.close()
+
+
+async def test_messages_that_no_nova_sends_are_dead_lettered_without_their_secrets_and_the_worker_lives() -> (
+    None
+):
+    wrong = {
+        "no JSON": (b"\xff\xfe", "these bytes are no JSON"),
+        "another envelope": (enveloped({"method": "x"}, "3.0"), "this version of the envelope is unknown"),
+        "a forged reply queue": (
+            enveloped(
+                {
+                    "method": "select_destinations",
+                    "args": {},
+                    "_msg_id": "1",
+                    "_reply_q": "scheduler",
+                    "_context_auth_token": TOKEN,
+                }
+            ),
+            "it must be a queue of oslo.messaging's for answers",
+        ),
+        "no method": (enveloped({"args": {}}), "method"),
+        "a cast of a call": (
+            enveloped({"method": "select_destinations", "args": {}, "version": "4.5"}),
+            "is no cast that is known here",
+        ),
+        "a cast of a later version": (
+            enveloped({"method": "update_aggregates", "args": {}, "version": "5.0"}),
+            "is known up to version 4.5",
+        ),
+        "a cast without its object": (
+            enveloped({"method": "update_instance_info", "args": {"host_name": "h1"}, "version": "4.2"}),
+            "instance_info",
+        ),
+    }
+    async with nova_world() as world:
+        await world.add("h1")
+        async with world.scheduler():
+            for body, _ in wrong.values():
+                await world.conductor.publish(body)
+            dead = await letters(world, len(wrong))
+            assert await world.conductor.select(an_instance())
+
+    assert len(dead) == len(wrong)
+    for name, (_, reason) in wrong.items():
+        assert any(reason in letter.reason for letter in dead), name
+    assert all(letter.queue == "nova.scheduler" for letter in dead)
+    assert not any(TOKEN.encode() in letter.parcel.body for letter in dead)
+
+
+async def test_calls_that_cannot_be_served_are_answered_with_the_error_that_oslo_has_for_it() -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        async with world.scheduler():
+            version = await world.conductor.call("select_destinations", {}, version="4.6")
+            major = await world.conductor.call("select_destinations", {}, version="5.0")
+            method = await world.conductor.call("select_nothing", {})
+            empty = await world.conductor.call("select_destinations", {})
+            ping = await world.conductor.call("ping", {"arg": 7}, version="1.0", namespace="baseapi")
+
+    for said in (version, major):
+        assert json.loads(said["failure"])["class"] == "UnsupportedVersion"
+    assert json.loads(method["failure"])["class"] == "NoSuchMethod"
+    assert "instance_uuids" in failure_of(empty)
+    assert ping["result"] == {"service": "scheduler", "arg": 7}
+
+
+async def test_a_call_by_the_queue_of_one_scheduler_is_answered() -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        async with world.scheduler(NovaSchedulerSettings(host="one.example.org")):
+            said = await world.conductor.call(
+                "select_destinations", asked_for(an_instance()), key="scheduler.one.example.org"
+            )
+
+    assert said["failure"] is None
+
+
+async def test_a_call_that_comes_twice_is_decided_and_answered_once() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        instance = an_instance()
+        async with world.scheduler():
+            id_, unique = uuid4().hex, uuid4().hex
+            for _ in range(2):
+                await world.conductor.send(
+                    "select_destinations", asked_for(instance), _msg_id=id_, _unique_id=unique
+                )
+            await world.conductor.until_answered(id_)
+            await world.conductor.select(an_instance())
+
+        assert len(world.conductor.heard[id_]) == 1
+        assert len(await world.held(instance)) == 1
+
+
+async def test_an_answer_that_reaches_nobody_releases_its_claim() -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        gone, late = an_instance(), an_instance()
+        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=0.5)):
+            await world.conductor.send(
+                "select_destinations", asked_for(gone), _reply_q=f"reply_{uuid4().hex}"
+            )
+
+            async def was_claimed() -> bool:
+                return bool(await world.held(gone))
+
+            async def is_free() -> bool:
+                return not await world.held(gone)
+
+            await wait_until(was_claimed, "it is claimed")
+            await wait_until(is_free, "it is released")
+            # Its caller has given up before it is decided.
+            await world.conductor.send("select_destinations", asked_for(late), expires_s=0.001)
+            await world.conductor.select(an_instance())
+
+        assert await world.held(late) == {}
+
+
+async def test_a_caller_that_asks_for_signs_of_life_gets_them_until_placement_is_back() -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        async with world.scheduler():
+            await world.conductor.select(an_instance())
+            async with world.without_placement():
+                id_ = await world.conductor.send("select_destinations", asked_for(an_instance()), _timeout=1)
+
+                async def lives() -> bool:
+                    return any(not said["ending"] for said in world.conductor.heard.get(id_, ()))
+
+                await wait_until(lives, "a sign of life")
+            said = await world.conductor.until_answered(id_)
+
+    assert said["failure"] is None
+
+
+async def test_the_request_of_a_worker_that_died_is_answered_by_another_with_the_claim_it_had() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2", "h3")
+        instance = an_instance()
+        # Its answer cannot be sent, since the queue is missing: so the first worker holds the request when it dies.
+        queue = f"reply_{uuid4().hex}"
+
+        async def was_claimed() -> bool:
+            return bool(await world.held(instance))
+
+        async with world.dying_scheduler():
+            id_ = await world.conductor.send("select_destinations", asked_for(instance), _reply_q=queue)
+            await wait_until(was_claimed, "it is claimed")
+        before = await world.held(instance)
+        await world.conductor.listen_on(queue)
+        async with world.scheduler(name="another"):
+            said = await world.conductor.until_answered(id_)
+
+        assert said["failure"] is None
+        assert await world.held(instance) == before
+        (chosen,) = said["result"]
+        assert [*before] == [chosen[0]["nova_object.data"]["service_host"]]

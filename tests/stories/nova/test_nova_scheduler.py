@@ -1,0 +1,59 @@
+"""nova-conductor asks our scheduler on Nova's own RabbitMQ, and our placement has what was chosen."""
+
+import json
+
+import pytest
+
+from tests.stories.cloud import wait_until
+from tests.stories.nova.nova_world import SECOND, an_instance, nova_world
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+
+
+async def test_a_boot_is_answered_with_a_claimed_host_and_alternates_of_its_cell() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2", "h3")
+        await world.add("far", cell=SECOND)
+        instance = an_instance()
+
+        async with world.scheduler():
+            (chosen,) = await world.conductor.select(instance)
+
+        host = chosen[0]["service_host"]
+        request = json.loads(chosen[0]["allocation_request"])
+        assert list(request["allocations"]) == [chosen[0]["compute_node_uuid"]]
+        assert chosen[0]["allocation_request_version"] == "1.36"
+        assert await world.held(instance) == {host: {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}}
+        assert {each["cell_uuid"] for each in chosen} == {chosen[0]["cell_uuid"]}
+        assert len({each["service_host"] for each in chosen}) == len(chosen)
+        assert len(chosen) == (1 if host == "far" else 3)
+
+
+async def test_an_instance_that_no_host_has_room_for_gets_our_funnel_as_the_reason() -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+
+        async with world.scheduler():
+            reason = await world.conductor.refusal(an_instance(), flavor={"vcpus": 1000})
+
+    assert "no host among 1: 1 removed by capacity" in reason
+    assert "VCPU asked 1000, free 8" in reason
+
+
+async def test_the_page_of_metrics_counts_calls_by_how_they_ended() -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        async with world.scheduler() as metrics:
+            await world.conductor.select(an_instance())
+            await world.conductor.refusal(an_instance(), flavor={"vcpus": 1000})
+            await world.conductor.select(an_instance())
+
+            async def are_counted() -> bool:
+                return 'moor_nova_calls_total{outcome="answered"} 2.0' in metrics()
+
+            await wait_until(are_counted, "two answers", metrics())
+            page = metrics()
+
+    assert 'moor_nova_calls_total{outcome="no_valid_host"} 1.0' in page
+    assert "moor_nova_answer_seconds_count 3.0" in page
+    assert 'moor_claims_total{verdict="claimed"} 2.0' in page

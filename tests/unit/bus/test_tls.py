@@ -1,0 +1,194 @@
+"""TLS settings whose files change, between a client and a server of this process."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from bus.tls import BadCertificate, RenewedContext, client_tls, refused_certificate, server_tls
+
+pytestmark = pytest.mark.asyncio
+
+
+class Files:
+    """An authority's certificate, and one with its key of each end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = trustme.CA()
+        self.ca, self.server, self.client = (
+            str(directory / name) for name in ("ca.pem", "server.pem", "client.pem")
+        )
+        self.trust(self.authority)
+        self.issue(self.server, "localhost")
+        self.issue(self.client, "moor@localhost")
+
+    def trust(self, *authorities: trustme.CA) -> None:
+        Path(self.ca).write_bytes(b"".join(each.cert_pem.bytes() for each in authorities))
+
+    def lose_server(self) -> None:
+        Path(self.server).unlink()
+
+    def issue(
+        self, file: str, name: str, by: trustme.CA | None = None, not_after: datetime | None = None
+    ) -> None:
+        issued = (by or self.authority).issue_cert(name, common_name=name, not_after=not_after)
+        issued.private_key_and_cert_chain_pem.write_to_path(file)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@asynccontextmanager
+async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
+    """A server that says the serial number of the client's certificate, and echoes nothing."""
+
+    async def serve(_: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        shown = out.get_extra_info("peercert") or {}
+        out.write(f"{shown.get('serialNumber', 'nobody')}\n".encode())
+        await out.drain()
+        out.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def visit(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[str, str]:
+    """The serial numbers of the server's certificate and of the client's, as the other end sees them."""
+    read, out = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+    try:
+        certificate = out.get_extra_info("peercert")
+        return certificate["serialNumber"] if certificate else "", (await read.readline()).decode().strip()
+    finally:
+        out.close()
+
+
+async def test_both_ends_use_renewed_certificates_without_being_made_anew(files: Files) -> None:
+    server, client = server_tls(files.server, "", files.ca), client_tls(files.ca, files.client)
+    async with serving(server) as port:
+        first = await visit(port, client)
+        again = await visit(port, client)
+        files.issue(files.server, "localhost")
+        files.issue(files.client, "moor@localhost")
+        renewed = await visit(port, client)
+
+    assert first == again
+    assert "nobody" not in first[1]
+    assert renewed[0] != first[0]
+    assert renewed[1] != first[1]
+
+
+async def test_an_authority_that_is_taken_out_is_trusted_no_longer(files: Files) -> None:
+    another = trustme.CA()
+    server, client = server_tls(files.server, "", files.ca), client_tls(files.ca, files.client)
+    async with serving(server) as port:
+        await visit(port, client)
+        files.trust(files.authority, another)
+        files.issue(files.server, "localhost", another)
+        files.issue(files.client, "moor@localhost", another)
+        await visit(port, client)
+        files.trust(another)
+        await visit(port, client)
+        files.issue(files.server, "localhost")
+        with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
+            await visit(port, client)
+
+
+async def test_files_that_do_not_belong_together_yet_change_nothing(
+    files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
+
+    def write(*, both: bool) -> None:
+        issued = files.authority.issue_cert("localhost")
+        issued.cert_chain_pems[0].write_to_path(str(chain))
+        if both:
+            issued.private_key_pem.write_to_path(str(key))
+
+    write(both=True)
+    server, client = server_tls(str(chain), str(key)), client_tls(files.ca)
+    async with serving(server) as port:
+        first = await visit(port, client)
+        write(both=False)
+        assert await visit(port, client) == first
+        assert await visit(port, client) == first
+        write(both=True)
+        assert (await visit(port, client))[0] != first[0]
+
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 1
+    assert "the former ones are kept" in said[0]
+    assert str(chain) in said[0]
+
+
+async def test_a_file_that_is_lost_changes_nothing_until_it_is_back(files: Files) -> None:
+    server, client = server_tls(files.server), client_tls(files.ca)
+    async with serving(server) as port:
+        first = await visit(port, client)
+        files.lose_server()
+        assert await visit(port, client) == first
+        files.issue(files.server, "localhost")
+        assert (await visit(port, client))[0] != first[0]
+
+
+async def test_a_server_that_wants_certificates_refuses_each_wrong_one_with_its_reason(files: Files) -> None:
+    past = datetime.now(UTC) - timedelta(days=1)
+    async with serving(server_tls(files.server, "", files.ca)) as port:
+        why = [await refusal(port, client_tls(files.ca))]
+        files.issue(files.client, "moor@localhost", trustme.CA())
+        why.append(await refusal(port, client_tls(files.ca, files.client)))
+        files.issue(files.client, "moor@localhost", not_after=past)
+        why.append(await refusal(port, client_tls(files.ca, files.client)))
+
+    assert why == [
+        "it wants a client certificate, and none was shown",
+        "it is of an authority that the server does not trust",
+        "it has expired",
+    ]
+
+
+async def refusal(port: int, client: RenewedContext) -> str:
+    with pytest.raises(ssl.SSLError) as refused:
+        await visit(port, client)
+    return refused_certificate(str(refused.value))
+
+
+@pytest.mark.parametrize(
+    "problem", ["[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "connection reset", ""]
+)
+async def test_other_errors_say_nothing_of_the_clients_certificate(problem: str) -> None:
+    assert refused_certificate(problem) == ""
+
+
+async def test_a_client_refuses_another_name_and_an_expired_certificate(files: Files) -> None:
+    client = client_tls(files.ca)
+    async with serving(server_tls(files.server)) as port:
+        with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+            await visit(port, client, "elsewhere")
+        assert await visit(port, client_tls(files.ca, checks_name=False), "elsewhere")
+        files.issue(files.server, "localhost", not_after=datetime.now(UTC) - timedelta(days=1))
+        with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+            await visit(port, client)
+
+
+async def test_files_that_cannot_be_used_at_the_start_are_named(files: Files) -> None:
+    attempts: tuple[tuple[Callable[[], RenewedContext], str], ...] = (
+        (lambda: client_tls("/absent"), "ca_file"),
+        (lambda: client_tls(files.ca, "/absent"), "cert_file"),
+        (lambda: client_tls(files.ca, files.ca), "cert_file"),
+        (lambda: client_tls(key_file="/absent"), "key_file"),
+        (lambda: server_tls("/absent"), "cert_file"),
+        (lambda: server_tls(files.server, "", "/absent"), "clients_ca_file"),
+    )
+    for make, argument in attempts:
+        with pytest.raises(BadCertificate) as refused:
+            make()
+        assert refused.value.argument == argument
