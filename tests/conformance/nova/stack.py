@@ -83,6 +83,8 @@ class NovaStack:
         self.rabbitmq = PrivateRabbitMQ(place=place_in_memory())
         self.places = NovaPlaces(keeper.directory, "", "", "", "")
         self.placement_database = ""
+        # The variables of our scheduler, if it is ours.
+        self.our_environment: dict[str, str] = {}
         self.api = NovaApi("")
 
     @property
