@@ -296,6 +296,7 @@ TABLES = (
         "compute",
         "libvirt",
         "ironic",
+        "nova_cloud",
         "bus",
         "db",
     ),

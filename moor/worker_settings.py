@@ -14,6 +14,7 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
+from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
 from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
@@ -24,6 +25,7 @@ __all__ = [
     "DATABASE",
     "IRONIC_DAEMONS",
     "LIBVIRT",
+    "NOVA_CLOUD",
     "NOVA_SCHEDULER",
     "PLACEMENT",
     "PLACEMENT_API",
@@ -46,6 +48,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
         COMPUTE,
         LIBVIRT,
         IRONIC_DAEMONS,
+        NOVA_CLOUD,
         BUS,
         DATABASE,
     )
@@ -63,6 +66,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()
     ironic: IronicSettings = IronicSettings()
+    nova_cloud: NovaCloudSettings = NovaCloudSettings()
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
 

@@ -51,6 +51,13 @@ NOVA_ANSWERED = Metric(
     "histogram",
     "From the arrival of a call of nova-conductor until its answer is confirmed.",
 )
+NOVA_NOTIFICATIONS = Metric(
+    "moor_nova_notifications",
+    "counter",
+    "Notifications of a Nova that schedules through us, by `outcome`: applied, ignored (of kinds that change no choice), or unreadable: "
+    "then all of Nova is read again.",
+    ("outcome",),
+)
 
 INSTANCES = Metric(
     "moor_instances",
@@ -107,5 +114,5 @@ OF_CLOUD = (
 )
 METRICS = (
     *(REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES),
-    *(NOVA_CALLS, NOVA_ANSWERED),
+    *(NOVA_CALLS, NOVA_ANSWERED, NOVA_NOTIFICATIONS),
 )

@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 import httpx
 import msgspec
 import tenacity
+from msgspec import Struct
 
 from bus.errors import CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
 from bus.keystone import KeystoneRefused, Token
@@ -64,6 +65,15 @@ class Microversion(Protocol):
         """The service takes no such version. Take one that it does, and return why the request is sent again; or raise
         VersionNotOffered.
         """
+
+
+class _Request(Struct, frozen=True):
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes
+    # The headers that name the version.
+    version: Mapping[str, str]
 
 
 class RestClient:
@@ -108,13 +118,18 @@ class RestClient:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def ask(self, path: str, query: Callable[[], Mapping[str, str]] = dict) -> RestAnswer:
+    async def ask(
+        self,
+        path: str,
+        query: Callable[[], Mapping[str, str]] = dict,
+        headers: Mapping[str, str] | None = None,
+    ) -> RestAnswer:
         """Send a GET request. It may be repeated after any failure, since it changes nothing. The query is made for each try: it may
-        depend on the version.
+        depend on the version. `headers` replace those of the version.
         """
 
         async def once() -> RestAnswer:
-            return await self.send("GET", path, query())
+            return await self.send("GET", path, query(), headers=headers)
 
         return await self.again_while(Unavailable, once)
 
@@ -149,13 +164,26 @@ class RestClient:
         except NOT_JSON as problem:
             raise WrongAnswer(f"{self.name}: an answer that is not as it must be: {problem}") from problem
 
-    async def send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> RestAnswer:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> RestAnswer:
         """Send one request. Raises if the service is away, or refuses user or version."""
+
+        async def sent(token: Token | None) -> RestAnswer:
+            request = _Request(method, path, query, body, headers or self._version.headers)
+            return await self._sent(request, token)
+
         token = await self._token()
-        answer = await self._sent(method, path, query, body, token)
+        answer = await sent(token)
         if answer.status == _UNAUTHORIZED and self._tokens is not None and token is not None:
             self._tokens.forget(token)
-            answer = await self._sent(method, path, query, body, await self._token())
+            answer = await sent(await self._token())
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             raise CredentialsRefused(
                 f"{self.name} refuses {method} {path} with {answer.status}: {answer.message}; check "
@@ -188,12 +216,11 @@ class RestClient:
             self._base = self._service.endpoint_of(token, self._settings)
         return token
 
-    async def _sent(
-        self, method: str, path: str, query: Mapping[str, str], body: bytes, token: Token | None
-    ) -> RestAnswer:
+    async def _sent(self, request: _Request, token: Token | None) -> RestAnswer:
+        method, path, body = request.method, request.path, request.body
         headers = {
             **({"X-Auth-Token": token.text} if token else {}),
-            **self._version.headers,
+            **request.version,
             "Accept": _JSON,
             **({"Content-Type": _JSON} if body else {}),
         }
@@ -201,7 +228,7 @@ class RestClient:
             async with (
                 asyncio.timeout(self._settings.rest_answer_s_max),
                 self._client.stream(
-                    method, f"{self._base}{path}", params=query, headers=headers, content=body
+                    method, f"{self._base}{path}", params=request.query, headers=headers, content=body
                 ) as response,
             ):
                 return RestAnswer(response.status_code, await self._bounded(response), response.headers)

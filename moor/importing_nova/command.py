@@ -13,13 +13,13 @@ from moor.books.audit_command import clients
 from moor.client.errors import Rejected
 from moor.importing_nova.cloud import Cloud
 from moor.importing_nova.core.records import ContradictionError
-from moor.importing_nova.databases import CONNECTIONS_MAX, NovaDatabaseError
 from moor.importing_nova.handing_over import HandingOver, HostReport
 from moor.importing_nova.reading import HostRow, NovaDatabases, nova_databases
 from moor.importing_nova.shared import create_shared, read_shared
 from moor.options import NOT_DONE, AsJson, BusUrl, command_settings, fail, run, say, tell
 from moor.showing import print_json
 from moor.tables import Columns, print_table
+from scheduler_worker.nova_cloud.databases import CONNECTIONS_MAX, NovaDatabaseError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Take over what another cloud has.")
 

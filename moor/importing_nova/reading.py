@@ -17,8 +17,13 @@ from moor.importing_nova.core.records import (
     NovaService,
 )
 from moor.importing_nova.core.values import id_of, moment_in, ratio_in, text_in, whole_in
-from moor.importing_nova.core.versions import NovaDatabaseKind
-from moor.importing_nova.databases import NovaDatabase, NovaDatabaseError, NovaReading, open_nova_database
+from scheduler_worker.nova_cloud.databases import (
+    NovaDatabase,
+    NovaDatabaseError,
+    NovaReading,
+    open_nova_database,
+)
+from scheduler_worker.nova_cloud.versions import NovaDatabaseKind
 
 # The columns of `compute_nodes` that other tables name, too, come with the table's name.
 _NODES = (

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import get_args
+from typing import Protocol, get_args
 
 import tenacity
 from msgspec import structs
@@ -56,10 +56,19 @@ from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.hosts.newcomers import Newcomers
 from scheduler_worker.hosts.registry import KnowsHosts
 from scheduler_worker.metrics import CHOSEN, CLAIMS
-from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+
+
+class FollowsPlacement(Protocol):
+    """Keeps the picture up to date with placement."""
+
+    async def catch_up(self) -> None:
+        """On return, the picture has every write that was committed before the call."""
+
+    def moved(self, moved: ShapeMoved) -> bool:
+        """Merge the provider trees that come with a refused claim. Returns whether the refusal has all that changed."""
 
 
 class Claimer:
@@ -70,7 +79,7 @@ class Claimer:
     def __init__(
         self,
         picture: Picture,
-        replica: Replica,
+        replica: FollowsPlacement,
         registry: KnowsHosts,
         ask_all: AskAll,
         *,

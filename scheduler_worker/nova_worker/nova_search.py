@@ -78,6 +78,8 @@ class NovaSearch(Search):
     def claims_again_after(self, verdict: ClaimVerdict) -> bool:
         match verdict:
             case Superseded(attempt, ended):
+                # What it holds is not what it held any more.
+                self.held = None
                 return self._go_on_as(attempt + 1 if ended else attempt)
             case AlreadyClaimed() as held if self._is_own(held):
                 self.granted(is_new=False)

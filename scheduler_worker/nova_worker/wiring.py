@@ -1,15 +1,18 @@
 """The parts of a worker in the place of nova-scheduler, put together."""
 
 import asyncio
+import logging
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from typing import Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from bus.clock import now
 from bus.configuration.live import Remade
+from bus.messages.placement import ShapeMoved
 from bus.origin import Origin
 from bus.parts import Periodic
 from bus.process import Part
@@ -29,8 +32,12 @@ from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.nova.cloud.port import KnowsNovaCloud
 from scheduler_worker.nova.request_spec import NovaRequestReader
-from scheduler_worker.nova_worker.deciding import NovaDecider
+from scheduler_worker.nova_worker.deciding import AskAll, NovaDecider
 from scheduler_worker.nova_worker.hosts import NovaHosts
+from scheduler_worker.nova_worker.over_http.api import PlacementApi
+from scheduler_worker.nova_worker.over_http.books import HttpBooks
+from scheduler_worker.nova_worker.over_http.claims import HttpClaims
+from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 from scheduler_worker.nova_worker.queues import rpc_queues
 from scheduler_worker.nova_worker.serving import DeadRequest, NovaServer
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
@@ -43,70 +50,68 @@ from scheduler_worker.wiring.deciders import STANDARD
 from scheduler_worker.wiring.staged import Staged
 
 LOOK_S = 1.0
+SHOWN_MAX = 2_000
+
+log = logging.getLogger(__name__)
 
 
-def nova_parts(
+class FollowedPlacement(Protocol):
+    """A part that keeps the picture up to date with placement. `whole` is set when the picture is whole for the first time."""
+
+    whole: asyncio.Event
+
+    async def catch_up(self) -> None: ...
+
+    def moved(self, moved: ShapeMoved) -> bool: ...
+
+    async def run(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class PlacementSide(Struct, frozen=True):
+    """The placement for which is scheduled: how it is followed, and how it is asked for claims. `parts` run with it."""
+
+    followed: FollowedPlacement
+    ask_all: AskAll
+    parts: tuple[Part, ...] = ()
+
+
+def placement_on_bus(
     station: Station,
-    nova: Link,
-    knows: KnowsNovaCloud,
-    settings: NovaSchedulerSettings,
+    picture: Picture,
+    plugins: Plugins,
     choice: SchedulerSettings,
-    *,
-    beside: tuple[Part, ...] = (),
-    clock: Callable[[], datetime] = now,
-    chance: random.Random | None = None,
-    look_again: Callable[[], None] = lambda: None,
-) -> tuple[Part, ...]:
-    """Everything that such a worker runs. `station` is on our broker and asks placement there; `nova` leads to Nova's broker. `beside`
-    are the parts that keep `knows` up to date.
-    """
-    chance = chance or random.Random(secrets.randbits(64))
-    picture, plugins = Picture(), _plugins_of(choice)
-    forced = _forced(plugins)
-    hosts = NovaHosts(picture)
-    waiting = WaitingSpecs(picture, plugins)
+    chance: random.Random,
+) -> PlacementSide:
+    """Our own placement. The station asks questions."""
     replica = Replica(
         station,
         picture,
         lambda _: None,
-        waiting=waiting,
+        waiting=WaitingSpecs(picture, plugins),
         page=choice.snapshot_page,
         verify_every_s=choice.verify_every_s,
         chance=chance,
         heard=NOVA_HEARD,
     )
+    return PlacementSide(replica, station.ask_all, (station,))
 
-    def refresh() -> None:
-        if (cloud := knows.cloud) is not None:
-            hosts.take(cloud)
 
-    async def make_sure() -> None:
-        refresh()
-        await replica.catch_up()
+def placement_over_http(
+    api: PlacementApi, picture: Picture, settings: NovaPlacementSettings, chance: random.Random
+) -> PlacementSide:
+    """A placement that is reached over HTTP alone. The caller closes `api`."""
+    books = HttpBooks(api, picture, settings, chance=chance)
+    return PlacementSide(books, HttpClaims(api, books, settings, chance=chance).ask_all)
 
-    # A share of a host that Nova does not know is no reason to wait.
-    claims = structs.replace(choice, host_row_wait_s=0.001)
-    of_filters, of_forced = (
-        Claimer(
-            picture,
-            replica,
-            hosts,
-            station.ask_all,
-            make_sure=make_sure,
-            plugins=each,
-            settings=claims,
-            chance=chance,
-            clock=clock,
-        )
-        for each in (plugins, forced)
-    )
-    requests = RequestReader(STANDARD, timedelta(days=1), plugins)
-    known = asyncio.Event()
 
-    async def look() -> None:
-        refresh()
-        if knows.cloud is not None:
-            known.set()
+MakesPlacement = Callable[[Picture, Plugins, random.Random], PlacementSide]
+Bury = Callable[[DeadRequest], Awaitable[None]]
+
+
+def bury_on_bus(station: Station, settings: NovaSchedulerSettings, clock: Callable[[], datetime]) -> Bury:
+    """Keep messages that nobody can answer among our dead letters."""
 
     async def bury(dead: DeadRequest) -> None:
         parcel = dead_letter_parcel(
@@ -121,10 +126,69 @@ def nova_parts(
         )
         await station.publisher.offer(parcel)
 
+    return bury
+
+
+async def bury_in_log(dead: DeadRequest) -> None:
+    """Without a bus of ours there are no dead letters: the log has the message, without its secrets."""
+    log.error("a message on %s was dropped: %s; it was %s", dead.queue, dead.reason, dead.body[:SHOWN_MAX])
+
+
+def nova_parts(
+    nova: Link,
+    knows: KnowsNovaCloud,
+    settings: NovaSchedulerSettings,
+    choice: SchedulerSettings,
+    *,
+    placement: MakesPlacement,
+    bury: Bury = bury_in_log,
+    beside: tuple[Part, ...] = (),
+    clock: Callable[[], datetime] = now,
+    chance: random.Random | None = None,
+    look_again: Callable[[], None] = lambda: None,
+) -> tuple[Part, ...]:
+    """Everything that such a worker runs. `nova` leads to Nova's broker. `beside` are the parts that keep `knows` up to date."""
+    chance = chance or random.Random(secrets.randbits(64))
+    picture, plugins = Picture(), _plugins_of(choice)
+    side = placement(picture, plugins, chance)
+    hosts = NovaHosts(picture)
+
+    def refresh() -> None:
+        if (cloud := knows.cloud) is not None:
+            hosts.take(cloud)
+
+    async def make_sure() -> None:
+        refresh()
+        await side.followed.catch_up()
+
+    # A share of a host that Nova does not know is no reason to wait.
+    claims = structs.replace(choice, host_row_wait_s=0.001)
+    of_filters, of_forced = (
+        Claimer(
+            picture,
+            side.followed,
+            hosts,
+            side.ask_all,
+            make_sure=make_sure,
+            plugins=each,
+            settings=claims,
+            chance=chance,
+            clock=clock,
+        )
+        for each in (plugins, _forced(plugins))
+    )
+    requests = RequestReader(STANDARD, timedelta(days=1), plugins)
+    known = asyncio.Event()
+
+    async def look() -> None:
+        refresh()
+        if knows.cloud is not None:
+            known.set()
+
     server = NovaServer(
         nova,
         rpc_queues(settings, secrets.token_hex(16)),
-        NovaDecider(picture, hosts, of_filters, of_forced, plugins, ask_all=station.ask_all, clock=clock),
+        NovaDecider(picture, hosts, of_filters, of_forced, plugins, ask_all=side.ask_all, clock=clock),
         NovaRequestReader(requests.spec_of, plugins.image_keys),
         hosts,
         refresh=refresh,
@@ -141,8 +205,9 @@ def nova_parts(
             structs.force_setattr(claims, field, getattr(choice, field))
 
     remade = Remade(choice, remake)
-    first: tuple[Part, ...] = (station, replica, looking, *beside)
-    return (Staged(first, (replica.whole, known), (server,), seen=(of_filters, of_forced, remade)),)
+    first: tuple[Part, ...] = (*side.parts, side.followed, looking, *beside)
+    ready = (side.followed.whole, known)
+    return (Staged(first, ready, (server,), seen=(of_filters, of_forced, remade)),)
 
 
 def _plugins_of(settings: SchedulerSettings) -> Plugins:

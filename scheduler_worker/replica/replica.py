@@ -54,7 +54,6 @@ class Replica(PartGroup):
         self._progress = Progress()
         self.catching_up = CatchingUp(station, picture, self._progress, page=page, chance=chance)
         self.whole = self.catching_up.whole
-        self.catch_up = self.catching_up.catch_up
         super().__init__(
             FeedListener("hear the feed", station, heard, self._take, is_needed=True),
             Periodic(
@@ -67,6 +66,9 @@ class Replica(PartGroup):
             ),
             self.catching_up.flight,
         )
+
+    async def catch_up(self) -> None:
+        await self.catching_up.catch_up()
 
     def moved(self, moved: ShapeMoved) -> bool:
         """Merge the provider trees that come with a refused claim, because their shapes had moved.

@@ -1,12 +1,15 @@
 """A Nova of a few computes: our placement, our scheduler in the place of Nova's, and a real RabbitMQ that is Nova's own."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from uuid import UUID, uuid4, uuid5
 
 from msgspec import structs
 
+from bus.clock import now
 from bus.message import AggregateId, ConsumerId, Message
 from bus.messages.administration import (
     AskConsumer,
@@ -25,10 +28,17 @@ from bus.operating.metrics import Metrics
 from bus.rabbit import RabbitBroker
 from bus.workers.link import Link
 from bus.workers.station import Station
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.nova.cloud.values import CloudAggregate, CloudCell, ComputeService, NovaCloud, zoned
 from scheduler_worker.nova.selection import ComputeNode
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import nova_parts
+from scheduler_worker.nova_worker.wiring import (
+    PlacementSide,
+    bury_on_bus,
+    nova_parts,
+    placement_on_bus,
+)
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import NAMES, QUICK, Cloud, cloud_on, host_id, wait_until
@@ -152,7 +162,15 @@ class NovaWorld:
         """A scheduler. Yields its page of metrics."""
         station = Station(self.cloud.brokers.at_api("nova-scheduler"), name, settings=SETTINGS, asks=True)
         link = Link(self.broker_of_nova(), SETTINGS, name="Nova")
-        parts = nova_parts(station, link, self.known, settings or NovaSchedulerSettings(), QUICK)
+        settings = settings or NovaSchedulerSettings()
+        parts = nova_parts(
+            link,
+            self.known,
+            settings,
+            QUICK,
+            placement=partial(self._on_bus, station),
+            bury=bury_on_bus(station, settings, now),
+        )
         async with self.cloud.running(parts, station):
             await wait_until(self._is_heard, "the scheduler hears Nova's queue")
             metrics = Metrics(Health(About("nova-scheduler", "0"), parts))
@@ -164,7 +182,13 @@ class NovaWorld:
         """A scheduler that dies at the end, without a word to anybody."""
         station = Station(self.cloud.brokers.at_api("nova-scheduler"), "dies", settings=SETTINGS, asks=True)
         link = Link(self.broker_of_nova(), SETTINGS, name="Nova")
-        (staged,) = nova_parts(station, link, self.known, NovaSchedulerSettings(reply_retry_s=60), QUICK)
+        (staged,) = nova_parts(
+            link,
+            self.known,
+            NovaSchedulerSettings(reply_retry_s=60),
+            QUICK,
+            placement=partial(self._on_bus, station),
+        )
         running = asyncio.create_task(staged.run())
         await wait_until(self._is_heard, "the scheduler hears Nova's queue")
         yield
@@ -172,6 +196,10 @@ class NovaWorld:
         await asyncio.gather(running, return_exceptions=True)
         await link.close()
         await station.close()
+
+    @staticmethod
+    def _on_bus(station: Station, picture: Picture, plugins: Plugins, chance: random.Random) -> PlacementSide:
+        return placement_on_bus(station, picture, plugins, QUICK, chance)
 
     @asynccontextmanager
     async def without_placement(self) -> AsyncIterator[None]:

@@ -117,6 +117,14 @@ ZERO_SAYS_SOMETHING = {
     "ironic.ca_file",
     "ironic.cert_file",
     "ironic.key_file",
+    *(
+        f"nova_cloud.{field}"
+        for field in (
+            *("user", "password", "keystone_url", "user_domain", "project", "project_domain"),
+            *("application_credential_id", "application_credential_secret", "region", "ca_file", "cert_file"),
+            *("key_file", "api_db", "default_zone", "exchange", "topics"),
+        )
+    ),
 }
 
 
@@ -176,7 +184,12 @@ def check_a_text(section: Section[Any], field: str, place: Path) -> None:
 
 
 # Texts that must have a certain form.
-TEXTS = {"libvirt.folder": "/other", "libvirt.cpus_shared": "0-3,^2", "libvirt.cpus_dedicated": "4,5"}
+TEXTS = {
+    "nova_cloud.url": "http://nova:8774",
+    "libvirt.folder": "/other",
+    "libvirt.cpus_shared": "0-3,^2",
+    "libvirt.cpus_dedicated": "4,5",
+}
 
 
 # Lists of texts, each with another value than its default.
@@ -186,6 +199,7 @@ LISTS = {
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
     "ironic.topics": ("of_nova", "of_us"),
+    "nova_cloud.topics": ("of_us", "versioned_notifications"),
     "libvirt.hosts": ("a=qemu:///system", "b=test:///default"),
     "libvirt.pages_reserved": ("0:2048=512", "1:2048=256"),
     "libvirt.devices": ("8086:10ed", "8086:10ee@0000:81:*=physnet0"),

@@ -6,9 +6,9 @@ import pytest
 
 from moor.client.errors import Rejected
 from moor.importing_nova.command import of_all
-from moor.importing_nova.databases import CONNECTIONS_MAX, NovaDatabaseError
 from moor.importing_nova.handing_over import HostReport
 from moor.importing_nova.reading import HostRow
+from scheduler_worker.nova_cloud.databases import CONNECTIONS_MAX, NovaDatabaseError
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,7 +14,7 @@ from moor.importing_nova.core.records import (
     NovaNode,
     NovaService,
 )
-from moor.importing_nova.core.versions import KNOWN, NovaDatabaseKind, Version, judge_version
+from scheduler_worker.nova_cloud.versions import KNOWN, NovaDatabaseKind, Version, judge_version
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NODE = NovaNode(1, "root", "h1", "h1.org", "QEMU", 8, 8192, 100)

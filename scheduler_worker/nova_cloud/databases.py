@@ -1,7 +1,7 @@
 """Opens Nova's databases, read-only, and checks that they are what they are said to be.
 
 MySQL and MariaDB are read by PyMySQL, of the extra `moorage[nova]`, in transactions that may not write; SQLite by files that are
-opened read-only. A command reads one thing after the other, so the drivers need not be asynchronous: they run in threads. No error
+opened read-only. Reading is rare, one thing after the other, so the drivers need not be asynchronous: they run in threads. No error
 names a password.
 """
 
@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from bus.secret_files import PASSWORD_FILE, BadSecretFile, read_secret
-from moor.importing_nova.core.versions import NovaDatabaseKind, Version, judge_version, tables_of
+from scheduler_worker.nova_cloud.versions import NovaDatabaseKind, Version, judge_version, tables_of
 
 CONNECT_TIMEOUT_S = 10
 # Hosts are read at the same time.

@@ -1,0 +1,178 @@
+"""What Nova's compute API answers, read: services, hypervisors, aggregates and server groups.
+
+A field that is missing or wrong is refused by its path (`RefusedError`). Fields that are not read here may be anything.
+"""
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.message import AggregateId, GroupId, ProviderId
+from scheduler_worker.nova.cloud.values import (
+    CloudAggregate,
+    CloudCell,
+    CloudGroup,
+    ComputeService,
+    NovaCloud,
+    zoned,
+)
+from scheduler_worker.nova.json_fields import Fields, id_in, texts_in
+from scheduler_worker.nova.refusals import RefusedError
+from scheduler_worker.nova.selection import ComputeNode
+from scheduler_worker.nova.server_groups import POLICIES, max_per_host_of
+
+COMPUTE = "nova-compute"
+# Of a service or a server whose cell does not answer, the API says this, and not much else.
+UNKNOWN = "UNKNOWN"
+
+
+class Hypervisor(Struct, frozen=True):
+    """A compute node, and its service."""
+
+    id: ProviderId
+    name: str
+    host: str
+
+
+class ServicesRead(Struct, frozen=True):
+    """The compute services, when each was last seen up (as the API writes it), and the hosts whose cells do not answer."""
+
+    services: tuple[ComputeService, ...] = ()
+    seen_at: Mapping[UUID, str] = {}
+    silent: tuple[str, ...] = ()
+
+
+class CellsRead(Struct, frozen=True):
+    """The cells, and the cell of each service, by its name in lower case."""
+
+    cells: tuple[CloudCell, ...] = ()
+    of_hosts: Mapping[str, UUID] = {}
+
+
+def _items(body: object, key: str) -> Iterable[Fields]:
+    """The objects in a list of the answer. The answer's size is bounded already, so the number of them is not."""
+    listed = Fields(body, "").value(key)
+    if not isinstance(listed, list):
+        raise RefusedError(key, listed, "it must be a list")
+    return [Fields(each, f"{key}[{number}]") for number, each in enumerate(listed)]
+
+
+def services_in(body: object) -> ServicesRead:
+    services: list[ComputeService] = []
+    silent: list[str] = []
+    seen_at: dict[UUID, str] = {}
+    for each in _items(body, "services"):
+        if each.text("binary") != COMPUTE:
+            continue
+        if each.value("id") is None and each.text("status") == UNKNOWN:
+            silent.append(each.text("host"))
+            continue
+        service = ComputeService(
+            id=each.id("id"),
+            host=each.text("host"),
+            is_up=each.text("state") == "up",
+            is_disabled=each.text("status") == "disabled",
+            disabled_reason=each.text("disabled_reason", ""),
+            is_forced_down=each.flag("forced_down"),
+        )
+        services.append(service)
+        seen_at[service.id] = each.text("updated_at", "")
+    return ServicesRead(tuple(services), seen_at, tuple(silent))
+
+
+def hypervisors_in(body: object) -> tuple[Hypervisor, ...]:
+    return tuple(
+        Hypervisor(
+            ProviderId(each.id("id")), each.text("hypervisor_hostname"), each.object("service").text("host")
+        )
+        for each in _items(body, "hypervisors")
+    )
+
+
+def aggregates_in(body: object) -> tuple[CloudAggregate, ...]:
+    return tuple(
+        CloudAggregate(
+            id=AggregateId(each.id("uuid")),
+            name=each.text("name", ""),
+            hosts=hosts_in(each),
+            metadata=each.object("metadata").text_values(),
+        )
+        for each in _items(body, "aggregates")
+    )
+
+
+def hosts_in(fields: Fields) -> tuple[str, ...]:
+    """The hosts of an aggregate: they may be all those of a large cloud."""
+    listed = fields.value("hosts")
+    if not isinstance(listed, list | None):
+        raise fields.refuse("hosts", "it must be a list")
+    return texts_in(listed or (), fields.at("hosts"))
+
+
+def groups_in(body: object) -> tuple[CloudGroup, ...]:
+    return tuple(group_in(each, "id") for each in _items(body, "server_groups"))
+
+
+def group_in(fields: Fields, id_field: str) -> CloudGroup:
+    """A server group. Its rules are numbers in the API, and texts in notifications."""
+    policy = POLICIES.get(fields.text("policy"))
+    if policy is None:
+        raise fields.refuse("policy", f"a policy is one of {', '.join(POLICIES)}")
+    return CloudGroup(
+        id=GroupId(fields.id(id_field)),
+        policy=policy,
+        max_per_host=max_per_host_of(fields.object("rules")),
+        members=tuple(id_in(each, fields.at("members")) for each in fields.texts("members")),
+    )
+
+
+def ids_in(body: object, key: str, id_field: str) -> tuple[tuple[UUID, ...], bool]:
+    """The ids of servers or migrations, and whether the API has only a part of one of them, since its cell does not answer."""
+    items = [*_items(body, key)]
+    is_partial = any(each.value("status") == UNKNOWN and each.value("name") is None for each in items)
+    return tuple(each.id(id_field) for each in items), key == "servers" and is_partial
+
+
+def next_of(body: object, key: str) -> str:
+    """The link to the next page of this list; empty if the answer has none."""
+    fields = Fields(body, "")
+    if fields.value(f"{key}_links") is None:
+        return ""
+    return next(
+        (each.text("href") for each in _items(body, f"{key}_links") if each.text("rel", "") == "next"), ""
+    )
+
+
+def cloud_of(
+    services: ServicesRead,
+    hypervisors: Iterable[Hypervisor],
+    aggregates: Iterable[CloudAggregate],
+    groups: Iterable[CloudGroup],
+    cells: CellsRead,
+    *,
+    default_zone: str | None,
+) -> NovaCloud:
+    """All that was read, put together. The services of a silent cell are unknown, and so are its nodes."""
+    nodes: dict[ProviderId, ComputeNode] = {}
+    unplaced: set[str] = set()
+    for each in hypervisors:
+        cell = cells.of_hosts.get(each.host.lower())
+        if cell is None:
+            unplaced.add(each.host)
+        else:
+            nodes[each.id] = ComputeNode(id=each.id, service=each.host, name=each.name, cell=cell)
+    silent = {cells.of_hosts.get(host.lower()) for host in services.silent}
+    return zoned(
+        NovaCloud(
+            nodes=nodes,
+            services={each.id: each for each in services.services},
+            aggregates={each.id: each for each in aggregates},
+            groups={each.id: each for each in groups},
+            cells={
+                each.id: CloudCell(each.id, each.name, is_silent=each.id in silent) for each in cells.cells
+            },
+            unplaced=tuple(sorted(unplaced)),
+            default_zone=default_zone,
+        )
+    )

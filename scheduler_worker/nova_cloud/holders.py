@@ -1,0 +1,50 @@
+"""Which of these consumers does Nova know, as an instance or a migration? The audit asks, before it frees anything of Nova's."""
+
+from collections.abc import Collection
+from uuid import UUID
+
+from msgspec import Struct
+
+from scheduler_worker.nova_cloud.rest import NovaApi
+
+# So many are asked for one by one: more unknown ones at once mean that another Nova answers, or an empty one.
+UNKNOWN_MAX = 1000
+
+
+class HoldersAsked(Struct, frozen=True):
+    """The consumers that Nova does not know; or, in `problem`, why that cannot be said: then none is unknown."""
+
+    unknown: frozenset[UUID] = frozenset()
+    problem: str = ""
+
+
+async def ask_nova(api: NovaApi, consumers: Collection[UUID]) -> HoldersAsked:
+    """Raises `Operational` if Nova does not answer, or refuses.
+
+    All instances and all migrations are read. Of the consumers that are among neither, each is asked for by its id as well: the lists
+    have no instance that was deleted softly, and an instance may be new.
+    """
+    left = set(consumers)
+    services = await api.services()
+    if services.silent:
+        return HoldersAsked(
+            problem=f"the cell of {len(services.silent)} hosts ({services.silent[0]}, ...) is silent"
+        )
+    async for page in api.servers():
+        left.difference_update(page.ids)
+        if page.is_partial:
+            return HoldersAsked(problem="a cell is silent: Nova knows only the ids of its servers")
+    if left:
+        async for page in api.migrations():
+            left.difference_update(page.ids)
+            if not left:
+                break
+    if len(left) > UNKNOWN_MAX:
+        return HoldersAsked(
+            problem=f"Nova knows {len(left):,} of {len(consumers):,} consumers not, more than {UNKNOWN_MAX:,}: is this the Nova that "
+            "uses this placement?"
+        )
+    unknown = {
+        each for each in sorted(left) if not await api.has_server(each) and not await api.has_migration(each)
+    }
+    return HoldersAsked(frozenset(unknown))

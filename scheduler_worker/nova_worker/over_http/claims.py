@@ -1,0 +1,180 @@
+"""Claims, swaps and releases as writes of allocations over HTTP.
+
+This placement knows no attempts. A consumer's generation tells whether somebody else has written in between, and what a consumer
+holds tells whether a claim was granted before. What a consumer held before any claim of ours counts as attempt 0.
+"""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.placement import (
+    NO_OWNER,
+    AlreadyClaimed,
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ClaimVerdict,
+    DoesNotFit,
+    GroupMember,
+    ReleaseClaim,
+    Released,
+    ResourceAmount,
+    Share,
+    Shortfall,
+    Superseded,
+    SwapClaim,
+)
+from scheduler_worker.nova_worker.over_http.api import Amounts, Conflict, Held, PlacementApi
+from scheduler_worker.nova_worker.over_http.books import HttpBooks
+from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
+
+# Of so many consumers it is remembered what was claimed for them, until its answer is delivered.
+CLAIMS_KEPT = 100_000
+
+
+class HttpClaims:
+    def __init__(
+        self,
+        api: PlacementApi,
+        books: HttpBooks,
+        settings: NovaPlacementSettings,
+        *,
+        chance: random.Random,
+    ) -> None:
+        self._api = api
+        self._books = books
+        self._settings = settings
+        self._chance = chance
+        self._room = asyncio.Semaphore(settings.claims_at_once)
+        # What our last claim for each consumer made it hold.
+        self._claimed: OrderedDict[ConsumerId, frozenset[ResourceAmount]] = OrderedDict()
+
+    async def ask_all(self, orders: Sequence[Message]) -> Sequence[Message]:
+        """The answer to each of these orders, in their order. Raises `Operational` if placement does not answer one of them."""
+        return await asyncio.gather(*[self._answer(order) for order in orders])
+
+    async def _answer(self, order: Message) -> ClaimAnswered:
+        async with self._room:
+            match order:
+                case ClaimResources():
+                    verdict = await self._claim(order)
+                case SwapClaim():
+                    verdict = await self._swap(order)
+                case ReleaseClaim():
+                    verdict = await self._release(order)
+                case _:
+                    raise TypeError(f"{order!r} is no order about a claim")
+        return ClaimAnswered(consumer=order.consumer, attempt=order.attempt, verdict=verdict)
+
+    async def _claim(self, order: ClaimResources) -> ClaimVerdict:
+        if order.share.host.int == 0:
+            # A question: what does it hold?
+            return self._already(order, await self._api.held_by(order.consumer)) or Released(freed=False)
+        # A new instance holds nothing, so this is not asked before.
+        refused = await self._write(order, _amounts(order.share.amounts), generation=None)
+        if refused is None:
+            self._granted(order, order.share.amounts)
+            return Claimed()
+        if refused.of_consumer:
+            held = await self._api.held_by(order.consumer)
+            return self._already(order, held) or Superseded(attempt=order.attempt, ended=True)
+        return _no_room(order.share, refused)
+
+    async def _swap(self, order: SwapClaim) -> ClaimVerdict:
+        """All that the consumer holds becomes this share: an evacuated instance takes one beside, or gives it back."""
+        held = await self._api.held_by(order.consumer)
+        wanted = frozenset(order.share.amounts)
+        if not held.amounts:
+            return Superseded(attempt=order.attempt, ended=True)
+        if frozenset(held.amounts) == wanted:
+            return Claimed()
+        refused = await self._write(
+            order, _amounts(order.share.amounts), generation=held.generation, held=held
+        )
+        if refused is None:
+            self._granted(order, order.share.amounts)
+            return Claimed()
+        if refused.of_consumer:
+            return Superseded(attempt=order.attempt, ended=True)
+        return _no_room(order.share, refused)
+
+    async def _release(self, order: ReleaseClaim) -> ClaimVerdict:
+        """Free what our claim made it hold, unless somebody has written to the consumer since."""
+        claimed = self._claimed.pop(order.consumer, None)
+        held = await self._api.held_by(order.consumer)
+        if claimed is None or frozenset(held.amounts) != claimed:
+            return Released(freed=False)
+        refused = await self._api.allocate(
+            order.consumer,
+            {},
+            project=held.project or NO_OWNER,
+            user=held.user or NO_OWNER,
+            generation=held.generation,
+        )
+        return Released(freed=refused is None)
+
+    async def _write(
+        self,
+        order: ClaimResources | SwapClaim,
+        amounts: Amounts,
+        *,
+        generation: int | None,
+        held: Held | None = None,
+    ) -> Conflict | None:
+        """Write what the consumer holds, again while others write to the same providers."""
+        project = getattr(order, "project", "") or (held.project if held else "") or NO_OWNER
+        user = getattr(order, "user", "") or (held.user if held else "") or NO_OWNER
+        refused: Conflict | None = None
+        for number in range(self._settings.conflict_tries_max):
+            refused = await self._api.allocate(
+                order.consumer, amounts, project=project, user=user, generation=generation
+            )
+            if refused is None or not refused.of_provider:
+                return refused
+            if number + 1 < self._settings.conflict_tries_max:
+                await asyncio.sleep(self._chance.uniform(0, self._settings.conflict_pause_s_max))
+        return refused
+
+    def _granted(self, order: ClaimResources | SwapClaim, amounts: Iterable[ResourceAmount]) -> None:
+        self._claimed[order.consumer] = frozenset(amounts)
+        self._claimed.move_to_end(order.consumer)
+        while len(self._claimed) > CLAIMS_KEPT:
+            self._claimed.popitem(last=False)
+        if isinstance(order, ClaimResources):
+            self._books.wrote(order.consumer, _amounts(amounts))
+        if order.group is not None:
+            self._books.joined(
+                GroupMember(
+                    group=order.group.id,
+                    consumer=order.consumer,
+                    attempt=order.attempt,
+                    host=order.share.host,
+                )
+            )
+
+    def _already(self, order: ClaimResources, held: Held) -> AlreadyClaimed | None:
+        if not held.amounts:
+            return None
+        is_own = frozenset(held.amounts) == frozenset(order.share.amounts)
+        host = order.share.host if is_own else self._books.root_of(held.amounts[0].provider)
+        return AlreadyClaimed(
+            attempt=order.attempt if is_own else 0, share=Share(host=host, amounts=held.amounts)
+        )
+
+
+def _amounts(amounts: Iterable[ResourceAmount]) -> Amounts:
+    sums: dict[ProviderId, dict[str, int]] = {}
+    for each in amounts:
+        of_provider = sums.setdefault(each.provider, {})
+        of_provider[each.resource] = of_provider.get(each.resource, 0) + each.amount
+    return sums
+
+
+def _no_room(share: Share, refused: Conflict) -> DoesNotFit:
+    """Another host may do. Placement tells the first amount that did not fit in words alone."""
+    first = next((each for each in share.amounts if each.resource in refused.reason), share.amounts[0])
+    short = Shortfall(provider=first.provider, resource=first.resource, asked=first.amount, free=0)
+    return DoesNotFit(shortfalls=(short,))

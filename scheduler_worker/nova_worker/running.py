@@ -1,0 +1,136 @@
+"""Runs a worker in the place of nova-scheduler as a process."""
+
+import secrets
+from contextlib import AsyncExitStack
+
+from bus.clock import now
+from bus.configuration.addresses import Addresses
+from bus.configuration.sections import BadSetting
+from bus.configuration.settings import BusSettings
+from bus.operating.running import about, run_worker
+from bus.rabbit import RabbitBroker
+from bus.urls import broker_at
+from bus.workers.link import Link
+from bus.workers.station import Station, process_name
+from scheduler_worker.nova_cloud.databases import NovaDatabaseError, open_nova_database
+from scheduler_worker.nova_cloud.keeping import NovaCloudKeeper
+from scheduler_worker.nova_cloud.reading import CloudReader, NovaCells
+from scheduler_worker.nova_cloud.rest import NovaApi
+from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
+from scheduler_worker.nova_worker.over_http.api import PlacementApi
+from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
+from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from scheduler_worker.nova_worker.wiring import (
+    Bury,
+    MakesPlacement,
+    bury_in_log,
+    bury_on_bus,
+    nova_parts,
+    placement_on_bus,
+    placement_over_http,
+)
+from scheduler_worker.settings import SchedulerSettings
+
+ROLE = "nova-scheduler"
+
+
+async def run(
+    addresses: Addresses,
+    settings: NovaSchedulerSettings,
+    choice: SchedulerSettings,
+    cloud: NovaCloudSettings,
+    placement: NovaPlacementSettings,
+    *,
+    bus: BusSettings | None = None,
+    health_at: str = "",
+) -> None:
+    """Raises BadSetting if it is not said where Nova and placement are."""
+    bus = bus or BusSettings()
+    name = process_name(ROLE)
+    async with AsyncExitStack() as stack:
+        reader = _reader(cloud)
+        stack.push_async_callback(reader.close)
+        link = Link(_broker_of_nova(addresses), bus, name="connection to Nova")
+        stack.push_async_callback(link.close)
+        keeper = NovaCloudKeeper(
+            reader, cloud, link=link, queue=f"moorage.{ROLE}.{secrets.token_hex(8)}", bus=bus
+        )
+        make, bury, brokers = await _placement_of(
+            addresses, settings, choice, placement, bus=bus, name=name, stack=stack
+        )
+        await run_worker(
+            about(ROLE, brokers=(addresses.nova_bus_url, *brokers)),
+            nova_parts(
+                link,
+                keeper,
+                settings,
+                choice,
+                placement=make,
+                bury=bury,
+                beside=(keeper,),
+                look_again=keeper.read_soon,
+            ),
+            bus.drain_ms_max / 1000,
+            stations=(link,),
+            health_at=health_at,
+        )
+
+
+async def _placement_of(
+    addresses: Addresses,
+    settings: NovaSchedulerSettings,
+    choice: SchedulerSettings,
+    placement: NovaPlacementSettings,
+    *,
+    bus: BusSettings,
+    name: str,
+    stack: AsyncExitStack,
+) -> tuple[MakesPlacement, Bury, tuple[str, ...]]:
+    """How placement is asked, where messages go that nobody can answer, and the brokers that this needs."""
+    if placement.url:
+        api = PlacementApi(placement)
+        stack.push_async_callback(api.close)
+        return (
+            lambda picture, _, chance: placement_over_http(api, picture, placement, chance),
+            bury_in_log,
+            (),
+        )
+    if not addresses.bus_url:
+        raise BadSetting(
+            "bus_url",
+            "",
+            "not set",
+            "claims go to our placement over this broker; or name another placement: MOOR_NOVA_PLACEMENT_URL",
+        )
+    station = Station(broker_at(addresses.bus_url), name, asks=True, settings=bus)
+    stack.push_async_callback(station.close)
+    return (
+        lambda picture, plugins, chance: placement_on_bus(station, picture, plugins, choice, chance),
+        bury_on_bus(station, settings, now),
+        (addresses.bus_url,),
+    )
+
+
+def _reader(cloud: NovaCloudSettings) -> CloudReader:
+    if not cloud.is_named:
+        why = "hosts, services and aggregates are read from Nova's compute API: name it, or set auth to keystone"
+        raise BadSetting(f"{NOVA_CLOUD.name}.url", "", "not set", why)
+    if not cloud.api_db:
+        why = "Nova's API does not say which cell a host is in: name its API database, mysql://USER:PASSWORD@HOST/nova_api"
+        raise BadSetting(f"{NOVA_CLOUD.name}.api_db", "", "not set", why)
+    try:
+        database = open_nova_database(f"{NOVA_CLOUD.name}.api_db", cloud.api_db)
+    except NovaDatabaseError as wrong:
+        raise BadSetting(f"{NOVA_CLOUD.name}.api_db", cloud.api_db, "as set", str(wrong)) from None
+    return CloudReader(NovaApi(cloud), NovaCells(database), default_zone=cloud.default_zone)
+
+
+def _broker_of_nova(addresses: Addresses) -> RabbitBroker:
+    url = addresses.nova_bus_url
+    if not url:
+        why = "name Nova's own RabbitMQ: `transport_url` of nova.conf as amqp://USER:PASSWORD@HOST/VHOST"
+        raise BadSetting("nova_bus_url", "", "not set", why)
+    broker = broker_at(url)
+    if not isinstance(broker, RabbitBroker):
+        raise BadSetting("nova_bus_url", url, "as set", "Nova's RPC is on a RabbitMQ: amqp:// or amqps://")
+    return broker

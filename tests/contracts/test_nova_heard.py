@@ -1,0 +1,193 @@
+"""What Nova knows is kept true by its notifications, and read again after each interruption: a lost notification is found."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from bus.broker import Parcel
+from bus.errors import Unavailable
+from bus.topology import Exchange, Objects
+from bus.workers.link import Link
+from scheduler_worker.nova.cloud.answers import ServicesRead
+from scheduler_worker.nova.cloud.values import NovaCloud
+from scheduler_worker.nova_cloud.keeping import NovaCloudKeeper
+from scheduler_worker.nova_cloud.settings import NovaCloudSettings
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import connected, eventually, publish
+from tests.contracts.stage import SETTINGS
+from tests.unit.nova.test_cloud_changes import SERVICE, SERVICE_DATA, a_cloud, body, service
+
+pytestmark = pytest.mark.asyncio
+
+# As oslo.messaging declares it.
+THEIRS = Objects((Exchange("nova", durable=False),))
+QUEUE = "moorage.nova.test"
+RARELY = NovaCloudSettings(read_s=3600, services_s=3600)
+
+
+class FakeNova:
+    """What the API would say; an error in `fails` is raised instead."""
+
+    def __init__(self, cloud: NovaCloud | None = None) -> None:
+        self.now = cloud or a_cloud()
+        self.fails: Unavailable | None = None
+        self.reads = 0
+        # While set, a reading that has begun does not end.
+        self.held = asyncio.Event()
+        self.held.set()
+
+    async def cloud(self) -> NovaCloud:
+        self.reads += 1
+        read = self.now
+        if self.fails is not None:
+            raise self.fails
+        await self.held.wait()
+        return read
+
+    async def services(self) -> ServicesRead:
+        return ServicesRead(tuple(self.now.services.values()))
+
+
+@asynccontextmanager
+async def keeping(
+    nova: FakeNova, under_test: BrokerUnderTest | None, settings: NovaCloudSettings = RARELY
+) -> AsyncIterator[NovaCloudKeeper]:
+    link = None if under_test is None else Link(under_test.broker(), SETTINGS)
+    keeper = NovaCloudKeeper(nova, settings, link=link, queue=QUEUE, bus=SETTINGS)
+    running = asyncio.create_task(keeper.run())
+    try:
+        yield keeper
+    finally:
+        await keeper.stop()
+        await running
+        if link is not None:
+            await link.close()
+
+
+def said(number: int, *, disabled: bool) -> Parcel:
+    """The notification with this number: later ones are newer."""
+    at = str((datetime(2026, 11, 25, 12, tzinfo=UTC) + timedelta(seconds=number)).replace(tzinfo=None))
+    data = SERVICE_DATA | {"disabled": disabled, "disabled_reason": str(number)}
+    update = body("service.update", "ServiceStatusPayload", data, at)
+    return Parcel("nova", "versioned_notifications.info", update)
+
+
+def reason(keeper: NovaCloudKeeper) -> str:
+    cloud = keeper.cloud
+    return "" if cloud is None or SERVICE not in cloud.services else cloud.services[SERVICE].disabled_reason
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds, "the condition of this test")
+
+
+async def listens(nova: FakeNova) -> None:
+    """Wait until the queue is bound: then all is read once more, since earlier notifications may be lost."""
+    await until(lambda: nova.reads >= 2)
+
+
+async def test_a_notification_changes_what_is_known_and_others_are_counted(
+    under_test: BrokerUnderTest,
+) -> None:
+    nova = FakeNova()
+    seen: list[NovaCloud] = []
+    async with connected(under_test.broker(), THEIRS) as theirs, keeping(nova, under_test) as keeper:
+        keeper.on_change(seen.append)
+        await listens(nova)
+        other = Parcel("nova", "versioned_notifications.info", body("instance.update", "X", {}))
+        await publish(theirs, other, Parcel("nova", "scheduler", b"no notification"), said(1, disabled=True))
+        await until(lambda: reason(keeper) == "1")
+        assert nova.reads == 2
+        nova.now = a_cloud(services={SERVICE: service(is_disabled=True, disabled_reason="1")})
+
+        # It said something that cannot be read, so it may have said anything.
+        await publish(theirs, Parcel("nova", "versioned_notifications.error", b"{"))
+        await until(lambda: nova.reads == 3)
+
+        (readings,) = keeper.readings
+        assert "moor_nova_notifications" in repr(readings)
+        assert keeper.counted == {"applied": 1, "ignored": 1, "unreadable": 1}
+        assert [each.services[SERVICE].disabled_reason for each in seen][:2] == ["", "1"]
+
+
+async def test_what_nobody_told_is_found_by_reading(under_test: BrokerUnderTest) -> None:
+    nova = FakeNova()
+    often = structs.replace(RARELY, read_s=0.05, services_s=0.05)
+    async with connected(under_test.broker(), THEIRS), keeping(nova, under_test, often) as keeper:
+        await until(lambda: keeper.cloud is not None)
+        nova.now = a_cloud(services={SERVICE: service(is_disabled=True, disabled_reason="lost")})
+
+        await until(lambda: reason(keeper) == "lost")
+
+
+async def test_what_is_told_during_a_reading_is_not_undone_by_it(under_test: BrokerUnderTest) -> None:
+    nova = FakeNova()
+    async with connected(under_test.broker(), THEIRS) as theirs, keeping(nova, under_test) as keeper:
+        await listens(nova)
+        nova.held.clear()
+        await publish(theirs, Parcel("nova", "versioned_notifications.info", b"{"))
+        await until(lambda: nova.reads == 3)
+        await publish(theirs, said(1, disabled=True))
+        await until(lambda: reason(keeper) == "1")
+
+        nova.held.set()
+        await until(lambda: nova.reads == 3 and not keeper.is_reading)
+
+        assert reason(keeper) == "1"
+
+
+async def test_a_broker_without_nova_is_listened_to_as_soon_as_there_is_one(
+    under_test: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_worker.nova_cloud.keeping.BIND_S", 0.02)
+    nova = FakeNova()
+    async with connected(under_test.broker()) as ours, keeping(nova, under_test) as keeper:
+        await listens(nova)
+        await ours.declare(THEIRS)
+        await until(lambda: nova.reads >= 3)
+        await publish(ours, said(1, disabled=True))
+
+        await until(lambda: reason(keeper) == "1")
+
+
+async def test_after_an_interruption_all_is_read_again(under_test: BrokerUnderTest) -> None:
+    nova = FakeNova()
+    async with connected(under_test.broker(), THEIRS), keeping(nova, under_test) as keeper:
+        await listens(nova)
+        before = nova.reads
+        nova.now = a_cloud(services={SERVICE: service(is_disabled=True, disabled_reason="missed")})
+        await under_test.cut_connections()
+
+        await until(lambda: nova.reads > before and reason(keeper) == "missed")
+
+
+async def test_a_nova_that_does_not_answer_leaves_what_is_known_and_is_asked_again() -> None:
+    nova = FakeNova()
+    often = structs.replace(RARELY, read_s=0.05, services_s=0.05)
+    async with keeping(nova, None, often) as keeper:
+        await until(lambda: keeper.cloud is not None)
+        known = keeper.cloud
+        nova.fails = Unavailable("Nova answers 503")
+        nova.now = a_cloud(services={})
+        reads = nova.reads
+        await until(lambda: nova.reads > reads + 1)
+        assert known is not None
+        # Its services are read on, and are what they are.
+        nova.fails = None
+        await until(lambda: keeper.cloud is not None and not keeper.cloud.services)
+
+
+async def test_a_callback_is_called_at_once_with_what_is_known() -> None:
+    async with keeping(FakeNova(), None) as keeper:
+        await until(lambda: keeper.cloud is not None)
+        seen: list[NovaCloud] = []
+        keeper.on_change(seen.append)
+
+        assert seen == [a_cloud()]

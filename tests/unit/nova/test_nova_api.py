@@ -1,0 +1,234 @@
+"""Nova's compute API is read page by page, and what it cannot say counts as silence and not as an answer."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
+from bus.message import AggregateId, GroupId, ProviderId
+from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
+from scheduler_worker.nova_cloud import holders
+from scheduler_worker.nova_cloud.databases import open_nova_database
+from scheduler_worker.nova_cloud.holders import HoldersAsked, ask_nova
+from scheduler_worker.nova_cloud.reading import CloudReader, NovaCells
+from tests.nova.rows import NovaRows
+from tests.nova.schema import NovaAddresses, sqlite_databases
+from tests.nova.simulated_api import QUICK, SimulatedNova
+
+pytestmark = pytest.mark.asyncio
+
+
+def ids(*numbers: int) -> list[UUID]:
+    return [UUID(int=number) for number in numbers]
+
+
+async def asked(nova: SimulatedNova, *numbers: int) -> HoldersAsked:
+    api = nova.api()
+    try:
+        return await ask_nova(api, ids(*numbers))
+    finally:
+        await api.close()
+
+
+# What Nova knows of instances and migrations
+
+
+async def test_an_instance_is_known_on_whatever_page_and_in_whatever_state() -> None:
+    nova = SimulatedNova()
+    nova.servers = ids(*range(1, 9))
+    nova.softly_deleted = ids(20)
+    nova.migrations = ids(*range(31, 39))
+
+    found = await asked(nova, 1, 8, 20, 31, 38, 50)
+
+    assert found == HoldersAsked(unknown=frozenset(ids(50)))
+
+
+async def test_hidden_migrations_end_no_listing() -> None:
+    nova = SimulatedNova()
+    nova.migrations = ids(*range(31, 41))
+    # The first page has one less than asked for, and Nova names no next page then.
+    nova.hidden = {*ids(32)}
+
+    assert await asked(nova, 40) == HoldersAsked()
+    assert nova.asked.count("/v2.1/os-migrations") == 4
+
+
+async def test_a_silent_cell_is_told_whether_by_its_hosts_or_by_its_servers() -> None:
+    by_hosts, by_servers = SimulatedNova(), SimulatedNova()
+    by_hosts.add_host(1, "h1")
+    by_hosts.silence("h1")
+    by_servers.servers = ids(*range(1, 9))
+    by_servers.silent_servers = ids(30)
+
+    for nova in (by_hosts, by_servers):
+        found = await asked(nova, 50)
+        assert found.unknown == frozenset()
+        assert "silent" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(500, Unavailable), (503, Unavailable), (403, CredentialsRefused)]
+)
+async def test_an_error_is_raised_and_never_read_as_no_servers(status: int, error: type[Exception]) -> None:
+    nova = SimulatedNova()
+    nova.status = status
+
+    with pytest.raises(error, match=str(status)):
+        await asked(nova, 50)
+
+
+async def test_a_404_of_a_proxy_is_no_answer_of_nova() -> None:
+    nova = SimulatedNova()
+    nova.app.routes[:] = [
+        each for each in nova.app.routes if getattr(each, "path", "") != "/v2.1/servers/{id}"
+    ]
+
+    with pytest.raises(WrongAnswer):
+        await asked(nova, 50)
+
+
+async def test_a_nova_that_knows_hardly_any_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "UNKNOWN_MAX", 2)
+
+    found = await asked(SimulatedNova(), 1, 2, 3)
+
+    assert found.unknown == frozenset()
+    assert "is this the Nova" in found.problem
+
+
+async def test_an_older_nova_is_refused_with_its_own_words() -> None:
+    nova = SimulatedNova()
+    nova.newest = 68
+
+    with pytest.raises(
+        VersionNotOffered, match=r"does not take version 2\.69: Version compute 2\.69 is not supported"
+    ):
+        await asked(nova, 1)
+
+
+# What Nova knows of its hosts
+
+
+@pytest.fixture
+def addresses(tmp_path: Path) -> NovaAddresses:
+    return sqlite_databases(tmp_path, ("cell1", "cell2"))
+
+
+def reader_of(nova: SimulatedNova, addresses: NovaAddresses) -> CloudReader:
+    cells = NovaCells(open_nova_database("[nova_cloud] api_db", addresses.api))
+    return CloudReader(nova.api(), cells, default_zone="nova")
+
+
+async def test_all_of_a_nova_is_read(addresses: NovaAddresses) -> None:
+    nova = SimulatedNova()
+    with NovaRows(addresses) as rows:
+        for number in range(1, 6):
+            rows.add("api", "host_mappings", cell_id=2 if number < 4 else 3, host=f"h{number}")
+    for number in range(1, 7):
+        nova.add_host(number, f"H{number}", f"n{number}")
+    nova.services[1] |= {
+        "status": "disabled",
+        "disabled_reason": "new disk",
+        "state": "down",
+        "forced_down": True,
+    }
+    nova.aggregates = [
+        {
+            "id": 1,
+            "uuid": str(UUID(int=70)),
+            "name": "fast",
+            "hosts": ["H1", "H2"],
+            "metadata": {"ssd": "true", "availability_zone": "z1"},
+            "availability_zone": "z1",
+        }
+    ]
+    nova.groups = [
+        {
+            "id": str(UUID(int=80 + number)),
+            "name": "g",
+            "policy": "anti-affinity",
+            "rules": {"max_server_per_host": 3} if number else {},
+            "members": [str(UUID(int=1))],
+            "project_id": "p",
+        }
+        for number in range(PAGES)
+    ]
+    reader = reader_of(nova, addresses)
+
+    cloud = await reader.cloud()
+    await reader.close()
+
+    assert {each.name: each.zone for each in cloud.nodes.values()} == {
+        **dict.fromkeys(("n1", "n2"), "z1"),
+        **dict.fromkeys(("n3", "n4", "n5"), "nova"),
+    }
+    assert cloud.unplaced == ("H6",)
+    assert len({each.cell for each in cloud.nodes.values()}) == 2
+    assert [cell.name for cell in cloud.cells.values()] == ["cell1", "cell2"]
+    disabled = cloud.service_of("h2")
+    assert disabled is not None
+    assert disabled.unusable_because == "its service is disabled: new disk"
+    assert (disabled.is_forced_down, disabled.is_up) == (True, False)
+    assert cloud.aggregates[AggregateId(UUID(int=70))] == CloudAggregate(
+        id=AggregateId(UUID(int=70)),
+        name="fast",
+        hosts=("H1", "H2"),
+        metadata={"ssd": "true", "availability_zone": "z1"},
+    )
+    assert len(cloud.groups) == PAGES
+    assert cloud.groups[GroupId(UUID(int=81))] == CloudGroup(
+        id=GroupId(UUID(int=81)), policy="anti-affinity", max_per_host=3, members=(UUID(int=1),)
+    )
+
+
+PAGES = 7
+
+
+async def test_the_cell_of_a_host_whose_service_is_unknown_is_silent(addresses: NovaAddresses) -> None:
+    nova = SimulatedNova()
+    with NovaRows(addresses) as rows:
+        rows.add("api", "host_mappings", cell_id=2, host="h1")
+        rows.add("api", "host_mappings", cell_id=3, host="h2")
+    nova.add_host(1, "h1")
+    nova.add_host(2, "h2")
+    nova.silence("h2")
+    reader = reader_of(nova, addresses)
+
+    cloud = await reader.cloud()
+    await reader.close()
+
+    assert [each.name for each in cloud.silent_cells] == ["cell2"]
+    assert [*cloud.nodes] == [ProviderId(UUID(int=1))]
+
+
+async def test_what_is_not_as_it_must_be_is_named_by_its_path(addresses: NovaAddresses) -> None:
+    nova = SimulatedNova()
+    nova.add_host(1, "h1")
+    nova.services[0]["forced_down"] = "perhaps"
+    reader = reader_of(nova, addresses)
+
+    with pytest.raises(WrongAnswer, match=r"services\[0\]\.forced_down is 'perhaps'"):
+        await reader.cloud()
+    await reader.close()
+
+
+async def test_a_database_that_cannot_be_used_is_told_and_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "nothing.db").touch()
+    cells = NovaCells(open_nova_database("[nova_cloud] api_db", f"sqlite:///{tmp_path}/nothing.db"))
+
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="is no Nova API database"):
+            await cells.read()
+    await cells.close()
+
+
+async def test_the_version_in_an_address_is_no_part_of_a_path() -> None:
+    for url in ("", "/", "/v2.1", "/v2.1/", "/v2/4711", "/v2.1/4711"):
+        nova = SimulatedNova()
+        api = nova.api(structs.replace(QUICK, url=f"http://nova:8774{url}"))
+        assert (await api.services()).services == ()
+        assert nova.asked == ["/v2.1/os-services"]
+        await api.close()

@@ -1,0 +1,238 @@
+"""A placement over HTTP, OpenStack's and ours: the picture follows it, and claims are written there by generations."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.placement import (
+    AlreadyClaimed,
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ClaimVerdict,
+    DoesNotFit,
+    ReleaseClaim,
+    Released,
+    ResourceAmount,
+    Share,
+    SwapClaim,
+)
+from bus.topology import NOVA_CELL
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.nova_worker.over_http.api import PlacementApi
+from scheduler_worker.nova_worker.over_http.books import HttpBooks
+from scheduler_worker.nova_worker.over_http.claims import HttpClaims
+from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
+from tests.api.whole_app import server_over
+from tests.contracts.stores import open_store
+from tests.unit.nova.upstream_placement import UpstreamTransport
+
+pytestmark = pytest.mark.asyncio
+
+HOST, CHILD, OTHER = (ProviderId(UUID(int=number)) for number in (1, 2, 3))
+SETTINGS = NovaPlacementSettings(
+    url="http://placement",
+    admin_token_secret="admin",  # noqa: S106 - of noauth2
+    conflict_pause_s_max=0.01,
+)
+AMOUNTS = (ResourceAmount(provider=HOST, resource="VCPU", amount=2),)
+
+
+class HttpWorld:
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://placement", headers=headers)
+        self.api = PlacementApi(SETTINGS, transport=transport)
+        self.picture = Picture()
+        self.books = HttpBooks(self.api, self.picture, SETTINGS)
+        self.claims = HttpClaims(self.api, self.books, SETTINGS, chance=random.Random(7))
+
+    async def done(self, method: str, path: str, body: object) -> None:
+        answer = await self.client.request(method, path, json=body)
+        assert answer.status_code < 300, answer.text
+
+    async def add(self, id_: ProviderId, name: str, vcpu: int = 8, parent: ProviderId | None = None) -> None:
+        body = {"uuid": str(id_), "name": name} | (
+            {} if parent is None else {"parent_provider_uuid": str(parent)}
+        )
+        await self.done("POST", "/resource_providers", body)
+        inventories = {"VCPU": {"total": vcpu}}
+        at = f"/resource_providers/{id_}"
+        await self.done(
+            "PUT", f"{at}/inventories", {"resource_provider_generation": 0, "inventories": inventories}
+        )
+
+    async def ask(self, order: Message) -> ClaimVerdict:
+        (answer,) = await self.claims.ask_all((order,))
+        assert isinstance(answer, ClaimAnswered)
+        return answer.verdict
+
+    async def held(self, consumer: UUID) -> dict[str, dict[str, int]]:
+        found = (await self.client.get(f"/allocations/{consumer}")).json()["allocations"]
+        return {id_: each["resources"] for id_, each in found.items()}
+
+    def free(self, id_: ProviderId) -> int:
+        """What the picture has free of a host's CPUs."""
+        stock, row = self.picture.columns.stocks["VCPU"], self.picture.row_of(id_)
+        return int(stock.free[row])
+
+
+@asynccontextmanager
+async def http_world(kind: str) -> AsyncIterator[HttpWorld]:
+    if kind == "OpenStack's":
+        async with UpstreamTransport() as transport:
+            yield HttpWorld(transport)
+        return
+    async with open_store("memory") as store, server_over(store) as server:
+        yield HttpWorld(server.client._transport)  # noqa: SLF001 - httpx has no other way to share it
+
+
+EACH = pytest.mark.parametrize("kind", ["OpenStack's", "ours"])
+
+
+def a_claim(
+    consumer: UUID, amounts: tuple[ResourceAmount, ...] = AMOUNTS, attempt: int = 1
+) -> ClaimResources:
+    return ClaimResources(
+        cell=NOVA_CELL,
+        consumer=ConsumerId(consumer),
+        attempt=attempt,
+        issued_at=datetime.now(UTC),
+        share=Share(host=amounts[0].provider, amounts=amounts),
+        project="shop",
+        user="ann",
+    )
+
+
+@EACH
+async def test_the_picture_has_all_providers_and_what_is_in_use(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.add(CHILD, "child", vcpu=4, parent=HOST)
+        await world.add(OTHER, "other", vcpu=2)
+        await world.ask(a_claim(uuid4()))
+        await world.books.catch_up()
+
+        assert world.books.whole.is_set()
+        assert len(world.picture) == 2
+        assert world.free(HOST) == 10
+        assert world.free(OTHER) == 2
+
+        await world.done("DELETE", f"/resource_providers/{CHILD}", None)
+        await world.done("DELETE", f"/resource_providers/{OTHER}", None)
+        await world.books.catch_up()
+        assert len(world.picture) == 1
+        assert world.free(HOST) == 6
+
+
+@EACH
+async def test_a_provider_that_only_our_claims_changed_is_not_read_again(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        read = world.books.providers_read
+        consumer = uuid4()
+        assert await world.ask(a_claim(consumer)) == Claimed()
+        await world.books._look()  # noqa: SLF001 - what the part does at its interval
+
+        assert world.free(HOST) == 6
+        assert world.books.providers_read == read
+
+        # Placement moves no generation when something is freed.
+        await world.done("DELETE", f"/allocations/{consumer}", None)
+        await world.books.catch_up()
+        assert world.free(HOST) == 8
+        assert world.books.providers_read == read + 1
+
+
+@EACH
+async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        consumer = uuid4()
+        assert await world.ask(a_claim(consumer)) == Claimed()
+        again = await world.ask(a_claim(consumer))
+        other = await world.ask(a_claim(consumer, (structs.replace(AMOUNTS[0], amount=3),)))
+        large = await world.ask(a_claim(uuid4(), (structs.replace(AMOUNTS[0], amount=7),)))
+
+        assert again == AlreadyClaimed(attempt=1, share=Share(host=HOST, amounts=AMOUNTS))
+        assert other == AlreadyClaimed(attempt=0, share=Share(host=HOST, amounts=AMOUNTS))
+        assert isinstance(large, DoesNotFit)
+        assert (large.shortfalls[0].provider, large.shortfalls[0].resource) == (HOST, "VCPU")
+        assert await world.held(consumer) == {str(HOST): {"VCPU": 2}}
+
+
+@EACH
+async def test_a_release_frees_what_was_claimed_but_nothing_that_somebody_wrote_since(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        ours, theirs = uuid4(), uuid4()
+        for consumer in (ours, theirs):
+            assert await world.ask(a_claim(consumer)) == Claimed()
+        await world.done(
+            "PUT",
+            f"/allocations/{theirs}",
+            {
+                "allocations": {str(HOST): {"resources": {"VCPU": 1}}},
+                "project_id": "shop",
+                "user_id": "ann",
+                "consumer_generation": 1,
+            },
+        )
+        released = [
+            await world.ask(
+                ReleaseClaim(cell=NOVA_CELL, consumer=ConsumerId(one), attempt=1, issued_at=datetime.now(UTC))
+            )
+            for one in (ours, theirs)
+        ]
+
+        assert released == [Released(freed=True), Released(freed=False)]
+        assert await world.held(ours) == {}
+        assert await world.held(theirs) == {str(HOST): {"VCPU": 1}}
+
+
+@EACH
+async def test_a_share_is_taken_beside_another_and_given_back(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.add(OTHER, "other")
+        await world.books.catch_up()
+        consumer = uuid4()
+        await world.ask(a_claim(consumer))
+        both = (*AMOUNTS, structs.replace(AMOUNTS[0], provider=OTHER))
+        for host, amounts in ((OTHER, both), (HOST, AMOUNTS)):
+            verdict = await world.ask(
+                SwapClaim(
+                    cell=NOVA_CELL,
+                    consumer=ConsumerId(consumer),
+                    attempt=1,
+                    held_attempt=0,
+                    issued_at=datetime.now(UTC),
+                    share=Share(host=host, amounts=amounts),
+                )
+            )
+            assert verdict == Claimed()
+            assert len(await world.held(consumer)) == len(amounts)
+
+
+@EACH
+async def test_many_claims_at_once_on_one_provider_never_take_more_than_it_has(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host", vcpu=10)
+        await world.books.catch_up()
+        verdicts = await asyncio.gather(*[world.ask(a_claim(uuid4())) for _ in range(8)])
+        await world.books.catch_up()
+
+        granted = sum(verdict == Claimed() for verdict in verdicts)
+        assert granted == 5
+        assert world.free(HOST) == 0
