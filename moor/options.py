@@ -104,6 +104,7 @@ DatabaseUrl = Annotated[str, option_of(TOP, "db_url", show_default=False)]
 PlacementDatabaseUrl = Annotated[str, option_of(TOP, "placement_db_url", show_default=False)]
 IronicDatabaseUrl = Annotated[str, option_of(TOP, "ironic_db_url", show_default=False)]
 IronicUrl = Annotated[str, option_of(TOP, "ironic_url", show_default=False)]
+NovaBusUrl = Annotated[str, option_of(TOP, "nova_bus_url", show_default=False)]
 Cells = Annotated[str, option_of(TOP, "cells", show_default=False)]
 Project = Annotated[str, option_of(TOP, "project", metavar="NAME", show_default=False)]
 SchedulerFlags = Annotated[
@@ -243,6 +244,7 @@ def command_settings(
     placement_db: str = "",
     ironic: str = "",
     ironic_db: str = "",
+    nova_bus: str = "",
     cells: str = "",
     data: str = "",
 ) -> Settings:
@@ -253,6 +255,7 @@ def command_settings(
         "placement_db_url": placement_db,
         "ironic_url": ironic,
         "ironic_db_url": ironic_db,
+        "nova_bus_url": nova_bus,
         "cells": cells,
         "data": data,
     }

@@ -15,6 +15,7 @@ from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
+from scheduler_worker.nova_worker.over_http.settings import NOVA_PLACEMENT, NovaPlacementSettings
 from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
@@ -26,6 +27,7 @@ __all__ = [
     "IRONIC_DAEMONS",
     "LIBVIRT",
     "NOVA_CLOUD",
+    "NOVA_PLACEMENT",
     "NOVA_SCHEDULER",
     "PLACEMENT",
     "PLACEMENT_API",
@@ -42,13 +44,14 @@ SECTIONS: Mapping[str, Section[Any]] = {
     for section in (
         SCHEDULER,
         NOVA_SCHEDULER,
+        NOVA_CLOUD,
+        NOVA_PLACEMENT,
         CONDUCTOR,
         PLACEMENT,
         PLACEMENT_API,
         COMPUTE,
         LIBVIRT,
         IRONIC_DAEMONS,
-        NOVA_CLOUD,
         BUS,
         DATABASE,
     )
@@ -62,11 +65,12 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     nova_scheduler: NovaSchedulerSettings = NovaSchedulerSettings()
+    nova_cloud: NovaCloudSettings = NovaCloudSettings()
+    nova_placement: NovaPlacementSettings = NovaPlacementSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()
     ironic: IronicSettings = IronicSettings()
-    nova_cloud: NovaCloudSettings = NovaCloudSettings()
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
 

@@ -34,6 +34,7 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     NetworkFlags,
+    NovaBusUrl,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
@@ -57,6 +58,9 @@ from moor.worker_settings import (
     DATABASE,
     IRONIC_DAEMONS,
     LIBVIRT,
+    NOVA_CLOUD,
+    NOVA_PLACEMENT,
+    NOVA_SCHEDULER,
     PLACEMENT,
     PLACEMENT_API,
     SCHEDULER,
@@ -129,6 +133,45 @@ def scheduler(
     addresses = _stated(bus, db)
     _require_database("scheduler", addresses.db_url)
     _run(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), operating.health_listen))
+
+
+@app.command("nova-scheduler")
+@with_options
+def nova_scheduler(
+    bus: BusUrl = "",
+    nova_bus: NovaBusUrl = "",
+    *,
+    api_db: Annotated[str, option_of(TOP, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
+    host: Annotated[str | None, option_of(NOVA_SCHEDULER, "host", "--host", show_default=False)] = None,
+    settings: SchedulerFlags = None,
+    operating: Operating,
+) -> None:
+    """A scheduler in the place of nova-scheduler: it answers nova-conductor on Nova's RabbitMQ, and claims in placement.
+
+    It chooses as MOOR_SCHEDULER_... say, and reads Nova as MOOR_NOVA_CLOUD_... say: its compute API, its API database and its
+    notifications. Without a bus of ours it claims over HTTP in the placement of MOOR_NOVA_PLACEMENT_URL. It has no database. Any
+    number of them may run, also beside nova-schedulers.
+    """
+    operating.begin()
+    from scheduler_worker.nova_worker.running import run as run_nova_scheduler  # noqa: PLC0415
+
+    stated = command_settings(bus=bus, nova_bus=nova_bus)
+    addresses = structs.replace(stated.addresses, bus_url=stated.bus_url)
+    cloud = tuned(NOVA_CLOUD)
+    if not cloud.api_db:
+        cloud = structs.replace(cloud, api_db=api_db)
+    choice = tuned(SCHEDULER, others=scheduler_flags(settings))
+    _run(
+        run_nova_scheduler(
+            addresses,
+            tuned(NOVA_SCHEDULER, host=host),
+            choice,
+            cloud,
+            tuned(NOVA_PLACEMENT),
+            bus=tuned(BUS),
+            health_at=operating.health_listen,
+        )
+    )
 
 
 @app.command()

@@ -5,6 +5,7 @@ case here.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from uuid import UUID
 
 from msgspec import Struct
@@ -36,16 +37,20 @@ class ServiceInstances(Struct, frozen=True):
         return sum(self.busy.values())
 
 
-class InstancesByService(Struct, frozen=True):
+class InstancesByService(Struct, frozen=True, dict=True):
     services: Mapping[str, ServiceInstances] = {}
+
+    @cached_property
+    def _service_of(self) -> Mapping[UUID, str]:
+        return {instance: name for name, each in self.services.items() for instance in each.busy}
 
     def of(self, service: str) -> ServiceInstances:
         return self.services.get(service.lower(), ServiceInstances())
 
     def services_of(self, instances: Iterable[UUID]) -> frozenset[str]:
         """The services that have one of these instances."""
-        wanted = frozenset(instances)
-        return frozenset(name for name, each in self.services.items() if not wanted.isdisjoint(each.busy))
+        found = (self._service_of.get(each) for each in instances)
+        return frozenset(name for name in found if name is not None)
 
     def count(self, service: str, among: Iterable[UUID]) -> int:
         return len(frozenset(among) & self.of(service).busy.keys())

@@ -2,6 +2,7 @@
 passwords in them. Done when a message is read, and before one is logged, recorded or put among the dead letters.
 """
 
+import functools
 import re
 
 import msgspec
@@ -47,6 +48,7 @@ def without_secrets(value: object, path: str = "", depth: int = 0) -> object:
     return value
 
 
+@functools.lru_cache(maxsize=10_000)
 def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 

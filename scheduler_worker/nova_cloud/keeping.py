@@ -99,6 +99,10 @@ class NovaCloudKeeper(PartGroup):
     def is_reading(self) -> bool:
         return bool(self._since)
 
+    def read_soon(self) -> None:
+        """Read all now: something may have changed."""
+        self._reading.wake()
+
     @property
     def readings(self) -> Readings:
         return (NOVA_NOTIFICATIONS.numbers({(outcome,): count for outcome, count in self.counted.items()}),)

@@ -13,8 +13,9 @@ import numpy as np
 from msgspec import Struct, structs
 
 from bus.errors import Operational
-from bus.message import Message, ProviderId
+from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import NoValidHost
+from bus.messages.placement import GroupMember
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
@@ -26,6 +27,7 @@ from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.nova.oslo_replies import RemoteFailure, no_valid_host
 from scheduler_worker.nova.request_spec import NovaRequest
 from scheduler_worker.nova.selection import SelectedHost, write_selections, write_stay
+from scheduler_worker.nova.server_groups import NovaGroup
 from scheduler_worker.nova_worker.group_providers import group_providers
 from scheduler_worker.nova_worker.hosts import NovaHosts
 from scheduler_worker.nova_worker.nova_search import NovaSearch
@@ -164,6 +166,8 @@ class NovaDecider:
     def _grouped(self, request: NovaRequest, spec: InstanceSpec) -> InstanceSpec | str:
         """Placement knows the members that it has claimed for; the request names the hosts of all."""
         group = request.group
+        if group is not None:
+            self._tell_members(group, request)
         if group is None or not group.hosts:
             return spec
         policy, moving = group.definition.policy, frozenset[UUID](request.instances)
@@ -182,6 +186,23 @@ class NovaDecider:
             ]
             return structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, *self._names_of(full)))
         return spec
+
+    def _tell_members(self, group: NovaGroup, request: NovaRequest) -> None:
+        """Put the members into the picture that computes have told of, and placement has not: soft policies are weighed by them.
+        What placement tells of the same instance is of a later attempt, and counts.
+        """
+        found: list[GroupMember] = []
+        moving = frozenset[UUID](request.instances)
+        for member in group.members:
+            services = self._hosts.instances.services_of((member,))
+            hosts = self._ids(self._names_of(services))
+            if member not in moving and len(hosts) == 1:
+                (host,) = hosts
+                told = GroupMember(
+                    group=group.definition.id, consumer=ConsumerId(member), attempt=0, host=host
+                )
+                found.append(told)
+        self._picture.groups.join(found)
 
     def _names_of(self, services: Sequence[str] | frozenset[str]) -> tuple[str, ...]:
         """Our names of the hosts of these services, as specs have them."""

@@ -1,5 +1,6 @@
 """The hosts of a Nova in the scheduler's picture: its compute nodes, with the state of their services, their load and their cells."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import structs
@@ -16,7 +17,7 @@ from scheduler_worker.nova.cloud.values import (
     services_by_host,
 )
 from scheduler_worker.nova.destinations import NovaNames
-from scheduler_worker.nova.instance_info import InstancesByService
+from scheduler_worker.nova.instance_info import InstancesByService, ServiceInstances
 from scheduler_worker.nova.selection import ComputeNode
 
 # Which kinds of guests a node runs is told by neither the API nor a notification: any, as far as is known.
@@ -64,7 +65,11 @@ class NovaHosts:
         self.instances = known
         of_service = known.of(service)
         changed: list[HostState] = []
-        for name in self.names.by_service.get(service, ()):
+        names = self.names.by_service.get(service, ())
+        if len(names) > 1:
+            # A service of bare metal: what it does says nothing about one of its nodes.
+            return
+        for name in names:
             for id_ in self._ids_named(name):
                 row = self._rows[id_]
                 now = _loaded(row, of_service.count, of_service.io_ops)
@@ -109,16 +114,18 @@ def _fitting(metadata: Mapping[str, str]) -> dict[str, str]:
 
 def _host_states(cloud: NovaCloud, instances: InstancesByService) -> dict[ProviderId, HostState]:
     services, cells = services_by_host(cloud), cell_names(cloud.cells.values())
-    return {
-        id_: _host_state(node, services.get(node.service.lower()), cells.get(node.cell, ""), instances)
-        for id_, node in cloud.nodes.items()
-    }
+    nodes = Counter(node.service.lower() for node in cloud.nodes.values())
+    found: dict[ProviderId, HostState] = {}
+    for id_, node in cloud.nodes.items():
+        name = node.service.lower()
+        of_service = instances.of(name) if nodes[name] == 1 else ServiceInstances()
+        found[id_] = _host_state(node, services.get(name), cells.get(node.cell, ""), of_service)
+    return found
 
 
 def _host_state(
-    node: ComputeNode, service: ComputeService | None, cell: str, instances: InstancesByService
+    node: ComputeNode, service: ComputeService | None, cell: str, of_service: ServiceInstances
 ) -> HostState:
-    of_service = instances.of(node.service)
     row = HostState(
         id=node.id,
         name=node.name,

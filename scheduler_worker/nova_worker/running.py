@@ -87,7 +87,7 @@ async def _placement_of(
     stack: AsyncExitStack,
 ) -> tuple[MakesPlacement, Bury, tuple[str, ...]]:
     """How placement is asked, where messages go that nobody can answer, and the brokers that this needs."""
-    if placement.url:
+    if placement.is_named:
         api = PlacementApi(placement)
         stack.push_async_callback(api.close)
         return (

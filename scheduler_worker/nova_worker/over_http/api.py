@@ -14,7 +14,6 @@ from bus.messages.placement import ReportedInventory, ResourceAmount
 from bus.rest.answers import NOT_FOUND, RestAnswer
 from bus.rest.client import NotDone, RestClient
 from scheduler_worker.nova_worker.over_http.settings import (
-    IN_CATALOGUE,
     PLACEMENT_SERVICE,
     NovaPlacementSettings,
 )
@@ -151,9 +150,8 @@ class PlacementApi:
     def __init__(
         self, settings: NovaPlacementSettings, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        url = "" if settings.url == IN_CATALOGUE else settings.url
         version = _PlacementVersion(settings.admin_token_secret)
-        self._client = RestClient(PLACEMENT_SERVICE, url, settings, version, transport=transport)
+        self._client = RestClient(PLACEMENT_SERVICE, settings.url, settings, version, transport=transport)
 
     async def close(self) -> None:
         await self._client.close()

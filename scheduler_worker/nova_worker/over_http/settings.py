@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from bus.configuration.addresses import HttpUrl
 from bus.configuration.sections import Count, Seconds, Section
 from bus.rest.login import RestService
 from bus.rest.settings import RestSettings
@@ -11,10 +12,10 @@ from bus.rest.settings import RestSettings
 
 class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
     url: Annotated[
-        str,
+        HttpUrl,
         Meta(
-            description="The placement for which `moor run nova-scheduler` schedules, if it is not ours on the bus: http://host:port/path, or "
-            "`catalogue` for the address in Keystone's catalogue. Empty: our own."
+            description="The placement for which `moor run nova-scheduler` schedules, if it is not ours on the bus: http://host:port/path. "
+            "Empty: the address in Keystone's catalogue, if auth is keystone; otherwise our own."
         ),
     ] = ""
     admin_token_secret: Annotated[
@@ -64,6 +65,11 @@ class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
         ),
     ] = 0.5
 
+    @property
+    def is_named(self) -> bool:
+        """Is there a placement over HTTP?"""
+        return bool(self.url) or self.auth == "keystone"
+
 
 NOVA_PLACEMENT = Section(
     "nova_placement", NovaPlacementSettings, "`moor run nova-scheduler` with a placement that is not ours"
@@ -75,4 +81,3 @@ PLACEMENT_SERVICE = RestService(
     types=("placement",),
     version="/",
 )
-IN_CATALOGUE = "catalogue"

@@ -105,7 +105,7 @@ class Stub(BaseHTTPRequestHandler):
                 self._answer({"message": f"{self.path} is not here"}, HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
-        if self.path == "/v3/auth/tokens":
+        if self.path.partition("?")[0] == "/v3/auth/tokens":
             self._body()
             self._answer(
                 _token(self.headers["Host"]), HTTPStatus.CREATED, {"X-Subject-Token": "a-token-of-nobody"}

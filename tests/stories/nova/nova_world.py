@@ -57,6 +57,9 @@ class KnownNova:
     def __init__(self, cloud: NovaCloud | None) -> None:
         self.cloud = cloud
 
+    def on_change(self, callback: Callable[[NovaCloud], object]) -> None:
+        """Nobody is told: the scheduler looks for another value at each batch."""
+
 
 def a_node(name: str, cell: UUID = FIRST) -> ComputeNode:
     return ComputeNode(id=host_id(name), service=name, name=name, cell=cell)

@@ -118,6 +118,16 @@ ZERO_SAYS_SOMETHING = {
     "ironic.cert_file",
     "ironic.key_file",
     *(
+        f"{section}.{field}"
+        for section in ("nova_cloud", "nova_placement")
+        for field in (
+            *("user", "password", "password_file", "keystone_url", "user_domain", "project"),
+            *("project_domain", "application_credential_id", "application_credential_secret"),
+            *("application_credential_secret_file", "region", "ca_file", "cert_file", "key_file"),
+        )
+    ),
+    "nova_placement.admin_token_secret",
+    *(
         f"nova_cloud.{field}"
         for field in (
             *("user", "password", "keystone_url", "user_domain", "project", "project_domain"),
@@ -186,6 +196,7 @@ def check_a_text(section: Section[Any], field: str, place: Path) -> None:
 # Texts that must have a certain form.
 TEXTS = {
     "nova_cloud.url": "http://nova:8774",
+    "nova_placement.url": "http://placement:8778",
     "libvirt.folder": "/other",
     "libvirt.cpus_shared": "0-3,^2",
     "libvirt.cpus_dedicated": "4,5",
