@@ -7,6 +7,7 @@ an account after several failures.
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 from bus.errors import Operational, Unavailable, WrongAnswer
 from bus.secret_files import BadSecretFile, read_secret
+from bus.tls import tls_failure
 
 # A token is replaced when it lasts no longer than this, or only half of its time.
 RENEW_BEFORE_S: Final = 120.0
@@ -48,6 +50,8 @@ class KeystoneAccount(Struct, frozen=True, kw_only=True):
     application_credential_secret: str = ""
     # The file of the password, or of the secret, in place of it. It is read for each token.
     secret_file: str = ""
+    # The certificate that the client shows to Keystone, for messages.
+    cert_file: str = ""
 
     @property
     def secret(self) -> str:
@@ -132,6 +136,8 @@ class KeystoneTokens:
                 answer = await self._client.post(url, json={"auth": asked})
         except (TimeoutError, httpx.HTTPError) as problem:
             raise Unavailable(f"{name} does not answer: {type(problem).__name__} {problem}") from problem
+        except ssl.SSLError as problem:
+            raise Unavailable(f"{name}: {tls_failure(problem, self._account.cert_file)}") from problem
         if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status_code in (
             HTTPStatus.TOO_MANY_REQUESTS,
             HTTPStatus.REQUEST_TIMEOUT,

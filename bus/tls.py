@@ -35,6 +35,15 @@ def refused_certificate(problem: str) -> str:
     return _ALERTS[found[1].upper()] if found else ""
 
 
+def tls_failure(problem: ssl.SSLError, cert_file: str) -> str:
+    """What to say of a TLS failure after the handshake, which HTTP clients let through as it is: under TLS 1.3, a server refuses
+    a certificate only then.
+    """
+    if refused := refused_certificate(str(problem)):
+        return f"it refuses {f'the certificate {cert_file}' if cert_file else 'a client without a certificate'}: {refused}"
+    return f"no TLS connection: {problem}"
+
+
 class BadCertificate(ValueError):  # noqa: N818 - named for what it is
     """A file with certificates or a key cannot be used. `argument` says which of the arguments named it."""
 

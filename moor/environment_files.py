@@ -9,14 +9,17 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import typer
 from msgspec import Struct
 
+from bus.secret_files import PASSWORD_FILE
 from moor.private_files import replace_private
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)")
+# The parts of a URL's query that say how its user logs in.
+_OF_LOGIN = (PASSWORD_FILE, "auth")
 # What neither a shell nor systemd takes for anything else.
 _PLAIN = re.compile(r"[\w@%+=:,./?-]*", re.ASCII)
 
@@ -99,13 +102,20 @@ def environment_files(
 
 def with_login(url: str, user: str, password: str) -> str:
     """The URL with this user and password in place of its own."""
+    plain = without_login(url)
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    return plain._replace(netloc=f"{login}@{plain.netloc}").geturl()
+
+
+def without_login(url: str) -> SplitResult:
+    """The URL without a user, and without what says how that user logs in."""
     parts = urlsplit(url)
     if named := {"user", "password"} & {key for key, _ in parse_qsl(parts.query)}:
         raise ValueError(
             f"the URL has {min(named)} in its query: write it before the host, as user:password@host"
         )
-    login = f"{quote(user, safe='')}:{quote(password, safe='')}"
-    return parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}").geturl()
+    query = "&".join(each for each in parts.query.split("&") if each.partition("=")[0] not in _OF_LOGIN)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query)
 
 
 def _assigned(lines: Sequence[str]) -> dict[str, str]:

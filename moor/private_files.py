@@ -14,12 +14,17 @@ from moor.options import err
 P = ParamSpec("P")
 
 
-def replace_private(file: Path, text: str) -> None:
-    """Give the file this text. Whoever reads it meanwhile finds the old text or the new one."""
+def replace_private(file: Path, text: str, *, like: Path | None = None) -> None:
+    """Give the file this text. Whoever reads it meanwhile finds the old text or the new one. Written by root, it then belongs to
+    the owner of `like`.
+    """
     descriptor, beside = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with os.fdopen(descriptor, "w") as opened:
             opened.write(text)
+        if like is not None and os.geteuid() == 0:
+            owner = like.stat()
+            os.chown(beside, owner.st_uid, owner.st_gid)
         Path(beside).replace(file)
     except BaseException:
         Path(beside).unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from aio_pika.connection import make_url
 from yarl import URL
 
 from bus.broker import AccessRefused, ConnectionLost
+from bus.certificate_times import why_hung_up
 from bus.configuration.hosts import each_host
 from bus.errors import Operational
 from bus.host_turns import HostTurns
@@ -34,6 +35,8 @@ HEARTBEAT_S = 10
 CONNECT_S_MAX = 15.0
 # The TLS library's error for a certificate, which the AMQP client passes on as text.
 _UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED.*?verify failed: (?P<why>.*?)\.? \(_ssl")
+# The client library's errors for a connection that ends in the handshake or right after it.
+_HUNG_UP = re.compile("reset|closed|EOF|IncompatibleProtocol|StopAsyncIteration", re.IGNORECASE)
 # The arguments of client_tls, by their names in the URL's query.
 _TLS_FILES = {"ca_file": "cafile", "cert_file": "certfile", "key_file": "keyfile"}
 _TLS_OF_THE_LIBRARY = ("capath", "cadata", "no_verify_ssl")
@@ -105,12 +108,12 @@ class RabbitNode:
                     f"{self._name}: closed while opening the virtual host; does it exist, has this user access to it, "
                     "and is the user's limit of connections not reached?"
                 )
-            case StopAsyncIteration():
+            case StopAsyncIteration() if self._url.scheme != "amqps":
                 # This is how the client reports an end of the stream.
                 return ConnectionLost(f"{self._name}: closed the connection before it answered")
             case TimeoutError():
                 return ConnectionLost(f"{self._name} did not answer within {self._connect_s_max:.0f} s")
-            case aiormq.exceptions.AMQPError() | OSError() | EOFError():
+            case aiormq.exceptions.AMQPError() | OSError() | EOFError() | StopAsyncIteration():
                 return ConnectionLost(self._not_connected(problem))
         return problem
 
@@ -134,6 +137,9 @@ class RabbitNode:
             mine = self._url.query.get("certfile", "")
             shown = f"the certificate {mine}" if mine else "a client without a certificate"
             return f"{self._name}: it refuses {shown}: {refused}; certfile in the URL names the certificate"
+        if self._url.scheme == "amqps" and _HUNG_UP.search(repr(problem)):
+            why = why_hung_up(self._url.query.get("certfile", ""), "certfile in the URL")
+            return f"{self._name}: {why} ({problem!r})"
         return f"cannot connect to {self._name}: {problem!r}"
 
 

@@ -17,6 +17,7 @@ The operational failures that are raised (bus/errors.py):
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
@@ -31,6 +32,7 @@ from bus.rest.answers import ERRORS, RestAnswer
 from bus.rest.login import RestService, basic_of, tokens_of
 from bus.rest.settings import RestSettings
 from bus.retrying import growing_waits
+from bus.tls import tls_failure
 from bus.unreadable import NOT_JSON
 
 T = TypeVar("T")
@@ -47,7 +49,7 @@ _JSON = "application/json"
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-class NotDone(Transient):
+class RequestNotDone(Transient):
     """The request failed and surely had no effect; `error` is what the caller gets if no further try succeeds."""
 
     def __init__(self, error: Transient) -> None:
@@ -136,9 +138,9 @@ class RestClient:
     async def again_while(
         self, kind: type[Transient], once: Callable[[], Awaitable[RestAnswer]]
     ) -> RestAnswer:
-        """The answer of `once`, which is tried again a few times after an error of this kind, and after `NotDone`."""
+        """The answer of `once`, which is tried again a few times after an error of this kind, and after `RequestNotDone`."""
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((kind, NotDone)),
+            retry=tenacity.retry_if_exception_type((kind, RequestNotDone)),
             stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
             wait=growing_waits(
                 self._settings.rest_retry_delay_s_first, self._settings.rest_retry_delay_s_max
@@ -147,7 +149,7 @@ class RestClient:
         )
         try:
             return await retrying(once)
-        except NotDone as not_done:
+        except RequestNotDone as not_done:
             raise not_done.error from not_done
 
     def granted(self, answer: RestAnswer) -> RestAnswer:
@@ -190,9 +192,9 @@ class RestClient:
                 f"{self._service.settings_that_log_in(self._settings)} and the roles of this user"
             )
         if answer.status == _NOT_ACCEPTABLE:
-            raise NotDone(Unavailable(self._version.refused(answer, self.name)))
+            raise RequestNotDone(Unavailable(self._version.refused(answer, self.name)))
         if answer.status in _AWAY:
-            raise NotDone(Unavailable(f"{self.name} answers {answer.status}: {answer.message}"))
+            raise RequestNotDone(Unavailable(f"{self.name} answers {answer.status}: {answer.message}"))
         if _REDIRECTS <= answer.status < ERRORS:
             raise WrongAnswer(
                 f"{self.name} answers {answer.status}: it is at {answer.headers.get('Location', 'another address')}"
@@ -208,7 +210,7 @@ class RestClient:
         try:
             token = await self._tokens.current()
         except Unavailable as problem:
-            raise NotDone(problem) from problem
+            raise RequestNotDone(problem) from problem
         except KeystoneRefused as problem:
             check = self._service.settings_that_log_in(self._settings)
             raise CredentialsRefused(f"{problem}; check {check}") from problem
@@ -233,13 +235,16 @@ class RestClient:
             ):
                 return RestAnswer(response.status_code, await self._bounded(response), response.headers)
         except _NEVER_SENT as problem:
-            raise NotDone(Unavailable(f"{self.name} cannot be reached: {problem!r}")) from problem
+            raise RequestNotDone(Unavailable(f"{self.name} cannot be reached: {problem!r}")) from problem
         except (TimeoutError, httpx.TimeoutException) as problem:
             raise TookTooLong(
                 f"{self.name} did not answer {method} {path} within {self._settings.rest_answer_s_max:g} s"
             ) from problem
         except httpx.HTTPError as problem:
             raise Unavailable(f"{self.name}: no answer to {method} {path}: {problem!r}") from problem
+        except ssl.SSLError as problem:
+            # Of TLS 1.3, when the server refuses the certificate.
+            raise Unavailable(f"{self.name}: {tls_failure(problem, self._settings.cert_file)}") from problem
 
     async def _bounded(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []

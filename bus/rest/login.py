@@ -160,6 +160,7 @@ def tokens_of(settings: RestSettings, client: httpx.AsyncClient, *, with_catalog
         secret_file=settings.application_credential_secret_file
         if settings.application_credential_id
         else settings.password_file,
+        cert_file=settings.cert_file,
     )
     return KeystoneTokens(account, client, with_catalogue=with_catalogue)
 

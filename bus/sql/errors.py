@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from asyncpg.exceptions import TargetServerAttributeNotMatched
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from bus.certificate_times import why_hung_up
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
 from bus.tls import refused_certificate
 
@@ -26,6 +27,9 @@ _TRANSIENT_STATES: tuple[tuple[tuple[str, ...], type[Transient]], ...] = (
 )
 # Login refused: a wrong password or unknown role (class 28), no such database, no right to connect.
 _TURNED_AWAY = ("28", "3D000", "42501")
+_CONNECTION_ENDED = "08"
+# The part of a database's URL that names the client's certificate.
+_CERTIFICATE = "sslcert in the URL"
 # The class of errors in our own statements.
 _OURS = "42"
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -46,8 +50,9 @@ def transients() -> Iterator[None]:
 
 
 @contextmanager
-def connecting() -> Iterator[None]:
-    """A context for code that only connects to PostgreSQL: failures are raised as `Unavailable`.
+def connecting(*, speaks_tls: bool = False, certificate: str = "") -> Iterator[None]:
+    """A context for code that only connects to PostgreSQL: failures are raised as `Unavailable`. `certificate` is the file of the
+    client's, if it has one.
 
     In such code, every error of the operating system is about the way to the server: no route, no such name, a timeout,
     no socket at this path. An error that the server itself sends counts as a refused login. Only an error in our own
@@ -60,11 +65,7 @@ def connecting() -> Iterator[None]:
             f"database: the server's certificate is not trusted: {error.verify_message}; sslrootcert in the URL names the authority"
         ) from error
     except OSError as error:
-        if refused := refused_certificate(str(error)):
-            raise Unavailable(
-                f"database: the server refuses the client's certificate: {refused}; sslcert in the URL names it"
-            ) from error
-        raise Unavailable(f"database: cannot connect: {error!r}") from error
+        raise Unavailable(f"database: {_not_reached(error, speaks_tls, certificate)}") from error
     except Exception as error:
         # SQLAlchemy wraps the driver's error twice.
         if isinstance(_original(error).__cause__ or error, TargetServerAttributeNotMatched):
@@ -72,10 +73,26 @@ def connecting() -> Iterator[None]:
         state = _sqlstate(_original(error)) or _OURS
         if state.startswith(_OURS) and state not in _TURNED_AWAY:
             raise
-        why = f"database: login refused: {_original(error)}"
-        if state.startswith(_TURNED_AWAY):
-            why += "; correct the role, its password, its rights or the database's name (MOOR_DB_URL)"
-        raise Unavailable(why) from error
+        if speaks_tls and state.startswith(_CONNECTION_ENDED):
+            why = f"{why_hung_up(certificate, _CERTIFICATE)} ({_original(error)})"
+        else:
+            why = f"login refused: {_original(error)}{_advice(state, certificate)}"
+        raise Unavailable(f"database: {why}") from error
+
+
+def _not_reached(error: OSError, speaks_tls: bool, certificate: str) -> str:  # noqa: FBT001 - a fact
+    if refused := refused_certificate(str(error)):
+        return f"the server refuses the client's certificate: {refused}; {_CERTIFICATE} names it"
+    if speaks_tls and isinstance(error, ConnectionResetError):
+        return f"{why_hung_up(certificate, _CERTIFICATE)} ({error!r})"
+    return f"cannot connect: {error!r}"
+
+
+def _advice(state: str, certificate: str) -> str:
+    if not state.startswith(_TURNED_AWAY):
+        return ""
+    named = f"; the server may also want the role's name in the certificate {certificate}" * bool(certificate)
+    return f"; correct the role, its password, its rights or the database's name (MOOR_DB_URL){named}"
 
 
 @contextmanager

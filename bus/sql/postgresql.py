@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
-    AsyncExitStack,
     asynccontextmanager,
     contextmanager,
     suppress,
@@ -23,10 +22,10 @@ from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.host_turns import HostTurns
 from bus.sql.errors import connecting, is_of_a_standby, transients
-from bus.sql.postgresql_tls import with_password_file, with_tls
+from bus.sql.postgresql_tls import certificate_of, with_password_file, with_tls
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,10 +76,10 @@ class PostgresSession:
         return not (self.driver.is_closed() or self.driver.is_in_transaction() or self.connection.invalidated)
 
     def writing(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(partial(_begin, self, _WRITE), self.settings.transaction_s)
+        return _Running(partial(_begin, self, _WRITE), _keep, self.settings.transaction_s)
 
     def reading(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(partial(_begin, self, _READ), self.settings.transaction_s)
+        return _Running(partial(_begin, self, _READ), _keep, self.settings.transaction_s)
 
     async def alone(self, statement: str, *arguments: object) -> Any:
         """Run one statement as a transaction of its own: one round trip to the server instead of three."""
@@ -116,6 +115,7 @@ class PostgresTransaction:
     def __init__(self, take: "TakeSession", limit_s: float) -> None:
         self._take = take
         self._limit_s = limit_s
+        # Taken from the pool; None before the first statement.
         self._session: PostgresSession | None = None
         self._end: asyncio.TimerHandle | None = None
 
@@ -146,11 +146,24 @@ class PostgresTransaction:
             self._end = asyncio.get_running_loop().call_later(self._limit_s, self._session.driver.terminate)
         return self._session
 
-    def ended(self) -> None:
+    def ended(self) -> PostgresSession | None:
+        """The session that the transaction has taken, if any. Its time is no longer limited."""
         if self._end is not None:
             self._end.cancel()
+        return self._session
 
-    async def commit(self) -> None:
+    async def end(self, error: BaseException | None) -> None:
+        """Commit; or after this error roll back, and raise it again."""
+        if error is not None:
+            await self._abandon(error)
+            raise error
+        try:
+            await self._commit()
+        except BaseException as failed:
+            await self._abandon(failed)
+            raise
+
+    async def _commit(self) -> None:
         if self._session is None:
             return
         # If code inside the transaction caught a database error, PostgreSQL answers COMMIT by rolling back, without an
@@ -158,7 +171,7 @@ class PostgresTransaction:
         if (done := await self._session.driver.execute("COMMIT")) != "COMMIT":
             raise Bug(f"database: COMMIT became {done}: code inside the transaction caught a database error")
 
-    async def abandon(self, error: BaseException) -> None:
+    async def _abandon(self, error: BaseException) -> None:
         """Roll back the transaction after an error. If that is impossible, the connection is not used again."""
         if self._session is None:
             return
@@ -198,22 +211,37 @@ def _is_of_asyncpg(raised: TracebackType | None) -> bool:
     return raised is not None and raised.tb_frame.f_globals["__name__"].partition(".")[0] == "asyncpg"
 
 
-# Returns a session in which a transaction has begun.
+# Returns a session in which a transaction has begun, and takes it back afterwards.
 TakeSession = Callable[[], Awaitable[PostgresSession]]
+GiveBackSession = Callable[[PostgresSession], Awaitable[None]]
 
 
-@asynccontextmanager
-async def _transaction(take: TakeSession, limit_s: float) -> AsyncIterator[PostgresTransaction]:
-    transaction = PostgresTransaction(take, limit_s)
-    with transients():
+async def _keep(_: PostgresSession) -> None:
+    """For a session that is not of a pool."""
+
+
+class _Running(AbstractAsyncContextManager[PostgresTransaction]):
+    """A transaction under way: it is committed at the end of the context, or rolled back after an error.
+
+    This is a class, since generators that are nested as context managers would take as long as a statement.
+    """
+
+    def __init__(self, take: TakeSession, give_back: GiveBackSession, limit_s: float) -> None:
+        self._transaction = PostgresTransaction(take, limit_s)
+        self._give_back = give_back
+
+    async def __aenter__(self) -> PostgresTransaction:
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            yield transaction
-            await transaction.commit()
-        except BaseException as error:
-            await transaction.abandon(error)
-            raise
+            with transients():
+                await self._transaction.end(error)
         finally:
-            transaction.ended()
+            if (session := self._transaction.ended()) is not None:
+                await self._give_back(session)
 
 
 @contextmanager
@@ -230,14 +258,16 @@ def cut_after(driver: Any, seconds: float) -> Iterator[None]:
 
 async def _begin(session: PostgresSession, words: str) -> PostgresSession:
     """Begin a transaction on this session. A session on which that fails is discarded."""
+    cut = asyncio.get_running_loop().call_later(session.settings.connect_s, session.driver.terminate)
     try:
-        with cut_after(session.driver, session.settings.connect_s):
-            await session.driver.execute(words)
+        await session.driver.execute(words)
     except BaseException as error:
         await session.discard()
         if _is_about_the_connection(error):
             raise Unavailable(f"database: connection lost: {error}") from error
         raise
+    finally:
+        cut.cancel()
     return session
 
 
@@ -258,6 +288,8 @@ class PostgresDatabase:
 
         self.settings = settings or DatabaseSettings()
         self._servers = [f"{each.host or ''}:{each.port or PORT}" for each in urls]
+        # Of each: does it speak TLS by its URL, and the file of the certificate that is shown.
+        self._shown = [(bool(with_tls(each)[1].get("ssl")), certificate_of(each)) for each in urls]
         self._engines = [
             create_async_engine(
                 each.set(drivername="postgresql+asyncpg"),
@@ -282,25 +314,31 @@ class PostgresDatabase:
     def writing(
         self, *, takes_long: bool = False, is_lazy: bool = False
     ) -> AbstractAsyncContextManager[PostgresTransaction]:
-        return self._pooled(_WRITE + _LAZILY if is_lazy else _WRITE, takes_long=takes_long)
+        return self._running(_WRITE + _LAZILY if is_lazy else _WRITE, takes_long=takes_long)
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[PostgresTransaction]:
-        return self._pooled(_READ, takes_long=takes_long)
+        return self._running(_READ, takes_long=takes_long)
 
-    @asynccontextmanager
-    async def _pooled(self, begin: str, *, takes_long: bool) -> AsyncIterator[PostgresTransaction]:
+    def _running(self, begin: str, *, takes_long: bool) -> _Running:
         limit_s = self.settings.transaction_s
         if takes_long:
             limit_s = self.settings.long_s
             begin += f" SET LOCAL statement_timeout = {milliseconds(limit_s)}"
-        async with (
-            AsyncExitStack() as taken,
-            _transaction(lambda: taken.enter_async_context(self._borrowed(begin)), limit_s) as transaction,
-        ):
-            yield transaction
+        return _Running(partial(self._take, begin), self._give_back, limit_s)
 
-    @asynccontextmanager
-    async def _borrowed(self, begin: str) -> AsyncIterator[PostgresSession]:
+    async def _take(self, begin: str) -> PostgresSession:
+        """Wait until one of the pool's sessions is free, and begin a transaction in it."""
+        if self._free.locked():
+            await self._wait_until_free()
+        else:
+            await self._free.acquire()
+        try:
+            return await self._begun(begin)
+        except BaseException:
+            self._free.release()
+            raise
+
+    async def _wait_until_free(self) -> None:
         wait_s = self.settings.pool_wait_s
         try:
             async with asyncio.timeout(wait_s):
@@ -309,15 +347,13 @@ class PostgresDatabase:
             raise Unavailable(
                 f"database: none of {self._pool_size} sessions was free within {wait_s:g} s"
             ) from None
+
+    async def _give_back(self, session: PostgresSession) -> None:
         try:
-            session = await self._begun(begin)
-            try:
-                yield session
-            finally:
-                if session.is_usable:
-                    self._idle.append(session)
-                else:
-                    await session.discard()
+            if session.is_usable:
+                self._idle.append(session)
+            else:
+                await session.discard()
         finally:
             self._free.release()
 
@@ -336,7 +372,7 @@ class PostgresDatabase:
         problems: list[str] = []
         for number in self._turns.order():
             try:
-                return await self._connect_to(self._engines[number])
+                return await self._connect_to(number)
             except Unavailable as problem:
                 if len(self._engines) == 1:
                     raise
@@ -344,8 +380,9 @@ class PostgresDatabase:
                 problems.append(f"{self._servers[number]}: {problem}")
         raise Unavailable(f"database: none of {len(problems)} servers can be used: {'; '.join(problems)}")
 
-    async def _connect_to(self, engine: "AsyncEngine") -> PostgresSession:
-        with connecting():
+    async def _connect_to(self, number: int) -> PostgresSession:
+        engine, (speaks_tls, certificate) = self._engines[number], self._shown[number]
+        with connecting(speaks_tls=speaks_tls, certificate=certificate):
             # Includes SQLAlchemy's own first statements on a new connection. A server that is silent must leave time to try
             # the others.
             async with asyncio.timeout(self.settings.connect_s / len(self._engines)):

@@ -32,6 +32,11 @@ def with_tls(url: URL) -> tuple[URL, dict[str, Any]]:
     return rest, {"ssl": _context(url, mode, files) if mode != "disable" else False}
 
 
+def certificate_of(url: URL) -> str:
+    """The file of the certificate that the client shows; empty if it has none."""
+    return _one(url, "sslcert")
+
+
 def with_password_file(url: URL) -> tuple[URL, dict[str, Any]]:
     """The URL without `passwordfile`, and the argument for asyncpg that says the same."""
     file = _one(url, PASSWORD_FILE)

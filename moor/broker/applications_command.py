@@ -38,9 +38,10 @@ from bus.topology import (
 from moor.asking import asked
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files, with_login
+from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
+from moor.password_files import PasswordDirectory, files_of_passwords, passwords_of
 from moor.private_files import changes_credentials
 from moor.settings import TOP
 from moor.tables import Columns
@@ -83,6 +84,8 @@ def add(
     credentials: Credentials = None,
     env_dir: EnvironmentDirectory = None,
     replace_env: ReplaceEnvironment = False,
+    password_dir: PasswordDirectory = None,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Make a new password for its user.")] = False,
     ctl: Ctl = "rabbitmqctl",
     connections_max: Annotated[int, typer.Option(min=1, help="How many connections it may open.")] = 10,
     channels_max: Annotated[int, typer.Option(min=1, help="How many channels it may open in all.")] = 100,
@@ -92,10 +95,12 @@ def add(
     with wrong_value():
         application = Application(name, tuple(dict.fromkeys(project or ())), admin)
     check_private(credentials)
+    password_files = files_of_passwords(password_dir, "broker")
     known = known_passwords(credentials)
-    password = known.get(application.user) or secrets.token_urlsafe(24)
+    passwords = passwords_of({application.user}, known, [application.user] if rotate else ())
+    password = passwords[application.user]
     variables = {
-        "MOOR_BUS_URL": with_login(deployment.url, application.user, password),
+        "MOOR_BUS_URL": password_files.login(deployment.url, application.user, password),
         "MOOR_CELLS": ",".join(command_settings(bus=bus).addresses.cells) if admin else "",
     }
     files = environment_files(env_dir, {application.user: variables}, replace=replace_env)
@@ -103,6 +108,8 @@ def add(
         write_private(credentials, {**known, application.user: password})
     for file in files:
         out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+    if done := password_files.write(passwords):
+        out.print(escape(done), soft_wrap=True)
     definitions = definitions_of(
         deployment.objects().exchanges,
         (),

@@ -21,7 +21,12 @@ from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.broker.user_environments import broker_variables
-from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files
+from moor.environment_files import (
+    EnvironmentDirectory,
+    EnvironmentFile,
+    ReplaceEnvironment,
+    environment_files,
+)
 from moor.options import (
     AsJson,
     BusUrl,
@@ -33,6 +38,7 @@ from moor.options import (
     with_connection,
     wrong_value,
 )
+from moor.password_files import PasswordDirectory, PasswordFiles, Rotate, files_of_passwords, passwords_of
 from moor.private_files import changes_credentials
 from moor.settings import TOP, Settings
 from moor.showing import print_json
@@ -82,6 +88,8 @@ def declare(
     ] = None,
     env_dir: EnvironmentDirectory = None,
     replace_env: ReplaceEnvironment = False,
+    password_dir: PasswordDirectory = None,
+    rotate: Rotate = None,
     ctl: Annotated[str, option_of(TOP, "broker_ctl")] = "rabbitmqctl",
     only: Annotated[
         str,
@@ -105,23 +113,23 @@ def declare(
     """
     if users and credentials is None:
         raise typer.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
-    if env_dir is not None and not users:
-        raise typer.BadParameter("--env-dir needs --users, whose passwords the files have")
+    if not users:
+        _check_no_passwords({"--env-dir": env_dir, "--password-dir": password_dir, "--rotate": rotate})
     check_private(credentials)
+    password_files = files_of_passwords(password_dir, "broker")
     command = shlex.split(ctl)
     settings, deployments = _deployments(bus, cells)
     known = known_passwords(credentials)
     named = {name for each in deployments for name in each.rights()} if users else ()
-    passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in sorted(named)}
+    passwords = passwords_of({*named}, known, rotate)
     chosen = _chosen(deployments, only)
     with wrong_value("a broker's URL: "):
-        variables = broker_variables(settings, passwords) if env_dir is not None else {}
+        variables = broker_variables(settings, passwords, password_files) if env_dir is not None else {}
     files = environment_files(env_dir, variables, replace=replace_env)
     if credentials is not None and users:
         # Write the files first: a password that reaches only the broker would be lost.
         write_private(credentials, {**known, **passwords})
-    for file in files:
-        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+    _write_all(files, password_files, passwords)
     for deployment in chosen:
         objects = deployment.objects(create_foreign=ironic)
         if replace_questions:
@@ -173,6 +181,21 @@ def show(
         print_table(_rights(deployment), RIGHTS)
         out.print()
     print_table(sorted(ROUTES.items()), MESSAGES)
+
+
+def _write_all(
+    files: Sequence[EnvironmentFile], password_files: PasswordFiles, passwords: Mapping[str, str]
+) -> None:
+    for file in files:
+        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+    if done := password_files.write(passwords):
+        out.print(escape(done), soft_wrap=True)
+
+
+def _check_no_passwords(flags: Mapping[str, object]) -> None:
+    for flag, given in flags.items():
+        if given:
+            raise typer.BadParameter(f"{flag} needs --users, whose passwords are meant")
 
 
 def _deployments(

@@ -1,6 +1,5 @@
 """`moor db`: the tables of all workers, and the roles by which workers use them."""
 
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +22,7 @@ from moor.clouds.database_roles import (
     databases_of,
     role_name,
 )
-from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files, with_login
+from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files
 from moor.options import (
     AsJson,
     Cells,
@@ -35,6 +34,13 @@ from moor.options import (
     run,
     tuned,
     wrong_value,
+)
+from moor.password_files import (
+    PasswordDirectory,
+    PasswordFiles,
+    Rotate,
+    files_of_passwords,
+    passwords_of,
 )
 from moor.private_files import changes_credentials
 from moor.showing import print_json
@@ -96,6 +102,8 @@ def users(
     ],
     env_dir: EnvironmentDirectory = None,
     replace_env: ReplaceEnvironment = False,
+    password_dir: PasswordDirectory = None,
+    rotate: Rotate = None,
 ) -> None:
     """Make a role for each kind of worker in every named database, with the rights that it needs, and one that owns the tables.
 
@@ -110,18 +118,21 @@ def users(
         )
     _check_postgresql(uses)
     check_private(credentials)
+    password_files = files_of_passwords(password_dir, "database")
     known = known_passwords(credentials)
     names = dict.fromkeys((role_name(OWNER), *(role.name for use in uses for role in use.roles)))
-    passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in names}
+    passwords = passwords_of(names, known, rotate)
     _check_passwords(passwords, credentials)
     with wrong_value("a database's URL: "):
-        variables = _variables(addresses, passwords)
+        variables = _variables(addresses, passwords, password_files)
     files = environment_files(env_dir, variables, replace=replace_env)
     settings = tuned(DATABASE)
     # Write the files first: a password that reaches only the database would be lost.
     write_private(credentials, {**known, **passwords})
     for file in files:
         out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+    if written := password_files.write(passwords):
+        out.print(escape(written), soft_wrap=True)
 
     async def work() -> None:
         for use in uses:
@@ -176,12 +187,14 @@ def _check_passwords(passwords: Mapping[str, str], file: Path) -> None:
             )
 
 
-def _variables(addresses: Addresses, passwords: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def _variables(
+    addresses: Addresses, passwords: Mapping[str, str], files: PasswordFiles
+) -> dict[str, dict[str, str]]:
     """The variables of each environment file, by its name. The files of workers are those of their users on the broker."""
 
     def url(of: str, worker: str, cell: str = "") -> str:
         name = role_name(worker, cell)
-        return with_login(of, name, passwords[name]) if of else ""
+        return files.login(of, name, passwords[name]) if of else ""
 
     variables = {
         "moor-placement": {"MOOR_DB_URL": url(addresses.placement_db, "placement")},

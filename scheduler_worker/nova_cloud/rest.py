@@ -15,7 +15,7 @@ from bus.errors import VersionNotOffered, WrongAnswer
 from bus.rest.answers import NOT_FOUND, RestAnswer, marker_of
 from bus.rest.client import RestClient
 from scheduler_worker.nova.cloud.answers import (
-    Hypervisor,
+    ComputeNodeRead,
     ServicesRead,
     aggregates_in,
     groups_in,
@@ -70,9 +70,9 @@ class NovaApi:
     async def services(self) -> ServicesRead:
         return self._read(await self._ask("/v2.1/os-services", {"binary": "nova-compute"}), services_in)
 
-    async def hypervisors(self) -> list[Hypervisor]:
+    async def hypervisors(self) -> list[ComputeNodeRead]:
         path = "/v2.1/os-hypervisors/detail"
-        found: dict[UUID, Hypervisor] = {}
+        found: dict[UUID, ComputeNodeRead] = {}
         async for page in self._pages(path, {}, "hypervisors"):
             found |= {each.id: each for each in self._read(page, hypervisors_in)}
         return [*found.values()]

@@ -19,20 +19,26 @@ class Servers:
     ) -> None:
         self.postgres, self.rabbitmq, self.certificates = postgres, rabbitmq, made
         self.bus = f"amqps://guest:guest@127.0.0.1:{tls}/?cafile={quote(str(made.ca))}"
+        if made.asks_clients:
+            self.bus += f"&certfile={quote(made.client('guest'))}"
         database = make_url(postgres.url).set(database="moorage").render_as_string()
         self.db = f"{database}?sslrootcert={quote(str(made.ca))}"
         self.api = f"http://127.0.0.1:{api}"
 
 
 @contextmanager
-def running_servers() -> Iterator[Servers]:
+def running_servers(*, asks_clients: bool = False) -> Iterator[Servers]:
+    """With `asks_clients`, both want certificates of their clients, and the administrator of the broker has one."""
     tls, api = free_port(), free_port()
-    with certificates() as made:
+    with certificates(asks_clients=asks_clients) as made:
         settings = (*made.of_rabbitmq(tls), f"management.tcp.port = {api}", "management.tcp.ip = 127.0.0.1")
-        rabbitmq = PrivateRabbitMQ(more_settings=settings, plugins=("rabbitmq_management",))
+        rabbitmq = PrivateRabbitMQ(
+            more_settings=settings,
+            plugins=("rabbitmq_management", *(("rabbitmq_auth_mechanism_ssl",) if asks_clients else ())),
+        )
         rabbitmq.launch()
         try:
-            with guarded_postgres(made.of_postgres, only_tls=True) as postgres:
+            with guarded_postgres(made.of_postgres, only_tls=True, asks_clients=asks_clients) as postgres:
                 rabbitmq.wait_until_ready()
                 yield Servers(postgres, rabbitmq, made, tls, api)
         finally:

@@ -7,6 +7,7 @@ for up to that while. Many requests with one unknown token cause a single questi
 
 import asyncio
 import hashlib
+import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -86,6 +87,10 @@ class KeystoneAuthentication:
             answer = await self._validated(token)
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise self._refused("Keystone does not know the token, or the token has expired")
+        if answer.status_code == HTTPStatus.FORBIDDEN:
+            raise Unavailable(
+                f"Keystone answered 403 to a question about a token: {self._account.name} needs the role service or admin"
+            )
         if answer.status_code != HTTPStatus.OK:
             raise Unavailable(f"Keystone answered {answer.status_code} to a question about a token")
         caller, until = _read(answer)
@@ -104,7 +109,7 @@ class KeystoneAuthentication:
         url = f"{self._account.base}/v3/auth/tokens?nocatalog"
         try:
             answer = await self._client.get(url, headers=headers)
-        except httpx.HTTPError as problem:
+        except (httpx.HTTPError, ssl.SSLError) as problem:
             raise Unavailable(
                 f"Keystone at {self._account.url} does not answer: {type(problem).__name__} {problem}"
             ) from problem

@@ -8,7 +8,7 @@ On SQLite, after BEGIN IMMEDIATE the writer has the file for itself, so everythi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Generic, TypeVar
 
@@ -20,18 +20,45 @@ from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.group_draft import HARD
 from placement_worker.core.ledger import ClaimChanges, GroupRow, Ledger
 from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
-from placement_worker.store_sql.driver_rows import id_of, portable, rows_of
+from placement_worker.store_sql.driver_rows import Statement, id_of, portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
-from placement_worker.store_sql.provider_cache import CachedProviders
+from placement_worker.store_sql.provider_cache import CachedProviders, StockRow
 from placement_worker.store_sql.quotas import ClaimQuotas, QuotaCache
 from placement_worker.tables import consumers, holders, providers, server_groups
 
-_FIND = """
+_ROOT = "JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])"
+_FIND_BY_NUMBER = portable(
+    """
 SELECT providers.id, providers.uuid, root.id, root.uuid
-FROM providers JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
-"""
-_FIND_BY_ID = portable(_FIND + "WHERE providers.uuid = ANY ($1::text::uuid[])")
-_FIND_BY_NUMBER = portable(_FIND + "WHERE providers.id = ANY ($1::text::bigint[])")
+FROM providers ROOT
+WHERE providers.id = ANY ($1::text::bigint[])
+""".replace("ROOT", _ROOT)
+)
+
+_STOCK = """
+SELECT FIRST, providers.cell,
+       EXISTS (SELECT 1 FROM provider_traits AS own JOIN traits ON traits.id = ANY (ARRAY[own.trait_id])
+               WHERE own.provider_id = ANY (ARRAY[providers.id]) AND traits.name = 'ONE_CLASS_AT_A_TIME'),
+       stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
+       stock.step_size, stock.allocation_ratio
+FROM providers JOINED LEFT JOIN inventories AS stock ON stock.provider_id = ANY (ARRAY[providers.id])
+WHERE NAMED
+ORDER BY providers.id + 0, stock.class_id
+""".replace("ONE_CLASS_AT_A_TIME", ONE_CLASS_AT_A_TIME)
+
+
+def _stocks(first: str, named: str, joined: str = "") -> Statement:
+    """Read these providers: the first columns, and those of `StockRow` from the cell on."""
+    return portable(_STOCK.replace("FIRST", first).replace("JOINED", joined).replace("NAMED", named))
+
+
+# With their inventories, which the claims will need: they hold while `base` is the same after the lock.
+_FIND_BY_ID = _stocks(
+    "providers.id, providers.uuid, root.id, root.uuid, providers.base",
+    "providers.uuid = ANY ($1::text::uuid[])",
+    _ROOT,
+)
+_READ_STOCKS = _stocks("providers.id", "providers.id = ANY ($1::text::bigint[])")
 
 # A statement that waited for a row reads that row anew, and evaluates its own condition on it again. So the condition has
 # only numbers. It returns the row as it is now, so a decision may use it. Everything else is read by later statements.
@@ -40,20 +67,7 @@ _READ = (
     " WHERE id = ANY ($1::text::bigint[])"
 )
 _READ_PROVIDERS = portable(_READ)
-_LOCK_ROOTS = portable(_READ + " ORDER BY id + 0 FOR NO KEY UPDATE")
-
-_READ_STOCKS = portable(
-    """
-SELECT providers.id, providers.cell,
-       EXISTS (SELECT 1 FROM provider_traits AS own JOIN traits ON traits.id = ANY (ARRAY[own.trait_id])
-               WHERE own.provider_id = ANY (ARRAY[providers.id]) AND traits.name = 'ONE_CLASS_AT_A_TIME'),
-       stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
-       stock.step_size, stock.allocation_ratio
-FROM providers LEFT JOIN inventories AS stock ON stock.provider_id = ANY (ARRAY[providers.id])
-WHERE providers.id = ANY ($1::text::bigint[])
-ORDER BY providers.id + 0, stock.class_id
-""".replace("ONE_CLASS_AT_A_TIME", ONE_CLASS_AT_A_TIME)
-)
+LOCK_ROOTS = portable(_READ + " ORDER BY id + 0 FOR NO KEY UPDATE")
 
 _READ_MEMBERS = portable(
     "SELECT uuid, server_group, host FROM consumers WHERE server_group = ANY ($1::text::uuid[])"
@@ -103,12 +117,15 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         self._classes = classes
         self._providers = providers
         self._locked: LockedClaims | None = None
+        # The rows of the roots, if they were locked together with the consumers.
+        self._locked_roots: Sequence[UsageRow] = ()
         # The groups that this transaction has inserted.
         self._made_groups: Sequence[GroupId] = ()
 
     async def lock(self, keys: ClaimKeys) -> Ledger:
         locked = self._locked = LockedClaims(keys, self._classes, self._providers)
         locked.quotas = await self._quotas.lock(keys)
+        self._locked_roots = ()
         await self._find(locked, locked.unknown())
         if keys.groups:
             await self._add_groups(locked, await self._lock_groups(keys.groups))
@@ -133,7 +150,9 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
 
     @abstractmethod
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
-        """Lock the consumers of the claims. Returns the rows that existed before."""
+        """Lock the consumers of the claims. Returns the rows that existed before. If none did, it may also lock the roots, which
+        come next.
+        """
 
     @abstractmethod
     async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
@@ -172,11 +191,19 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         await _DROP_GROUPS.fetch(self._transaction, unused)
 
     async def _find(self, locked: LockedClaims, providers: Collection[ProviderId]) -> int:
-        """Look up internal ids and roots of these providers; returns how many of them exist."""
+        """Look up internal ids, roots and inventories of these providers; returns how many of them exist."""
         rows = await rows_of(self._transaction, _FIND_BY_ID, providers)
-        self._providers.found(rows)
-        locked.found([row[0] for row in rows])
-        return len(rows)
+        bases = {row[0]: row[4] for row in rows}
+        if bases:
+            self._providers.found(row[:4] for row in rows)
+            stocks = [(row[0], *row[5:]) for row in rows]
+            self._providers.read(bases, stocks, await self._names_in(stocks))
+            locked.found(bases)
+        return len(bases)
+
+    async def _names_in(self, stocks: Sequence[StockRow]) -> Mapping[int, str]:
+        """The names of resource classes by internal id, with those of these inventories."""
+        return await self._classes.naming(self._transaction, {row[3] for row in stocks if row[3] is not None})
 
     async def _add_groups(self, locked: LockedClaims, known: Sequence[GroupRow]) -> None:
         """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
@@ -191,8 +218,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         await self._find(locked, locked.unknown_hosts())
 
     async def _lock_providers(self, locked: LockedClaims) -> None:
-        known, numbers = self._providers, locked.provider_ids.values()
-        roots = {known.of(number).root for number in numbers}
+        known, numbers, roots = self._providers, locked.provider_ids.values(), locked.roots()
         provider_rows = {row[0]: row for row in await self._lock_rows(numbers, roots)}
         await self._look_for_lost(locked, provider_rows, roots)
         # The roots are locked and read already; from here `numbers` has them, too.
@@ -204,14 +230,13 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         }
         if moved:
             stocks = await rows_of(self._transaction, _READ_STOCKS, moved)
-            classes = {row[3] for row in stocks if row[3] is not None}
-            known.read(moved, stocks, await self._classes.naming(self._transaction, classes))
+            known.read(moved, stocks, await self._names_in(stocks))
         locked.add_providers([provider_rows[number] for number in numbers])
 
     async def _lock_rows(self, numbers: Collection[int], roots: Collection[int]) -> list[UsageRow]:
         below = [number for number in numbers if number not in roots]
         return [
-            *await rows_of(self._transaction, _LOCK_ROOTS, sorted(roots)),
+            *(self._locked_roots or await rows_of(self._transaction, LOCK_ROOTS, sorted(roots))),
             *await rows_of(self._transaction, _READ_PROVIDERS, below),
         ]
 

@@ -101,6 +101,11 @@ class LockedClaims:
                 ids[number] = known.number
         return [one for one in providers if one.int not in ids]
 
+    def roots(self) -> set[int]:
+        """The roots of the known providers, as the cache has them."""
+        of = self.providers.of
+        return {of(number).root for number in self.provider_ids.values()}
+
     def found(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self.provider_ids[self.providers.of(number).id.int] = number

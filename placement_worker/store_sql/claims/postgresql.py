@@ -10,6 +10,7 @@ from placement_worker.core.ledger import ClaimChanges
 from placement_worker.store_sql.claims.claim_locks import (
     END_HOLDING,
     LOCK_CONSUMERS,
+    LOCK_ROOTS,
     ClaimLocks,
     check_written,
 )
@@ -21,7 +22,11 @@ from placement_worker.store_sql.quotas import LAST_QUOTA
 # written only once.
 # A column with one value in all rows is sent as one element, and as none if it is NULL. In most batches this holds for most
 # columns, and asyncpg takes half a microsecond for each element. unnest fills the rest with NULLs.
+# If all consumers are new, which is nearly always so, the roots of their providers are locked by the same statement: a round trip
+# is saved. The count of the new ones is known before the first root is read, so the order of locks is kept. If some consumers
+# exist, these must be locked first, and the statement locks no root.
 _MAKE_CONSUMERS = """
+WITH made AS (
 INSERT INTO consumers (uuid, type, project_id, user_id, cell, generation, attempt, host, server_group, held)
 SELECT new.uuid, COALESCE(new.type, ($2::text[])[1]), COALESCE(new.project_id, ($3::text[])[1]),
        COALESCE(new.user_id, ($4::text[])[1]), COALESCE(new.cell, ($5::text[])[1]),
@@ -34,7 +39,17 @@ FROM unnest($1::text::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6
 ORDER BY new.place
 ON CONFLICT (uuid) DO NOTHING
 RETURNING id
-"""
+), roots AS (
+LOCK_ROOTS
+)
+SELECT id, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint FROM made
+UNION ALL SELECT * FROM roots
+""".replace(
+    "LOCK_ROOTS",
+    LOCK_ROOTS.on_postgresql.replace("$1", "$11").replace(
+        " ORDER BY", " AND (SELECT count(*) FROM made) = cardinality($1::text::uuid[]) ORDER BY"
+    ),
+)
 
 _WRITE = """
 WITH touched AS (
@@ -84,8 +99,12 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
             return ()
         optimistic_rows = locked.optimistic_rows()
         columns = _consumer_columns(optimistic_rows)
-        new = await self._transaction.fetch(_MAKE_CONSUMERS, array_of(keys.consumers), *columns)
-        made = [row[0] for row in new]
+        locked_rows = await self._transaction.fetch(
+            _MAKE_CONSUMERS, array_of(keys.consumers), *columns, array_of(self._roots_with_consumers(locked))
+        )
+        # Only the rows of roots have a root.
+        made = [row[0] for row in locked_rows if row[1] is None]
+        self._locked_roots = locked_rows[len(made) :]
         self._made = {record.row.id.int: record for record in optimistic_rows}
         if len(made) == len(keys.consumers):
             ids.update(zip(self._made, made, strict=True))
@@ -99,6 +118,10 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
         inserted = set(made)
         self._made = {number: record for number, record in self._made.items() if ids[number] in inserted}
         return [row for row in rows if row[1] not in inserted]
+
+    def _roots_with_consumers(self, locked: LockedClaims) -> Sequence[int]:
+        """The roots that are locked by the same statement as new consumers."""
+        return sorted(locked.roots())
 
     async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
         kept = locked.consumer_writes(changes, self._made)

@@ -54,6 +54,10 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None
+
     async def until_printed(self, what: str) -> str:
         """The next line of its standard output that contains `what`."""
         return await self._until_printed(what, self._process.stdout)

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from bus.configuration.addresses import Addresses
 from bus.configuration.sections import BadSetting
 from bus.errors import CredentialsRefused, Unavailable, WrongAnswer
 from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
+from bus.tls import server_tls
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from placement_worker.api.http.server import HttpServer, Listen
@@ -381,7 +383,7 @@ class Files:
     """A certificate authority, and the files of a server and a client that it vouches for."""
 
     def __init__(self, at: Path) -> None:
-        authority = trustme.CA()
+        self.authority = authority = trustme.CA()
         self.ca = at / "ca.pem"
         authority.cert_pem.write_to_path(self.ca)
         self.chain, self.key = at / "client.pem", at / "client.key"
@@ -439,6 +441,48 @@ async def test_without_the_right_certificates_nobody_is_reached(without: str, tm
                 await api.node(NODE)
         finally:
             await api.close()
+
+    assert cloud.keystone.authenticated == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ("", "it refuses a client without a certificate: it wants a client certificate, and none was shown"),
+        ("stranger", "it is of an authority that the server does not trust"),
+        ("late", "it has expired"),
+    ],
+)
+async def test_a_server_that_refuses_the_certificate_is_told_with_its_reason(
+    shown: str, why: str, tmp_path: Path
+) -> None:
+    """Servers of TLS 1.3 refuse it after the handshake, which HTTP's client does not take for an error of HTTP."""
+    files = Files(tmp_path)
+    past = datetime.now(UTC) - timedelta(days=1)
+    for name, issued in {
+        "stranger": trustme.CA().issue_cert("moor.example"),
+        "late": files.authority.issue_cert("moor.example", not_after=past),
+        "server": files.authority.issue_cert("127.0.0.1"),
+    }.items():
+        issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / name))
+    certificate = str(tmp_path / shown) if shown else ""
+    of_server = server_tls(str(tmp_path / "server"), "", str(files.ca))
+    cloud = Cloud()
+    async with served(cloud.app, of_server) as url:
+        known = structs.replace(QUICK, ca_file=str(files.ca), cert_file=certificate)
+        keystone = structs.replace(BY_PASSWORD, ca_file=str(files.ca), cert_file=certificate)
+        for settings, name in (
+            (known, "Ironic at"),
+            (structs.replace(keystone, keystone_url=f"{url}/identity"), "Keystone at"),
+        ):
+            api = HttpIronicApi(f"{url}/baremetal", settings)
+            with pytest.raises(Unavailable) as refused:
+                await api.node(NODE)
+            await api.close()
+            assert name in str(refused.value)
+            assert why in str(refused.value)
+            assert certificate in str(refused.value)
 
     assert cloud.keystone.authenticated == []
 

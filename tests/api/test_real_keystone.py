@@ -1,0 +1,427 @@
+"""Tokens of the real Keystone: what placement's HTTP API, the dashboard and the client of Ironic make of them."""
+
+# ruff: noqa: S105, S106 - these passwords are for a server inside the tests
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+import trustme
+from msgspec import Struct, structs
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from bus.errors import CredentialsRefused, Unavailable
+from bus.keystone import KeystoneAccount, KeystoneRefused, KeystoneTokens
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
+from placement_worker.api.http.server import HttpServer, Listen
+from placement_worker.api.settings import ApiSettings
+from placement_worker.api.values.problems import ApiError
+from tests.placement_servers import our_server
+from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
+from tests.unit.ironic.test_rest import NODE, told
+from tests.unit.moor.dashboard_visits import GARDENS, SHOPS, Visited
+
+# The first one installs Keystone into an environment of its own.
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
+
+SERVICE_PASSWORD = "of placement"
+PASSWORD = "of everybody else"
+USAGES = "/usages?project_id={}"
+VERSION = {"OpenStack-API-Version": "placement 1.39"}
+
+
+class Identities(Struct):
+    """A Keystone with the projects shop and garden, and a user for each role in shop."""
+
+    keystone: PrivateKeystone
+    admin: KeystoneAdmin
+    shop: str
+    garden: str
+    users: dict[str, str]
+
+    @property
+    def account(self) -> KeystoneAccount:
+        return KeystoneAccount(url=self.keystone.url, user="placement", password=SERVICE_PASSWORD)
+
+    def token(self, user: str, **scope: object) -> str:
+        """Of this user for the project shop, unless the scope is another."""
+        return self.admin.token(user, PASSWORD, **({"project": "shop"} | scope))  # type: ignore[arg-type]
+
+    def new_user(self, role: str) -> tuple[str, str]:
+        """The name and the id of a user that one test alone has."""
+        name = f"{role}-{uuid4().hex[:8]}"
+        return name, self.admin.user(name, PASSWORD, {self.shop: role})
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Identities]:
+    with PrivateKeystone() as keystone:
+        admin = KeystoneAdmin(keystone)
+        service, shop, garden = (admin.project(name) for name in ("service", "shop", "garden"))
+        admin.user("placement", SERVICE_PASSWORD, {service: "service"})
+        users = {
+            role: admin.user(role, PASSWORD, {shop: role})
+            for role in ("reader", "member", "service", "manager")
+        }
+        users["boss"] = admin.user("boss", PASSWORD, {shop: "admin"})
+        admin.grant_system(users["boss"], "admin")
+        try:
+            yield Identities(keystone, admin, shop, garden, users)
+        finally:
+            admin.close()
+
+
+@pytest.fixture(scope="module")
+def placement(cloud: Identities, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`moor run placement-api` with upstream's newer rules, and its password in a file."""
+    place = tmp_path_factory.mktemp("placement")
+    file = place / "password"
+    file.write_text(f"{SERVICE_PASSWORD}\n")
+    file.chmod(0o600)
+    options = (
+        *("--keystone-url", cloud.keystone.url, "--keystone-password-file", str(file)),
+        *("--policy", "secure"),
+    )
+    with our_server(f"sqlite:///{place}/placement.db", auth="keystone", options=options) as server:
+        yield server.url
+
+
+async def ask(url: str, token: str, method: str = "GET", path: str = "/resource_providers") -> httpx.Response:
+    headers = {**VERSION, **({"x-auth-token": token} if token else {})}
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = {"name": uuid4().hex} if method == "POST" else None
+        return await client.request(method, f"{url}{path}", headers=headers, json=body)
+
+
+async def status(url: str, token: str, method: str = "GET", path: str = "/resource_providers") -> int:
+    return (await ask(url, token, method, path)).status_code
+
+
+async def test_each_role_may_do_at_placement_what_upstreams_rules_say(
+    cloud: Identities, placement: str
+) -> None:
+    own, others = USAGES.format(cloud.shop), USAGES.format(cloud.garden)
+    seen = {}
+    for user in ("reader", "member", "manager", "service", "boss"):
+        token = cloud.token(user)
+        seen[user] = [
+            await status(placement, token),
+            await status(placement, token, "POST"),
+            await status(placement, token, path=own),
+            await status(placement, token, path=others),
+        ]
+
+    assert seen == {
+        "reader": [403, 403, 200, 403],
+        "member": [403, 403, 200, 403],
+        "manager": [403, 403, 200, 403],
+        "service": [200, 200, 200, 200],
+        "boss": [200, 200, 200, 200],
+    }
+
+
+async def test_a_token_of_another_scope_is_no_token_of_the_project(cloud: Identities, placement: str) -> None:
+    own = USAGES.format(cloud.shop)
+    of_nothing = cloud.token("reader", project="")
+    of_the_system = cloud.token("boss", project="", system=True)
+    reader, its_id = cloud.new_user("reader")
+    cloud.admin.grant(its_id, cloud.garden, "reader")
+    of_garden = cloud.token(reader, project="garden")
+
+    assert await status(placement, of_nothing, path=own) == 403
+    # All of upstream's rules are for projects.
+    assert await status(placement, of_the_system) == 403
+    assert await status(placement, of_garden, path=own) == 403
+    assert await status(placement, of_garden, path=USAGES.format(cloud.garden)) == 200
+
+
+async def test_a_project_of_the_same_name_in_another_domain_is_another_project(
+    cloud: Identities, placement: str
+) -> None:
+    domain = cloud.admin.domain("elsewhere")
+    shop = cloud.admin.project("shop", domain)
+    cloud.admin.user("reader", PASSWORD, {shop: "reader"}, domain)
+    token = cloud.token("reader", domain="elsewhere")
+
+    assert await status(placement, token, path=USAGES.format(shop)) == 200
+    assert await status(placement, token, path=USAGES.format(cloud.shop)) == 403
+
+
+async def test_wrong_tokens_are_refused_and_the_answer_says_where_to_get_one(
+    cloud: Identities, placement: str
+) -> None:
+    right = cloud.token("boss")
+    changed = right[:-6] + ("A" if right[-6] != "A" else "B") + right[-5:]
+    for token in ("made up", changed, right[: len(right) // 2], "gAAAAA", right[::-1]):
+        answer = await ask(placement, token)
+        assert answer.status_code == 401, token
+        assert answer.headers["www-authenticate"] == f"Keystone uri='{cloud.keystone.url}'"
+    assert await status(placement, "") == 401
+    assert await status(placement, right) == 200
+
+
+async def test_a_revoked_token_is_refused_at_the_latest_after_the_time_for_which_it_is_remembered(
+    cloud: Identities, placement: str
+) -> None:
+    never_seen, seen = cloud.token("boss"), cloud.token("boss")
+    clock = [time.time()]
+    auth = KeystoneAuthentication(cloud.account, keystone_client(), lambda: clock[0])
+    try:
+        assert (await auth.caller({"x-auth-token": seen})).roles >= {"admin", "member", "reader"}
+        cloud.admin.revoke(never_seen)
+        cloud.admin.revoke(seen)
+        assert await status(placement, never_seen) == 401
+        assert (await auth.caller({"x-auth-token": seen})).user == cloud.users["boss"]
+        clock[0] += 301
+        with pytest.raises(ApiError, match="does not know the token, or the token has expired"):
+            await auth.caller({"x-auth-token": seen})
+    finally:
+        await auth.close()
+
+
+async def test_rights_that_end_in_keystone_end_here(cloud: Identities) -> None:
+    """A role that is taken away, a user that is disabled, a password that is changed: each ends the user's tokens."""
+    ends = (
+        lambda user: cloud.admin.withdraw(user, cloud.shop, "admin"),
+        lambda user: cloud.admin.change_user(user, enabled=False),
+        lambda user: cloud.admin.change_user(user, password="another"),
+    )
+    clock = [time.time()]
+    auth = KeystoneAuthentication(cloud.account, keystone_client(), lambda: clock[0])
+    try:
+        for end in ends:
+            name, user = cloud.new_user("admin")
+            headers = {"x-auth-token": cloud.token(name)}
+            assert (await auth.caller(headers)).project == cloud.shop
+            await asyncio.to_thread(end, user)
+            clock[0] += 301
+            with pytest.raises(ApiError, match="does not know the token"):
+                await auth.caller(headers)
+    finally:
+        await auth.close()
+
+
+async def test_an_expired_token_is_refused(cloud: Identities, placement: str) -> None:
+    cloud.keystone.stop()
+    cloud.keystone.start({"OS_TOKEN__EXPIRATION": "3"})
+    try:
+        token = cloud.token("boss")
+        assert await status(placement, token) == 200
+        async with asyncio.timeout(60):
+            while await status(placement, token) == 200:
+                await asyncio.sleep(0.2)
+        answer = await ask(placement, token)
+    finally:
+        cloud.keystone.stop()
+        cloud.keystone.start()
+
+    assert (answer.status_code, "has expired" in answer.text) == (401, True)
+    # Its own token has expired as well: it gets a new one.
+    assert await status(placement, cloud.token("boss")) == 200
+
+
+async def test_while_keystone_is_away_known_tokens_go_on_and_others_wait(
+    cloud: Identities, placement: str
+) -> None:
+    known, unknown = cloud.token("boss"), cloud.token("service")
+    assert await status(placement, known) == 200
+    cloud.keystone.stop()
+    try:
+        assert await status(placement, known) == 200
+        away = await ask(placement, unknown)
+        assert (away.status_code, "cannot reach something that it needs" in away.text) == (503, True)
+    finally:
+        cloud.keystone.start()
+
+    assert await status(placement, unknown) == 200
+
+
+async def test_the_password_of_our_own_user_changes_without_a_stop(cloud: Identities, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    name, user = cloud.new_user("service")
+    clock = [0.0]
+    account = KeystoneAccount(url=cloud.keystone.url, user=name, project="shop", secret_file=str(file))
+    client = keystone_client()
+    tokens = KeystoneTokens(account, client, clock_s=lambda: clock[0])
+    try:
+        first = await tokens.current()
+        cloud.admin.change_user(user, password="another")
+        tokens.forget(first)
+        with pytest.raises(KeystoneRefused, match=f"answers 401 to user '{name}' of project 'shop'"):
+            await tokens.current()
+        file.write_text("another")
+        clock[0] += 11
+        assert (await tokens.current()).text != first.text
+    finally:
+        await client.aclose()
+
+
+async def test_a_service_user_that_may_not_ask_about_tokens_is_told(cloud: Identities) -> None:
+    name, _ = cloud.new_user("member")
+    account = structs.replace(cloud.account, user=name, password=PASSWORD, project="shop")
+    auth = KeystoneAuthentication(account, keystone_client())
+    try:
+        with pytest.raises(
+            Unavailable, match=rf"403 .* user '{name}' of project 'shop' needs the role service"
+        ):
+            await auth.caller({"x-auth-token": cloud.token("boss")})
+    finally:
+        await auth.close()
+
+
+async def test_the_dashboard_lets_each_user_see_what_their_project_has(cloud: Identities) -> None:
+    clock = [time.time()]
+    auth = KeystoneAuthentication(cloud.account, keystone_client(), lambda: clock[0])
+    visited = Visited(auth)
+    visited.cloud.instances[SHOPS] = structs.replace(visited.cloud.instances[SHOPS], project=cloud.shop)
+    name, user = cloud.new_user("member")
+    member, boss = visited.browser(), visited.browser()
+    try:
+        wrong = await member.log_in(user=name, password="wrong", project="shop")
+        assert (wrong.status_code, "answers 401" in wrong.text) == (401, True)
+        other = await member.log_in(user=name, password=PASSWORD, project="garden")
+        assert (other.status_code, "answers 401" in other.text) == (401, True)
+        assert (await member.log_in(user=name, password=PASSWORD, project="shop")).status_code == 303
+        assert (await boss.log_in(token=cloud.token("boss"))).status_code == 303
+        page = (await member.get("/instances")).text
+        assert (str(SHOPS) in page, str(GARDENS) in page) == (True, False)
+        assert (await member.get("/hosts")).status_code == 403
+        assert (await boss.get("/hosts")).status_code == 200
+
+        cloud.admin.change_user(user, enabled=False)
+        clock[0] += 301
+        assert (await member.get("/instances")).status_code == 303
+        assert len(visited.sessions) == 1
+    finally:
+        await auth.close()
+
+
+# The client of Ironic
+
+
+class Ironic:
+    """An Ironic that asks the real Keystone about each token, and takes those of a service or an administrator."""
+
+    def __init__(self, cloud: Identities) -> None:
+        self.auth = KeystoneAuthentication(cloud.account, keystone_client())
+        self.callers: list[frozenset[str]] = []
+        app = Starlette(routes=[Route("/baremetal/v1/nodes/{id}", self._node)])
+        self.server = HttpServer(app, Listen("127.0.0.1", 0), ApiSettings())
+
+    async def _node(self, request: Request) -> Response:
+        try:
+            caller = await self.auth.caller(request.headers)
+        except ApiError:
+            return Response(status_code=401)
+        self.callers.append(caller.roles)
+        return JSONResponse(told(), status_code=200 if caller.roles & {"service", "admin"} else 403)
+
+
+async def test_the_client_of_ironic_logs_in_in_every_way_and_finds_it_in_the_catalogue(
+    cloud: Identities, tmp_path: Path
+) -> None:
+    ironic = Ironic(cloud)
+    running = asyncio.create_task(ironic.server.run())
+    cloud.admin.endpoint("baremetal", f"{ironic.server.url}/baremetal")
+    secret = tmp_path / "secret"
+    secret.write_text("of the credential")
+    credential = cloud.admin.application_credential(
+        cloud.users["service"], cloud.token("service"), secret.read_text(), "service"
+    )
+    by = partial(IronicSettings, auth="keystone", keystone_url=cloud.keystone.url, rest_tries_max=1)
+    of_shop = partial(by, user="service", password=PASSWORD, project="shop")
+    ways = (
+        of_shop(),
+        by(user="boss", password=PASSWORD, scope="system"),
+        by(application_credential_id=credential, application_credential_secret_file=str(secret)),
+    )
+    try:
+        for settings in ways:
+            api = HttpIronicApi("", settings)
+            node = await api.node(NODE)
+            assert node is not None
+            assert node.id == NODE
+            await api.close()
+        assert ["service" in roles for roles in ironic.callers] == [True, False, True]
+        for settings, why in (
+            (
+                of_shop(password="wrong"),
+                "answers 401 to user 'service' of project 'shop'; check MOOR_IRONIC_USER",
+            ),
+            (of_shop(project="garden"), "answers 401 to user 'service' of project 'garden'"),
+            (of_shop(user_domain="nowhere"), "answers 401 to user 'service'"),
+            (
+                by(application_credential_id=credential, application_credential_secret="wrong"),
+                f"answers 401 to application credential '{credential}'",
+            ),
+        ):
+            api = HttpIronicApi("", settings)
+            with pytest.raises(CredentialsRefused, match=why):
+                await api.node(NODE)
+            await api.close()
+    finally:
+        await ironic.server.stop()
+        await running
+        await ironic.auth.close()
+
+
+# TLS
+
+
+async def test_keystones_certificate_is_checked_and_the_error_says_what_is_wrong(
+    cloud: Identities, tmp_path: Path
+) -> None:
+    authority, another = trustme.CA(), trustme.CA()
+    ca, other_ca, shown = (tmp_path / name for name in ("ca.pem", "other.pem", "shown.pem"))
+    authority.cert_pem.write_to_path(str(ca))
+    another.cert_pem.write_to_path(str(other_ca))
+
+    async def login(file: Path) -> str:
+        client = keystone_client(file)
+        try:
+            await KeystoneTokens(cloud.account, client).current()
+        except Unavailable as problem:
+            return str(problem)
+        finally:
+            await client.aclose()
+        return ""
+
+    said = {}
+    try:
+        for name, issued in {
+            "right": authority.issue_cert("127.0.0.1"),
+            "another name": authority.issue_cert("elsewhere.example"),
+            "expired": authority.issue_cert("127.0.0.1", not_after=datetime.now(UTC) - timedelta(days=1)),
+        }.items():
+            issued.private_key_and_cert_chain_pem.write_to_path(str(shown))
+            cloud.keystone.stop()
+            cloud.keystone.certificate = shown
+            cloud.keystone.start()
+            said[name] = await login(ca)
+            if name == "right":
+                said["another authority"] = await login(other_ca)
+    finally:
+        cloud.keystone.stop()
+        cloud.keystone.certificate = None
+        cloud.keystone.start()
+
+    assert said.pop("right") == ""
+    assert all("Keystone at https://127.0.0.1:" in text for text in said.values())
+    assert "IP address mismatch" in said["another name"]
+    assert "certificate has expired" in said["expired"]
+    assert (
+        "unable to get local issuer" in said["another authority"]
+        or "self-signed" in said["another authority"]
+    )

@@ -1,0 +1,116 @@
+"""The statements that lock claims on PostgreSQL: how many there are, and what they return after they have waited."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import make_url
+
+from bus.messages.placement import Claimed, ClaimResources, DoesNotFit
+from placement_worker.core.claim_keys import ClaimKeys
+from placement_worker.core.ledger import Ledger
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql.claims.postgresql import PostgresClaims
+from tests.contracts import placement_orders as orders
+from tests.contracts.sql_stores import as_owner, migrated_database
+from tests.contracts.store_client import StoreClient
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+HOST = orders.provider("host-1")
+
+
+class _Listed(PostgresClaims):
+    """Lists the statements that lock claims and go to asyncpg directly, by what each is about."""
+
+    seen: tuple[str, ...] = ()
+
+    async def lock(self, keys: ClaimKeys) -> Ledger:
+        statements: list[str] = []
+        driver = await self._transaction.driver()
+        with driver.query_logger(lambda told: statements.append(told.query)):
+            ledger = await super().lock(keys)
+            # asyncpg tells of a statement in a later turn of the loop.
+            await asyncio.sleep(0)
+        type(self).seen = tuple(name for each in statements for name in _names_of(each))
+        return ledger
+
+
+# asyncpg's own statements, about types, have none of these.
+_NAMES = {
+    "INSERT INTO consumers": "make consumers, lock roots",
+    "FOR NO KEY UPDATE": "lock roots",
+    "FROM consumers": "lock consumers",
+    "JOIN providers AS root": "find",
+}
+
+
+def _names_of(statement: str) -> list[str]:
+    return [name for mark, name in _NAMES.items() if mark in statement][:1]
+
+
+def _for_asyncpg(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+class _ListingStore(SqlPlacementStore):
+    postgres_claims = _Listed
+
+
+@asynccontextmanager
+async def a_cloud() -> AsyncIterator[tuple[str, StoreClient]]:
+    """The database, and a client that has not seen the host yet."""
+    async with migrated_database("postgresql") as url:
+        store, first = _ListingStore(url), SqlPlacementStore(url)
+        try:
+            await StoreClient(first).report_one(orders.a_host("host-1", VCPU=4))
+            yield url, StoreClient(store)
+        finally:
+            await first.close()
+            await store.close()
+
+
+def a_claim(name: str, vcpus: int = 1) -> ClaimResources:
+    return orders.a_claim(orders.a_share(HOST, orders.amounts(HOST, VCPU=vcpus)), orders.consumer(name))
+
+
+async def test_a_claim_finds_its_host_once_and_locks_by_one_statement() -> None:
+    async with a_cloud() as (_, client):
+        seen = []
+        for name in ("first", "second"):
+            assert isinstance(await client.ask_one(a_claim(name)), Claimed)
+            seen.append(_Listed.seen)
+
+    assert seen == [
+        ("find", "make consumers, lock roots"),
+        ("make consumers, lock roots",),
+    ]
+
+
+async def test_consumers_that_exist_are_locked_before_any_root() -> None:
+    async with a_cloud() as (_, client):
+        await client.ask_one(a_claim("first"))
+
+        await client.ask(a_claim("first"), a_claim("second"))
+
+    assert _Listed.seen == ("make consumers, lock roots", "lock consumers", "lock roots")
+
+
+async def test_what_was_claimed_while_a_claim_waited_for_the_host_counts() -> None:
+    async with a_cloud() as (url, client):
+        await client.ask_one(a_claim("first"))
+        owner = await asyncpg.connect(_for_asyncpg(as_owner(url)))
+        try:
+            async with owner.transaction():
+                await owner.execute("UPDATE providers SET used = replace(used, ':1}', ':4}')")
+                waiting = asyncio.create_task(client.ask_one(a_claim("second")))
+                while not await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                    await asyncio.sleep(0.01)
+            verdict = await waiting
+        finally:
+            await owner.close()
+
+    assert isinstance(verdict, DoesNotFit)
+    assert [(short.asked, short.free) for short in verdict.shortfalls] == [(1, 0)]
