@@ -139,7 +139,8 @@ ROLES: tuple[Role, ...] = (
                 PLACEMENT,
                 (
                     *(f"{key}.{NOVA_CELL}" for key in ("claim", "swap", "release")),
-                    *("snapshot", "revisions", "members"),
+                    # In shadow mode it asks what Nova has claimed.
+                    *("snapshot", "revisions", "members", "consumer.query"),
                 ),
             ),
             # Messages of Nova's that nobody can answer.

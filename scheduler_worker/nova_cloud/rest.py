@@ -17,12 +17,14 @@ from bus.rest.client import RestClient
 from bus.rest.login import RestService
 from scheduler_worker.nova.cloud.answers import (
     ComputeNodeRead,
+    ServerSeen,
     ServicesRead,
     aggregates_in,
     groups_in,
     hypervisors_in,
     ids_in,
     next_of,
+    server_in,
     services_in,
 )
 from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
@@ -126,13 +128,12 @@ class NovaApi:
 
     async def has_server(self, id_: UUID) -> bool:
         """Does Nova know this instance? Also one that was deleted softly, and one whose cell does not answer."""
-        answer = await self._client.ask(f"/v2.1/servers/{id_}")
-        if answer.status == NOT_FOUND:
-            # A proxy before Nova may answer 404 to everything.
-            self._read(answer, _missing)
-            return False
-        self._client.granted(answer)
-        return True
+        return await self._server(id_) is not None
+
+    async def server(self, id_: UUID) -> ServerSeen | None:
+        """The instance; None if Nova does not know it."""
+        answer = await self._server(id_)
+        return None if answer is None else self._read(answer, server_in)
 
     async def has_migration(self, id_: UUID) -> bool:
         """Does Nova know this migration? A cell that does not answer makes this an error."""
@@ -141,6 +142,14 @@ class NovaApi:
         if not isinstance(listed := body.get("migrations"), list):
             raise WrongAnswer(f"{self.name}: migrations is {listed!r}, must be a list")
         return bool(listed)
+
+    async def _server(self, id_: UUID) -> RestAnswer | None:
+        answer = await self._client.ask(f"/v2.1/servers/{id_}")
+        if answer.status == NOT_FOUND:
+            # A proxy before Nova may answer 404 to everything.
+            self._read(answer, _missing)
+            return None
+        return self._client.granted(answer)
 
     async def _pages(self, path: str, query: Mapping[str, str], key: str) -> AsyncGenerator[RestAnswer, None]:
         marker, seen = "", set[str]()

@@ -72,7 +72,7 @@ class NovaDecider:
         self._picture = picture
         self._hosts = hosts
         self._claimers = (claimer, forced)
-        self._plugins = plugins
+        self._needs = NovaNeeds(picture, hosts, plugins)
         self._ask_all = ask_all
         self._clock = clock
 
@@ -138,18 +138,57 @@ class NovaDecider:
     def _plan(self, asked: NovaAsked) -> tuple[NovaSearch, ...] | NovaDecision:
         request = asked.request
         if request.is_rebuild:
-            return self._judge_rebuild(request)
-        spec = self._spec_of(request)
+            return self._needs.judge_rebuild(request)
+        spec = self._needs.spec_of(request)
         if isinstance(spec, str):
             return NovaDecision(failure=no_valid_host(spec))
-        ruled_out = self._ids(spec.ignore_hosts)
+        ruled_out = self._needs.ids(spec.ignore_hosts)
         now = self._clock()
         return tuple(
             NovaSearch(instance, now, request, spec, may_hold=asked.may_hold, ruled_out=ruled_out)
             for instance in request.instances
         )
 
-    def _spec_of(self, request: NovaRequest) -> InstanceSpec | str:
+    # After the claim
+
+    def _answer(self, request: NovaRequest, searches: Sequence[NovaSearch]) -> NovaDecision:
+        held = tuple(each for each in searches if isinstance(each.outcome, Holds))
+        if len(held) < len(searches):
+            why = next(each for each in searches if not isinstance(each.outcome, Holds))
+            said = _in_words(why, found=len(held), wanted=len(searches))
+            return NovaDecision(failure=no_valid_host(said), searches=held)
+        chosen = [self._selected(each, request) for each in held]
+        if any(not each for each in chosen):
+            return NovaDecision(failure=no_valid_host("the chosen host changed meanwhile"), searches=held)
+        return NovaDecision(result=write_selections(chosen, request.spec), searches=held)
+
+    def _selected(self, search: NovaSearch, request: NovaRequest) -> list[SelectedHost]:
+        """The chosen host, and then its alternates, one way for each; empty if the chosen one is not Nova's any more."""
+        holds = search.outcome
+        assert isinstance(holds, Holds), "only searches with a host are answered"
+        alternates = holds.alternates if request.wants_alternates else ()
+        found: dict[ProviderId, SelectedHost] = {}
+        for number, choice in enumerate((holds.choice, *alternates)):
+            host = choice.share.host
+            node = self._hosts.cloud.nodes.get(host)
+            providers = group_providers(request.spec, choice.share, self._picture.index)
+            if node is not None and providers is not None and host not in found:
+                found[host] = SelectedHost(node, choice.share, providers)
+            elif number == 0:
+                return []
+        cells: Mapping[ProviderId, UUID] = {host: each.node.cell for host, each in found.items()}
+        return [each for each in found.values() if each.node.cell == cells[holds.choice.share.host]]
+
+
+class NovaNeeds:
+    """What a request needs of its hosts, with what follows from where other instances are."""
+
+    def __init__(self, picture: Picture, hosts: NovaHosts, plugins: Plugins) -> None:
+        self._picture = picture
+        self._hosts = hosts
+        self._plugins = plugins
+
+    def spec_of(self, request: NovaRequest) -> InstanceSpec | str:
         """The needs of the request, with what follows from where other instances are; or why no host can do."""
         spec, instances = request.spec, self._hosts.instances
         build = request.build
@@ -195,7 +234,7 @@ class NovaDecider:
         moving = frozenset[UUID](request.instances)
         for member in group.members:
             services = self._hosts.instances.services_of((member,))
-            hosts = self._ids(self._names_of(services))
+            hosts = self.ids(self._names_of(services))
             if member not in moving and len(hosts) == 1:
                 (host,) = hosts
                 told = GroupMember(
@@ -210,13 +249,13 @@ class NovaDecider:
         names = {name.lower() for service in services for name in by_service.get(service.lower(), ())}
         return tuple(sorted(names))
 
-    def _ids(self, names: Sequence[str]) -> frozenset[ProviderId]:
+    def ids(self, names: Sequence[str]) -> frozenset[ProviderId]:
         columns = self._picture.columns
         return frozenset(columns.ids[row] for name in names for row in self._picture.rows_named(name.lower()))
 
     # Rebuilds
 
-    def _judge_rebuild(self, request: NovaRequest) -> NovaDecision:
+    def judge_rebuild(self, request: NovaRequest) -> NovaDecision:
         """An instance stays where it is, if its host may run the new image. Nothing is claimed."""
         rows = [row for name in request.spec.hosts for row in self._picture.rows_named(name.lower())]
         if not rows:
@@ -240,36 +279,6 @@ class NovaDecider:
             why = "; ".join(reasons) or "Nova has no compute node of it"
             return NovaDecision(failure=no_valid_host(f"host {host} cannot run this image: {why}"))
         return NovaDecision(result=write_stay([node] * len(request.instances)))
-
-    # After the claim
-
-    def _answer(self, request: NovaRequest, searches: Sequence[NovaSearch]) -> NovaDecision:
-        held = tuple(each for each in searches if isinstance(each.outcome, Holds))
-        if len(held) < len(searches):
-            why = next(each for each in searches if not isinstance(each.outcome, Holds))
-            said = _in_words(why, found=len(held), wanted=len(searches))
-            return NovaDecision(failure=no_valid_host(said), searches=held)
-        chosen = [self._selected(each, request) for each in held]
-        if any(not each for each in chosen):
-            return NovaDecision(failure=no_valid_host("the chosen host changed meanwhile"), searches=held)
-        return NovaDecision(result=write_selections(chosen, request.spec), searches=held)
-
-    def _selected(self, search: NovaSearch, request: NovaRequest) -> list[SelectedHost]:
-        """The chosen host, and then its alternates, one way for each; empty if the chosen one is not Nova's any more."""
-        holds = search.outcome
-        assert isinstance(holds, Holds), "only searches with a host are answered"
-        alternates = holds.alternates if request.wants_alternates else ()
-        found: dict[ProviderId, SelectedHost] = {}
-        for number, choice in enumerate((holds.choice, *alternates)):
-            host = choice.share.host
-            node = self._hosts.cloud.nodes.get(host)
-            providers = group_providers(request.spec, choice.share, self._picture.index)
-            if node is not None and providers is not None and host not in found:
-                found[host] = SelectedHost(node, choice.share, providers)
-            elif number == 0:
-                return []
-        cells: Mapping[ProviderId, UUID] = {host: each.node.cell for host, each in found.items()}
-        return [each for each in found.values() if each.node.cell == cells[holds.choice.share.host]]
 
 
 def _in_words(search: NovaSearch, *, found: int, wanted: int) -> str:

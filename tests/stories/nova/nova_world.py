@@ -171,11 +171,11 @@ class NovaWorld:
             self.known,
             settings,
             QUICK,
-            placement=partial(self._on_bus, station),
+            placement=partial(self.on_bus, station),
             bury=bury_on_bus(station, settings, now),
         )
         async with self.cloud.running(parts, station):
-            await wait_until(self._is_heard, "the scheduler hears Nova's queue")
+            await wait_until(self.is_heard, "the scheduler hears Nova's queue")
             metrics = Metrics(Health(About("nova-scheduler", "0"), parts))
             yield lambda: metrics.page().decode()
         await link.close()
@@ -190,10 +190,10 @@ class NovaWorld:
             self.known,
             NovaSchedulerSettings(reply_retry_s=60),
             QUICK,
-            placement=partial(self._on_bus, station),
+            placement=partial(self.on_bus, station),
         )
         running = asyncio.create_task(staged.run())
-        await wait_until(self._is_heard, "the scheduler hears Nova's queue")
+        await wait_until(self.is_heard, "the scheduler hears Nova's queue")
         yield
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -201,7 +201,7 @@ class NovaWorld:
         await station.close()
 
     @staticmethod
-    def _on_bus(station: Station, picture: Picture, plugins: Plugins, chance: random.Random) -> PlacementSide:
+    def on_bus(station: Station, picture: Picture, plugins: Plugins, chance: random.Random) -> PlacementSide:
         return placement_on_bus(station, picture, plugins, QUICK, chance)
 
     @asynccontextmanager
@@ -215,10 +215,10 @@ class NovaWorld:
         assert isinstance(broker, RabbitBroker)
         return broker
 
-    async def _is_heard(self) -> bool:
+    async def is_heard(self, queue: str = "scheduler") -> bool:
         connection = await self.broker_of_nova().connect()
         try:
-            return await connection.consumers("scheduler") > 0
+            return await connection.consumers(queue) > 0
         except Exception:  # noqa: BLE001 - there is no such queue yet
             return False
         finally:

@@ -100,6 +100,8 @@ ZERO_SAYS_SOMETHING = {
     "nova_scheduler.auto_delete",
     "nova_scheduler.quorum",
     "nova_scheduler.transient_quorum",
+    "nova_shadow.queue",
+    "nova_shadow.file",
     "ironic.exchange",
     "ironic.topics",
     "ironic.queue",
