@@ -34,6 +34,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 FLAVOR_HOLDS = "VCPU 1, MEMORY_MB 64, DISK_GB 1"
 LARGE_HOLDS = "VCPU 2, MEMORY_MB 128, DISK_GB 2"
 BOOTS_WITHIN_S = 120.0
+NO_HOST = "No valid host"
 
 
 class Operation(Struct, frozen=True):
@@ -226,11 +227,11 @@ def _ended(cloud: Cloud, server: Mapping[str, Any]) -> str:
         "; ".join(f"{amounts} {where.get(name, f'on {name}')}" for name, amounts in sorted(held.items()))
         or "nothing"
     )
-    why = (
-        f" ({server['fault']['message'].split('.')[0]})"
-        if server["status"] == "ERROR" and "fault" in server
-        else ""
-    )
+    why = ""
+    if server["status"] == "ERROR" and "fault" in server:
+        # After these words each scheduler has its own.
+        said = server["fault"]["message"]
+        why = f" ({NO_HOST})" if said.startswith(NO_HOST) else f" ({said.split('.')[0]})"
     return f"{server['status']}{why}, holds {holds}"
 
 
@@ -277,7 +278,7 @@ def anti_affinity(cloud: Cloud) -> str:
     servers = [cloud.started(cloud.small, hints={"group": group}) for _ in range(6)]
     hosts = {host_of(each) for each in servers}
     seventh = cloud.started(cloud.small, hints={"group": group})
-    seen = f"6 members on {len(hosts)} hosts; one more: {_ended(cloud, seventh)}"
+    seen = f"6 members on {len(hosts)} hosts, {_statuses(servers)}; one more: {_ended(cloud, seventh)}"
     cloud.delete(*(each["id"] for each in (*servers, seventh)))
     cloud.end_group(group)
     return seen
@@ -560,7 +561,7 @@ def _statuses(servers: Sequence[Mapping[str, Any]]) -> str:
 
 _SMALL = f"holds {FLAVOR_HOLDS} on its host"
 _LARGE = f"holds {LARGE_HOLDS} on its host"
-_NO_HOST = "ERROR (No valid host was found), holds nothing"
+_NO_HOST = f"ERROR ({NO_HOST}), holds nothing"
 
 OPERATIONS = (
     Operation("boot, delete", f"ACTIVE, {_SMALL}; deleted, holds nothing", boot),
@@ -568,7 +569,9 @@ OPERATIONS = (
     Operation("multi-create of 6", f"6: ACTIVE, {_SMALL}", multi_create),
     Operation("multi-create of 7, room for 6", f"7: {_NO_HOST}; in use: nothing", multi_create_too_many),
     Operation("multi-create of 6, room for 6", "6: ACTIVE, on 6 hosts", multi_create_that_fills),
-    Operation("server group: anti-affinity", f"6 members on 6 hosts; one more: {_NO_HOST}", anti_affinity),
+    Operation(
+        "server group: anti-affinity", f"6 members on 6 hosts, ACTIVE; one more: {_NO_HOST}", anti_affinity
+    ),
     Operation(
         "server group: two a host, 8 at once", "at most 2 members on one host; ACTIVE", anti_affinity_at_once
     ),
