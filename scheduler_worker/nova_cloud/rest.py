@@ -14,8 +14,9 @@ from msgspec import Struct
 from bus.errors import VersionNotOffered, WrongAnswer
 from bus.rest.answers import NOT_FOUND, RestAnswer, marker_of
 from bus.rest.client import RestClient
+from bus.rest.login import RestService
 from scheduler_worker.nova.cloud.answers import (
-    Hypervisor,
+    ComputeNodeRead,
     ServerSeen,
     ServicesRead,
     aggregates_in,
@@ -28,10 +29,17 @@ from scheduler_worker.nova.cloud.answers import (
 )
 from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
 from scheduler_worker.nova.refusals import RefusedError
-from scheduler_worker.nova_cloud.settings import NOVA_API, NovaCloudSettings
+from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
 
 T = TypeVar("T")
 
+NOVA_API = RestService(
+    name="Nova",
+    section=NOVA_CLOUD,
+    url_key="nova_cloud.url",
+    types=("compute",),
+    version=r"/v2(\.1)?(/[^/]+)?",
+)
 VERSION_HEADER = "OpenStack-API-Version"
 VERSION, VERSION_OF_MIGRATIONS_BY_ID = "2.69", "2.58"
 _BY_ID = {VERSION_HEADER: f"compute {VERSION_OF_MIGRATIONS_BY_ID}"}
@@ -72,9 +80,9 @@ class NovaApi:
     async def services(self) -> ServicesRead:
         return self._read(await self._ask("/v2.1/os-services", {"binary": "nova-compute"}), services_in)
 
-    async def hypervisors(self) -> list[Hypervisor]:
+    async def hypervisors(self) -> list[ComputeNodeRead]:
         path = "/v2.1/os-hypervisors/detail"
-        found: dict[UUID, Hypervisor] = {}
+        found: dict[UUID, ComputeNodeRead] = {}
         async for page in self._pages(path, {}, "hypervisors"):
             found |= {each.id: each for each in self._read(page, hypervisors_in)}
         return [*found.values()]

@@ -29,12 +29,12 @@ class SimulatedNova:
         self.hypervisors: list[dict[str, Any]] = []
         self.aggregates: list[dict[str, Any]] = []
         self.groups: list[dict[str, Any]] = []
-        self.servers: list[UUID] = []
+        self.servers: Sequence[UUID] = []
         # Their cell does not answer.
-        self.silent_servers: list[UUID] = []
-        self.softly_deleted: list[UUID] = []
+        self.silent_servers: Sequence[UUID] = []
+        self.softly_deleted: Sequence[UUID] = []
         self.faults: dict[UUID, dict[str, Any]] = {}
-        self.migrations: list[UUID] = []
+        self.migrations: Sequence[UUID] = []
         # The API leaves them out of what it lists.
         self.hidden: set[UUID] = set()
         # What all further requests are answered with.

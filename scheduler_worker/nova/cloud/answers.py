@@ -28,7 +28,7 @@ COMPUTE = "nova-compute"
 UNKNOWN = "UNKNOWN"
 
 
-class Hypervisor(Struct, frozen=True):
+class ComputeNodeRead(Struct, frozen=True):
     """A compute node, and its service."""
 
     id: ProviderId
@@ -89,9 +89,9 @@ def services_in(body: object) -> ServicesRead:
     return ServicesRead(tuple(services), seen_at, tuple(silent))
 
 
-def hypervisors_in(body: object) -> tuple[Hypervisor, ...]:
+def hypervisors_in(body: object) -> tuple[ComputeNodeRead, ...]:
     return tuple(
-        Hypervisor(
+        ComputeNodeRead(
             ProviderId(each.id("id")), each.text("hypervisor_hostname"), each.object("service").text("host")
         )
         for each in _items(body, "hypervisors")
@@ -170,7 +170,7 @@ def server_in(body: object) -> ServerSeen:
 
 def cloud_of(
     services: ServicesRead,
-    hypervisors: Iterable[Hypervisor],
+    hypervisors: Iterable[ComputeNodeRead],
     aggregates: Iterable[CloudAggregate],
     groups: Iterable[CloudGroup],
     cells: CellsRead,

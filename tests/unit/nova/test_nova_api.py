@@ -7,13 +7,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.auditing.unknown_to_nova import HoldersAsked
 from bus.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
-from bus.message import AggregateId, GroupId, ProviderId
+from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from scheduler_worker.nova.cloud.answers import ServerSeen
 from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
 from scheduler_worker.nova_cloud import holders
 from scheduler_worker.nova_cloud.databases import open_nova_database
-from scheduler_worker.nova_cloud.holders import HoldersAsked, ask_nova
+from scheduler_worker.nova_cloud.holders import ask_nova
 from scheduler_worker.nova_cloud.reading import CloudReader, NovaCells
 from tests.nova.rows import NovaRows
 from tests.nova.schema import NovaAddresses, sqlite_databases
@@ -22,8 +23,8 @@ from tests.nova.simulated_api import QUICK, SimulatedNova
 pytestmark = pytest.mark.asyncio
 
 
-def ids(*numbers: int) -> list[UUID]:
-    return [UUID(int=number) for number in numbers]
+def ids(*numbers: int) -> list[ConsumerId]:
+    return [ConsumerId(UUID(int=number)) for number in numbers]
 
 
 async def asked(nova: SimulatedNova, *numbers: int) -> HoldersAsked:
