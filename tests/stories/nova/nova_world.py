@@ -1,10 +1,12 @@
 """A Nova of a few computes: our placement, our scheduler in the place of Nova's, and a real RabbitMQ that is Nova's own."""
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from urllib.parse import quote, urlsplit
 from uuid import UUID, uuid4, uuid5
 
 from msgspec import structs
@@ -39,7 +41,7 @@ from scheduler_worker.nova_worker.wiring import (
     nova_parts,
     placement_on_bus,
 )
-from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import NAMES, QUICK, Cloud, cloud_on, host_id, wait_until
 from tests.stories.layouts import layout
@@ -216,6 +218,12 @@ class NovaWorld:
         yield
         await self.placement.enter_async_context(self.cloud.placement())
 
+    async def cut_scheduler_off(self) -> None:
+        """Break the connections to Nova's broker, as a network does, and wait until the scheduler is back."""
+        await self.broker.unplug()
+        await self.broker.plug_in()
+        await wait_until(self._is_heard, "the scheduler hears Nova's queue again")
+
     def broker_of_nova(self) -> RabbitBroker:
         broker = self.broker.broker()
         assert isinstance(broker, RabbitBroker)
@@ -239,7 +247,10 @@ async def nova_world(books: str = "memory") -> AsyncIterator[NovaWorld]:
         cloud = await stack.enter_async_context(cloud_on(brokers, books))
         broker = await RabbitMQUnderTest.start()
         stack.push_async_callback(broker.close)
-        caller = await stack.enter_async_context(conductor(broker.url()))
+        # The conductor is not cut off when the scheduler is.
+        server = urlsplit(os.environ[URL_VARIABLE])
+        direct = server._replace(path="/" + quote(broker.virtual_host, safe="")).geturl()
+        caller = await stack.enter_async_context(conductor(direct))
         world = NovaWorld(cloud, broker, caller)
         async with world.placement:
             await world.placement.enter_async_context(cloud.placement())

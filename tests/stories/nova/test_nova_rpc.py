@@ -185,3 +185,21 @@ async def test_the_request_of_a_worker_that_died_is_answered_by_another_with_the
         assert await world.held(instance) == before
         (chosen,) = said["result"]
         assert [*before] == [chosen[0]["nova_object.data"]["service_host"]]
+
+
+async def test_a_call_under_way_is_answered_once_although_the_connection_broke_meanwhile() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        instance = an_instance()
+        async with world.scheduler():
+            await world.conductor.select(an_instance())
+            async with world.without_placement():
+                id_ = await world.conductor.send("select_destinations", asked_for(instance))
+                await world.cut_scheduler_off()
+            said = await world.conductor.until_answered(id_)
+            await world.conductor.select(an_instance())
+
+        assert said["failure"] is None
+        assert [each["ending"] for each in world.conductor.heard[id_]] == [True]
+        (chosen,) = said["result"]
+        assert [*await world.held(instance)] == [chosen[0]["nova_object.data"]["service_host"]]
