@@ -20,7 +20,7 @@ def our_scheduler(stack: NovaStack) -> Iterator[None]:
         # As `moor nova settings` maps the filters that the operations enable.
         "MOOR_SCHEDULER_FILTERS": "capabilities,image_properties,different_host,same_host,aggregate_extra_specs",
         # A new host that is mapped to its cell after it was first seen is known after this time.
-        "MOOR_NOVA_CLOUD_READ_S": "10",
+        "MOOR_NOVA_CLOUD_READ_S": "20",
         "MOOR_NOVA_CLOUD_URL": stack.api.url,
         "MOOR_NOVA_CLOUD_AUTH": "keystone",
         "MOOR_NOVA_CLOUD_KEYSTONE_URL": f"{stack.places.stub}/v3",

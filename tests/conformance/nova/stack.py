@@ -201,7 +201,8 @@ class NovaStack:
         """Until a scheduler consumes; a request that comes before is lost, and its caller waits for a minute."""
         until_s = time.monotonic() + SCHEDULER_WITHIN_S
         while self.schedulers_listening() < 1:
-            if time.monotonic() > until_s:
+            is_alive = any(self.is_alive(each) for each in self.groups.get("scheduler", ()))
+            if not is_alive or time.monotonic() > until_s:
                 raise NotStartedError(f"no scheduler listens:\n{_end_of(self.log_of('nova-scheduler'))}")
 
     def schedulers_listening(self) -> int:
