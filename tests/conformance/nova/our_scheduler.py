@@ -16,6 +16,14 @@ MOOR = (sys.executable, "-m", "moor")
 @contextmanager
 def our_scheduler(stack: NovaStack) -> Iterator[None]:
     """With our placement, a broker of our own and a placement worker on it; with Nova's, the worker alone, over HTTP."""
+    with beneath_our_scheduler(stack):
+        start_our_scheduler(stack)
+        yield
+
+
+@contextmanager
+def beneath_our_scheduler(stack: NovaStack) -> Iterator[None]:
+    """What it needs, and its variables in the stack."""
     environment = {
         # As `moor nova settings` maps the filters that the operations enable.
         "MOOR_SCHEDULER_FILTERS": "capabilities,image_properties,different_host,same_host,aggregate_extra_specs",
@@ -49,13 +57,14 @@ def our_scheduler(stack: NovaStack) -> Iterator[None]:
                 "MOOR_NOVA_PLACEMENT_ADMIN_TOKEN_SECRET": "admin",
             }
             stack.our_environment = environment
-        start_our_scheduler(stack)
         yield
 
 
-def start_our_scheduler(stack: NovaStack) -> int:
-    argv = (*MOOR, "run", "nova-scheduler", "--nova-bus", f"amqp://guest:guest@{stack.places.amqp}/nova")
-    return stack.start("scheduler", "nova-scheduler", argv, **stack.our_environment)
+def start_our_scheduler(stack: NovaStack, name: str = "nova-scheduler", *flags: str, **more: str) -> int:
+    """With these further flags and variables."""
+    nova = ("--nova-bus", f"amqp://guest:guest@{stack.places.amqp}/nova")
+    argv = (*MOOR, "run", "nova-scheduler", *nova, *flags)
+    return stack.start("scheduler" if not flags else name, name, argv, **stack.our_environment, **more)
 
 
 def run_moor(*arguments: str, **environment: str) -> str:
