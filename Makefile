@@ -9,10 +9,10 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers docs wheel bench conformance clean
+.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers docs wheel bench conformance conformance-nova clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
 
 demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
@@ -72,6 +72,10 @@ conformance: $(INSTALLED) ## run OpenStack's published clients against our place
 	@$(PYTHON) -m tests.conformance.asyncapi_parser
 	@$(PYTHON) -m tests.conformance.clients
 	@$(PYTHON) -m tests.nova.schema --compare
+
+conformance-nova: $(INSTALLED) ## operations on a whole real Nova, with our scheduler and its own; installs it
+	@echo '== a whole Nova'
+	@$(PYTHON) -m tests.conformance.nova
 
 clean: ## remove the environment and every cache
 	rm -rf .venv .venvs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

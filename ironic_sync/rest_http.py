@@ -25,7 +25,7 @@ from bus.configuration.addresses import Addresses
 from bus.errors import Locked, VersionNotOffered, WrongAnswer
 from bus.message import ProviderId
 from bus.rest.answers import MESSAGE_MAX, RestAnswer, marker_of
-from bus.rest.client import NotDone, RestClient
+from bus.rest.client import RequestNotDone, RestClient
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
     Changed,
@@ -322,10 +322,10 @@ class HttpIronicApi:
                 if conflicts >= _CONFLICTS_THAT_REFUSE:
                     return answer
             if answer.status == _CONFLICT:
-                raise NotDone(Locked(f"{self._name}: node {node} is locked: {answer.message}"))
+                raise RequestNotDone(Locked(f"{self._name}: node {node} is locked: {answer.message}"))
             return answer
 
-        return await self._client.again_while(NotDone, once)
+        return await self._client.again_while(RequestNotDone, once)
 
     async def _is_locked(self, node: ProviderId, conflict: RestAnswer) -> bool:
         if _LOCKED in conflict.message.lower():

@@ -290,6 +290,7 @@ TABLES = (
     *(
         "scheduler",
         "nova_scheduler",
+        "nova_shadow",
         "nova_cloud",
         "nova_placement",
         "conductor",

@@ -15,6 +15,7 @@ from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
+from scheduler_worker.nova_shadow.settings import NOVA_SHADOW, NovaShadowSettings
 from scheduler_worker.nova_worker.over_http.settings import NOVA_PLACEMENT, NovaPlacementSettings
 from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
@@ -29,6 +30,7 @@ __all__ = [
     "NOVA_CLOUD",
     "NOVA_PLACEMENT",
     "NOVA_SCHEDULER",
+    "NOVA_SHADOW",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -44,6 +46,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     for section in (
         SCHEDULER,
         NOVA_SCHEDULER,
+        NOVA_SHADOW,
         NOVA_CLOUD,
         NOVA_PLACEMENT,
         CONDUCTOR,
@@ -65,6 +68,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     nova_scheduler: NovaSchedulerSettings = NovaSchedulerSettings()
+    nova_shadow: NovaShadowSettings = NovaShadowSettings()
     nova_cloud: NovaCloudSettings = NovaCloudSettings()
     nova_placement: NovaPlacementSettings = NovaPlacementSettings()
     conductor: ConductorSettings = ConductorSettings()

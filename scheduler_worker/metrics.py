@@ -51,6 +51,20 @@ NOVA_ANSWERED = Metric(
     "histogram",
     "From the arrival of a call of nova-conductor until its answer is confirmed.",
 )
+SHADOW_NOTES = Metric(
+    "moor_nova_shadow_notes",
+    "counter",
+    "Instances whose host was compared in shadow mode, by `verdict`: same, as_good, nova_worse, nova_better, filtered, only_nova, only_ours, "
+    "neither, not_compared; or lost, if the note could not be kept.",
+    ("verdict",),
+)
+SHADOW_COPIES = Metric(
+    "moor_nova_shadow_copies",
+    "counter",
+    "Messages that came to shadow mode, by `outcome`: decided, repeated, unreadable, undecided (placement did not answer), left; or the name "
+    "of a cast.",
+    ("outcome",),
+)
 NOVA_NOTIFICATIONS = Metric(
     "moor_nova_notifications",
     "counter",
@@ -114,5 +128,5 @@ OF_CLOUD = (
 )
 METRICS = (
     *(REQUESTS, NO_VALID_HOST, ACCEPTED, CHOSEN, CLAIMS, HOST_NAME_CLASHES),
-    *(NOVA_CALLS, NOVA_ANSWERED, NOVA_NOTIFICATIONS),
+    *(NOVA_CALLS, NOVA_ANSWERED, NOVA_NOTIFICATIONS, SHADOW_NOTES, SHADOW_COPIES),
 )

@@ -49,7 +49,7 @@ _JSON = "application/json"
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-class NotDone(Transient):
+class RequestNotDone(Transient):
     """The request failed and surely had no effect; `error` is what the caller gets if no further try succeeds."""
 
     def __init__(self, error: Transient) -> None:
@@ -138,9 +138,9 @@ class RestClient:
     async def again_while(
         self, kind: type[Transient], once: Callable[[], Awaitable[RestAnswer]]
     ) -> RestAnswer:
-        """The answer of `once`, which is tried again a few times after an error of this kind, and after `NotDone`."""
+        """The answer of `once`, which is tried again a few times after an error of this kind, and after `RequestNotDone`."""
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((kind, NotDone)),
+            retry=tenacity.retry_if_exception_type((kind, RequestNotDone)),
             stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
             wait=growing_waits(
                 self._settings.rest_retry_delay_s_first, self._settings.rest_retry_delay_s_max
@@ -149,7 +149,7 @@ class RestClient:
         )
         try:
             return await retrying(once)
-        except NotDone as not_done:
+        except RequestNotDone as not_done:
             raise not_done.error from not_done
 
     def granted(self, answer: RestAnswer) -> RestAnswer:
@@ -192,9 +192,9 @@ class RestClient:
                 f"{self._service.settings_that_log_in(self._settings)} and the roles of this user"
             )
         if answer.status == _NOT_ACCEPTABLE:
-            raise NotDone(Unavailable(self._version.refused(answer, self.name)))
+            raise RequestNotDone(Unavailable(self._version.refused(answer, self.name)))
         if answer.status in _AWAY:
-            raise NotDone(Unavailable(f"{self.name} answers {answer.status}: {answer.message}"))
+            raise RequestNotDone(Unavailable(f"{self.name} answers {answer.status}: {answer.message}"))
         if _REDIRECTS <= answer.status < ERRORS:
             raise WrongAnswer(
                 f"{self.name} answers {answer.status}: it is at {answer.headers.get('Location', 'another address')}"
@@ -210,7 +210,7 @@ class RestClient:
         try:
             token = await self._tokens.current()
         except Unavailable as problem:
-            raise NotDone(problem) from problem
+            raise RequestNotDone(problem) from problem
         except KeystoneRefused as problem:
             check = self._service.settings_that_log_in(self._settings)
             raise CredentialsRefused(f"{problem}; check {check}") from problem
@@ -235,7 +235,7 @@ class RestClient:
             ):
                 return RestAnswer(response.status_code, await self._bounded(response), response.headers)
         except _NEVER_SENT as problem:
-            raise NotDone(Unavailable(f"{self.name} cannot be reached: {problem!r}")) from problem
+            raise RequestNotDone(Unavailable(f"{self.name} cannot be reached: {problem!r}")) from problem
         except (TimeoutError, httpx.TimeoutException) as problem:
             raise TookTooLong(
                 f"{self.name} did not answer {method} {path} within {self._settings.rest_answer_s_max:g} s"

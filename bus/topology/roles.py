@@ -150,6 +150,14 @@ ROLES: tuple[Role, ...] = (
         site=Site.API,
         acts_for=NOVA_CELL,
     ),
+    # Beside a nova-scheduler, in shadow mode. It claims nothing, and asks what Nova has claimed.
+    Role(
+        "nova-shadow",
+        writes=(Grant(PLACEMENT, ("snapshot", "revisions", "members", "consumer.query")),),
+        listens=(Grant(EVENTS, ("providers.changed",)),),
+        asks=True,
+        site=Site.API,
+    ),
     Role(
         "placement",
         writes=(Grant(EVENTS, ("providers.changed", "inventory.refused.*", f"{WORKER_BEAT}.*")),),

@@ -24,13 +24,18 @@ from moor.books.auditing import (
     with_computes,
 )
 from moor.books.books_reader import BooksReader
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, option_of, run, say
+from moor.books.nova_books import HeldByNova, NovaToAsk
+from moor.books.nova_looks import LooksInFile
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, found, option_of, run, say
 from moor.settings import TOP, Settings
 from moor.showing import check_known, check_one_cell, print_line
+from scheduler_worker.nova_cloud.settings import NOVA_CLOUD
 
 # Exit codes of this command; the others are in moor/options.py.
 FAULTS_FOUND = 4
 NOT_ALL_MENDED = 5
+# In the directory of `moor up`: what Nova did not know at earlier looks.
+LOOKS = "unknown-to-nova.json"
 _COLOURS = {FOUND: "yellow", MENDED: "green", ORDERED: "green", NOT_MENDED: "red"}
 
 
@@ -44,8 +49,8 @@ class Line(Struct, frozen=True, omit_defaults=True):
     why: str = ""
 
 
-class Summary(Struct, frozen=True):
-    """The last line of an audit as JSON."""
+class Summary(Struct, frozen=True, omit_defaults=True):
+    """The last line of an audit as JSON. Without a Nova that schedules through us there is no `nova`."""
 
     compared: int
     in_flight: int
@@ -53,6 +58,7 @@ class Summary(Struct, frozen=True):
     not_mended: int
     unanswered: tuple[str, ...]
     seconds: float
+    nova: HeldByNova | None = None
 
 
 class Printer:
@@ -100,6 +106,7 @@ class Printer:
                     not_mended=len(left),
                     unanswered=result.unanswered,
                     seconds=round(seconds, 3),
+                    nova=result.nova,
                 )
             )
             return
@@ -108,6 +115,16 @@ class Printer:
         say(f"{faults}: {result.compared:,} instances and consumers compared{flight}, in {seconds:.1f} s")
         for each in result.unanswered:
             say(f"{each} did not answer: nothing of that cell was compared there", "yellow")
+        if result.nova is not None:
+            _tell_of_nova(result.nova)
+
+
+def _tell_of_nova(held: HeldByNova) -> None:
+    amounts = ", ".join(f"{amount:,} {resource}" for resource, amount in held.amounts.items()) or "nothing"
+    asked = "" if held.is_asked else "; whether it needs them was not asked (settings [nova_cloud])"
+    say(f"Nova holds {amounts} by {held.consumers:,} consumers{asked}")
+    if held.problem:
+        say(f"Nova could not be asked which of them it needs, so none is freed: {held.problem}", "yellow")
 
 
 def audit(
@@ -128,20 +145,22 @@ def audit(
 ) -> None:
     """Compare the books of placement, the API level, the cells and their hosts; boots go on meanwhile.
 
-    Exit code 0: no faults. 4: faults were found, and with --heal all are mended. 5: with --heal, some are not. 3: a cell did
-    not answer, and the others have no faults.
+    Exit code 0: no faults. 4: faults were found, and with --heal all are mended. 5: with --heal, some are not. 3: a cell or
+    Nova did not answer, and the others have no faults.
     """
     settings = command_settings(bus=bus)
     printer = Printer(as_json=as_json)
 
     async def work() -> AuditResult:
-        async with clients(settings, patience) as (api, cells):
+        async with AsyncExitStack() as stack:
+            api, cells = await stack.enter_async_context(clients(settings, patience))
             hosts = await hosts_of(api)
             check_known("--cell", cell, (each.cell for each in hosts))
             named = [each for each in hosts if host in (each.name, host_in_cell(each.cell, each.name))]
             if not named:
                 check_known("--host", host, (each.name for each in hosts))
             check_one_cell("--host", host, named)
+            nova = await stack.enter_async_context(_nova_to_ask(settings))
             options = AuditOptions(
                 settle=timedelta(seconds=settle),
                 heals=heal,
@@ -152,7 +171,7 @@ def audit(
             while True:
                 began_s = time.monotonic()
                 reader = BooksReader(api, _of_all_cells(api, cells, hosts, settings), with_computes(hosts))
-                result = await audited(reader, options, printer.tell, hosts=hosts)
+                result = await audited(reader, options, printer.tell, hosts=hosts, nova=nova)
                 printer.end(result, time.monotonic() - began_s, is_first=is_first)
                 if not follow:
                     return result
@@ -188,7 +207,25 @@ async def clients(
         yield api, below
 
 
+@asynccontextmanager
+async def _nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
+    """How Nova is asked what it knows; None if the settings name none."""
+    named = found().of(NOVA_CLOUD)
+    if not named.is_named:
+        yield None
+        return
+    from scheduler_worker.nova_cloud.holders import NovaHolders  # noqa: PLC0415 - an HTTP client, which few audits need
+
+    holders = NovaHolders(named)
+    try:
+        looks = LooksInFile(settings.data / LOOKS, named.url or named.keystone_url)
+        yield NovaToAsk(holders, looks, timedelta(seconds=named.rpc_timeout_s_max))
+    finally:
+        await holders.close()
+
+
 def _exit(result: AuditResult, *, heals: bool) -> NoReturn:
     if result.findings:
         raise typer.Exit(FAULTS_FOUND if not heals or result.is_all_mended else NOT_ALL_MENDED)
-    raise typer.Exit(NOT_IN_TIME if result.unanswered else 0)
+    is_whole = not result.unanswered and not (result.nova and result.nova.problem)
+    raise typer.Exit(0 if is_whole else NOT_IN_TIME)

@@ -31,6 +31,7 @@ from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState, broken_rule_in_words
 from moor.asking import answer_of, batches_of, providers_of
 from moor.books.books_reader import BooksReader
+from moor.books.nova_books import HeldByNova, NovaBooks, NovaToAsk
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.
@@ -57,12 +58,15 @@ class AuditResult(Struct, frozen=True, kw_only=True):
     in_flight: int
     findings: tuple[Finding, ...]
     unanswered: tuple[str, ...]
+    # None if Nova holds nothing, and there is none to ask.
+    nova: HeldByNova | None = None
 
     def problems(self) -> list[str]:
         """All that is wrong if the cloud is at rest: then nothing is in flight, and each cell answers."""
         return [
             *[each.fault.text for each in self.findings],
             *[f"{each} did not answer" for each in self.unanswered],
+            *([f"Nova: {self.nova.problem}"] if self.nova and self.nova.problem else ()),
             *([f"{self.in_flight} instances are in flight"] if self.in_flight else ()),
         ]
 
@@ -105,8 +109,11 @@ class Audit:
         places: Places,
         hosts: Sequence[HostState] = (),
         tell: Callable[[Finding], None] = lambda _: None,
+        nova: NovaToAsk | None = None,
     ) -> None:
         self._reader = reader
+        # An audit of a part does not ask: Nova has cells and hosts of its own.
+        self._nova = NovaBooks(reader, clock, nova if options.is_of_all else None)
         self._options = options
         self._clock = clock
         self._places = places
@@ -131,6 +138,7 @@ class Audit:
             await self._compare(views)
         await self._compare_ways_back()
         await self._compare_alone()
+        await self._compare_nova()
         await self._compare_capacity()
         await self._conclude_tables(contradictions)
         return AuditResult(
@@ -138,6 +146,7 @@ class Audit:
             in_flight=self._in_flight,
             findings=tuple(self._findings),
             unanswered=tuple(self._reader.unanswered()),
+            nova=self._nova.held,
         )
 
     def _found(self, findings: Iterable[Finding]) -> None:
@@ -197,6 +206,7 @@ class Audit:
                 continue
             if not self._options.concerns(view):
                 continue
+            self._nova.note(view)
             self._compared += 1
             self._in_flight += is_in_flight(view, sight)
             if faults := [*faults_of(view, sight, self._places)]:
@@ -266,6 +276,13 @@ class Audit:
         sight = self._sight(asked)
         return [fault for view in views.values() for fault in faults_alone(view, sight, self._places)]
 
+    # What Nova holds
+
+    async def _compare_nova(self) -> None:
+        faults = await self._nova.faults(self._places, self._options.settle)
+        self._in_flight += self._nova.in_flight
+        await self._conclude(faults, partial(self._nova.left, faults))
+
     # Mending
 
     async def _look_twice(
@@ -328,9 +345,11 @@ async def audited(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     *,
     hosts: Sequence[HostState] = (),
+    nova: NovaToAsk | None = None,
 ) -> AuditResult:
+    """Without `nova`, what Nova holds is counted, and not judged."""
     places = Places({each.id: each for each in await providers_of(reader.api)})
-    return await Audit(reader, options, clock=clock, places=places, hosts=hosts, tell=tell).run()
+    return await Audit(reader, options, clock=clock, places=places, hosts=hosts, tell=tell, nova=nova).run()
 
 
 def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:

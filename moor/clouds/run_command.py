@@ -61,6 +61,7 @@ from moor.worker_settings import (
     NOVA_CLOUD,
     NOVA_PLACEMENT,
     NOVA_SCHEDULER,
+    NOVA_SHADOW,
     PLACEMENT,
     PLACEMENT_API,
     SCHEDULER,
@@ -143,6 +144,13 @@ def nova_scheduler(
     *,
     api_db: Annotated[str, option_of(TOP, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
     host: Annotated[str | None, option_of(NOVA_SCHEDULER, "host", "--host", show_default=False)] = None,
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Decide copies of the requests, claim and answer nothing, and note what nova-scheduler chose: `moor shadow report`.",
+        ),
+    ] = False,
     settings: SchedulerFlags = None,
     operating: Operating,
 ) -> None:
@@ -153,6 +161,7 @@ def nova_scheduler(
     number of them may run, also beside nova-schedulers.
     """
     operating.begin()
+    from scheduler_worker.nova_shadow.running import run_in_shadow  # noqa: PLC0415
     from scheduler_worker.nova_worker.running import run as run_nova_scheduler  # noqa: PLC0415
 
     stated = command_settings(bus=bus, nova_bus=nova_bus)
@@ -161,15 +170,26 @@ def nova_scheduler(
     if not cloud.api_db:
         cloud = structs.replace(cloud, api_db=api_db)
     choice = tuned(SCHEDULER, others=scheduler_flags(settings))
+    answering, placement, bus_settings = tuned(NOVA_SCHEDULER, host=host), tuned(NOVA_PLACEMENT), tuned(BUS)
+    health_at = operating.health_listen
+    if shadow:
+        shadowing = tuned(NOVA_SHADOW)
+        _run(
+            run_in_shadow(
+                addresses,
+                answering,
+                shadowing,
+                choice,
+                cloud=cloud,
+                placement=placement,
+                bus=bus_settings,
+                health_at=health_at,
+            )
+        )
+        return
     _run(
         run_nova_scheduler(
-            addresses,
-            tuned(NOVA_SCHEDULER, host=host),
-            choice,
-            cloud,
-            tuned(NOVA_PLACEMENT),
-            bus=tuned(BUS),
-            health_at=operating.health_listen,
+            addresses, answering, choice, cloud, placement, bus=bus_settings, health_at=health_at
         )
     )
 

@@ -35,6 +35,7 @@ from scheduler_worker.core.requests import Alternative, InstanceSpec
 
 # The id of no provider: a claim on it is never granted, and its answer tells which share is held already.
 _NOWHERE = ProviderId(UUID(int=0))
+NOTHING = Share(host=_NOWHERE, amounts=(ResourceAmount(provider=_NOWHERE, resource="VCPU", amount=1),))
 
 
 class Search:
@@ -183,15 +184,12 @@ class Search:
 
     def probe(self) -> ClaimResources:
         """A claim that is never granted: its answer tells which share the instance holds already."""
-        nothing = Share(
-            host=_NOWHERE, amounts=(ResourceAmount(provider=_NOWHERE, resource="VCPU", amount=1),)
-        )
         return ClaimResources(
             cell=CELL0,
             consumer=self.instance,
             attempt=self.attempt,
             issued_at=self.issued_at,
-            share=nothing,
+            share=NOTHING,
             project=self.build.project,
         )
 

@@ -30,7 +30,9 @@ class RemoteFailure(Struct, frozen=True):
 def no_valid_host(reason: str) -> RemoteFailure:
     """What nova-conductor expects where no host is chosen: it ends a boot in cell0, and leaves an instance that was to move."""
     said = reason[:REASON_MAX]
-    return RemoteFailure(_NOVA, "NoValidHost", f"No valid host: {said}", {"reason": said, "code": 500})
+    return RemoteFailure(
+        _NOVA, "NoValidHost", f"No valid host was found. {said}", {"reason": said, "code": 500}
+    )
 
 
 def invalid_input(reason: str) -> RemoteFailure:

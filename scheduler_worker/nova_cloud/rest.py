@@ -14,22 +14,32 @@ from msgspec import Struct
 from bus.errors import VersionNotOffered, WrongAnswer
 from bus.rest.answers import NOT_FOUND, RestAnswer, marker_of
 from bus.rest.client import RestClient
+from bus.rest.login import RestService
 from scheduler_worker.nova.cloud.answers import (
-    Hypervisor,
+    ComputeNodeRead,
+    ServerSeen,
     ServicesRead,
     aggregates_in,
     groups_in,
     hypervisors_in,
     ids_in,
     next_of,
+    server_in,
     services_in,
 )
 from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
 from scheduler_worker.nova.refusals import RefusedError
-from scheduler_worker.nova_cloud.settings import NOVA_API, NovaCloudSettings
+from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
 
 T = TypeVar("T")
 
+NOVA_API = RestService(
+    name="Nova",
+    section=NOVA_CLOUD,
+    url_key="nova_cloud.url",
+    types=("compute",),
+    version=r"/v2(\.1)?(/[^/]+)?",
+)
 VERSION_HEADER = "OpenStack-API-Version"
 VERSION, VERSION_OF_MIGRATIONS_BY_ID = "2.69", "2.58"
 _BY_ID = {VERSION_HEADER: f"compute {VERSION_OF_MIGRATIONS_BY_ID}"}
@@ -70,9 +80,9 @@ class NovaApi:
     async def services(self) -> ServicesRead:
         return self._read(await self._ask("/v2.1/os-services", {"binary": "nova-compute"}), services_in)
 
-    async def hypervisors(self) -> list[Hypervisor]:
+    async def hypervisors(self) -> list[ComputeNodeRead]:
         path = "/v2.1/os-hypervisors/detail"
-        found: dict[UUID, Hypervisor] = {}
+        found: dict[UUID, ComputeNodeRead] = {}
         async for page in self._pages(path, {}, "hypervisors"):
             found |= {each.id: each for each in self._read(page, hypervisors_in)}
         return [*found.values()]
@@ -118,13 +128,12 @@ class NovaApi:
 
     async def has_server(self, id_: UUID) -> bool:
         """Does Nova know this instance? Also one that was deleted softly, and one whose cell does not answer."""
-        answer = await self._client.ask(f"/v2.1/servers/{id_}")
-        if answer.status == NOT_FOUND:
-            # A proxy before Nova may answer 404 to everything.
-            self._read(answer, _missing)
-            return False
-        self._client.granted(answer)
-        return True
+        return await self._server(id_) is not None
+
+    async def server(self, id_: UUID) -> ServerSeen | None:
+        """The instance; None if Nova does not know it."""
+        answer = await self._server(id_)
+        return None if answer is None else self._read(answer, server_in)
 
     async def has_migration(self, id_: UUID) -> bool:
         """Does Nova know this migration? A cell that does not answer makes this an error."""
@@ -133,6 +142,14 @@ class NovaApi:
         if not isinstance(listed := body.get("migrations"), list):
             raise WrongAnswer(f"{self.name}: migrations is {listed!r}, must be a list")
         return bool(listed)
+
+    async def _server(self, id_: UUID) -> RestAnswer | None:
+        answer = await self._client.ask(f"/v2.1/servers/{id_}")
+        if answer.status == NOT_FOUND:
+            # A proxy before Nova may answer 404 to everything.
+            self._read(answer, _missing)
+            return None
+        return self._client.granted(answer)
 
     async def _pages(self, path: str, query: Mapping[str, str], key: str) -> AsyncGenerator[RestAnswer, None]:
         marker, seen = "", set[str]()

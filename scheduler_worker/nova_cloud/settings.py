@@ -6,7 +6,6 @@ from msgspec import Meta
 
 from bus.configuration.addresses import HttpUrl
 from bus.configuration.sections import Count, Seconds, Section, require
-from bus.rest.login import RestService
 from bus.rest.settings import RestSettings
 from scheduler_worker.nova.cloud.values import DEFAULT_ZONE
 
@@ -101,10 +100,3 @@ class NovaCloudSettings(RestSettings, frozen=True, kw_only=True):
 
 
 NOVA_CLOUD = Section("nova_cloud", NovaCloudSettings, "what reads and hears Nova")
-NOVA_API = RestService(
-    name="Nova",
-    section=NOVA_CLOUD,
-    url_key="nova_cloud.url",
-    types=("compute",),
-    version=r"/v2(\.1)?(/[^/]+)?",
-)

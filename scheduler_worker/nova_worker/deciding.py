@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import NoValidHost
-from bus.messages.placement import GroupMember
+from bus.messages.placement import AlreadyClaimed, ClaimAnswered, GroupMember
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
@@ -30,7 +30,7 @@ from scheduler_worker.nova.selection import SelectedHost, write_selections, writ
 from scheduler_worker.nova.server_groups import NovaGroup
 from scheduler_worker.nova_worker.group_providers import group_providers
 from scheduler_worker.nova_worker.hosts import NovaHosts
-from scheduler_worker.nova_worker.nova_search import NovaSearch
+from scheduler_worker.nova_worker.nova_search import NovaSearch, what_is_held
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +72,15 @@ class NovaDecider:
         self._picture = picture
         self._hosts = hosts
         self._claimers = (claimer, forced)
-        self._plugins = plugins
+        self._needs = NovaNeeds(picture, hosts, plugins)
         self._ask_all = ask_all
         self._clock = clock
 
     async def decide(self, batch: Sequence[NovaAsked]) -> Sequence[NovaDecision]:
         """A decision for each of these requests, in their order."""
-        plans = [self._plan(each) for each in batch]
+        until = max(each.ends_by for each in batch)
+        hosts = await self._hosts_of_named([each.request for each in batch], until)
+        plans = [self._plan(each, hosts) for each in batch]
         for claimer, is_forced in zip(self._claimers, (False, True), strict=True):
             searches = [
                 search
@@ -87,13 +89,13 @@ class NovaDecider:
                 for search in plan
             ]
             if searches:
-                await self._find(claimer, searches, max(each.ends_by for each in batch))
+                await self._find(claimer, searches, until)
         decisions = [
             plan if isinstance(plan, NovaDecision) else self._answer(asked.request, plan)
             for asked, plan in zip(batch, plans, strict=True)
         ]
         failed = [search for each in decisions if each.failure is not None for search in each.searches]
-        await self.undo(failed, until=max(each.ends_by for each in batch))
+        await self.undo(failed, until=until)
         return decisions
 
     async def undo(self, searches: Sequence[NovaSearch], *, until: datetime | None = None) -> bool:
@@ -135,31 +137,105 @@ class NovaDecider:
 
     # Before the claim
 
-    def _plan(self, asked: NovaAsked) -> tuple[NovaSearch, ...] | NovaDecision:
+    async def _hosts_of_named(
+        self, requests: Sequence[NovaRequest], until: datetime
+    ) -> Mapping[UUID, ProviderId]:
+        """The hosts of the instances that requests want to be with or apart from, as placement has them: computes of cells with brokers of
+        their own tell schedulers nothing.
+        """
+        named = {
+            id_: each.build.project
+            for each in requests
+            for id_ in (*each.build.same_host, *each.build.different_host)
+        }
+        if not named:
+            return {}
+        asked = [what_is_held(id_, project, self._clock()) for id_, project in named.items()]
+        answers = await self._ask_until(asked, until)
+        held = {
+            each.consumer: each.verdict.share.host
+            for each in answers
+            if isinstance(each, ClaimAnswered) and isinstance(each.verdict, AlreadyClaimed)
+        }
+        return {id_: host for id_ in named if (host := held.get(ConsumerId(id_))) is not None}
+
+    async def _ask_until(self, questions: Sequence[Message], until: datetime) -> Sequence[Message]:
+        """The answers; none if placement did not answer in time."""
+        pauses = iter(PAUSES_S)
+        while True:
+            try:
+                return await self._ask_all(questions)
+            except Operational as problem:
+                if self._clock() >= until:
+                    log.warning("placement was not heard in time: %s", problem)
+                    return ()
+                await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+
+    def _plan(
+        self, asked: NovaAsked, hosts: Mapping[UUID, ProviderId]
+    ) -> tuple[NovaSearch, ...] | NovaDecision:
         request = asked.request
         if request.is_rebuild:
-            return self._judge_rebuild(request)
-        spec = self._spec_of(request)
+            return self._needs.judge_rebuild(request)
+        spec = self._needs.spec_of(request, hosts)
         if isinstance(spec, str):
             return NovaDecision(failure=no_valid_host(spec))
-        ruled_out = self._ids(spec.ignore_hosts)
+        ruled_out = self._needs.ids(spec.ignore_hosts)
         now = self._clock()
         return tuple(
             NovaSearch(instance, now, request, spec, may_hold=asked.may_hold, ruled_out=ruled_out)
             for instance in request.instances
         )
 
-    def _spec_of(self, request: NovaRequest) -> InstanceSpec | str:
+    # After the claim
+
+    def _answer(self, request: NovaRequest, searches: Sequence[NovaSearch]) -> NovaDecision:
+        held = tuple(each for each in searches if isinstance(each.outcome, Holds))
+        if len(held) < len(searches):
+            why = next(each for each in searches if not isinstance(each.outcome, Holds))
+            said = _in_words(why, found=len(held), wanted=len(searches))
+            return NovaDecision(failure=no_valid_host(said), searches=held)
+        chosen = [self._selected(each, request) for each in held]
+        if any(not each for each in chosen):
+            return NovaDecision(failure=no_valid_host("the chosen host changed meanwhile"), searches=held)
+        return NovaDecision(result=write_selections(chosen, request.spec), searches=held)
+
+    def _selected(self, search: NovaSearch, request: NovaRequest) -> list[SelectedHost]:
+        """The chosen host, and then its alternates, one way for each; empty if the chosen one is not Nova's any more."""
+        holds = search.outcome
+        assert isinstance(holds, Holds), "only searches with a host are answered"
+        alternates = holds.alternates if request.wants_alternates else ()
+        found: dict[ProviderId, SelectedHost] = {}
+        for number, choice in enumerate((holds.choice, *alternates)):
+            host = choice.share.host
+            node = self._hosts.cloud.nodes.get(host)
+            providers = group_providers(request.spec, choice.share, self._picture.index)
+            if node is not None and providers is not None and host not in found:
+                found[host] = SelectedHost(node, choice.share, providers)
+            elif number == 0:
+                return []
+        cells: Mapping[ProviderId, UUID] = {host: each.node.cell for host, each in found.items()}
+        return [each for each in found.values() if each.node.cell == cells[holds.choice.share.host]]
+
+
+class NovaNeeds:
+    """What a request needs of its hosts, with what follows from where other instances are."""
+
+    def __init__(self, picture: Picture, hosts: NovaHosts, plugins: Plugins) -> None:
+        self._picture = picture
+        self._hosts = hosts
+        self._plugins = plugins
+
+    def spec_of(self, request: NovaRequest, hosts: Mapping[UUID, ProviderId]) -> InstanceSpec | str:
         """The needs of the request, with what follows from where other instances are; or why no host can do."""
-        spec, instances = request.spec, self._hosts.instances
-        build = request.build
-        together = self._names_of(instances.services_of(build.same_host))
+        spec, build = request.spec, request.build
+        together = self._names_with(build.same_host, hosts)
         spec = structs.replace(
             spec,
             # Amounts tell a bare-metal flavor from any other: Nova has no sign of its own for it.
             is_for_nodes=False,
             same_hosts=(together or None) if build.same_host else (),
-            different_hosts=self._names_of(instances.services_of(build.different_host)),
+            different_hosts=self._names_with(build.different_host, hosts),
         )
         return self._grouped(request, spec)
 
@@ -195,7 +271,7 @@ class NovaDecider:
         moving = frozenset[UUID](request.instances)
         for member in group.members:
             services = self._hosts.instances.services_of((member,))
-            hosts = self._ids(self._names_of(services))
+            hosts = self.ids(self._names_of(services))
             if member not in moving and len(hosts) == 1:
                 (host,) = hosts
                 told = GroupMember(
@@ -204,19 +280,25 @@ class NovaDecider:
                 found.append(told)
         self._picture.groups.join(found)
 
+    def _names_with(self, instances: Sequence[UUID], hosts: Mapping[UUID, ProviderId]) -> tuple[str, ...]:
+        """Our names of the hosts that have one of these instances: as placement says, otherwise as computes do."""
+        known = {self._hosts.name_of(hosts[each]).lower() for each in instances if each in hosts}
+        others = self._hosts.instances.services_of(each for each in instances if each not in hosts)
+        return tuple(sorted({*known, *self._names_of(others)}))
+
     def _names_of(self, services: Sequence[str] | frozenset[str]) -> tuple[str, ...]:
         """Our names of the hosts of these services, as specs have them."""
         by_service = self._hosts.names.by_service
         names = {name.lower() for service in services for name in by_service.get(service.lower(), ())}
         return tuple(sorted(names))
 
-    def _ids(self, names: Sequence[str]) -> frozenset[ProviderId]:
+    def ids(self, names: Sequence[str]) -> frozenset[ProviderId]:
         columns = self._picture.columns
         return frozenset(columns.ids[row] for name in names for row in self._picture.rows_named(name.lower()))
 
     # Rebuilds
 
-    def _judge_rebuild(self, request: NovaRequest) -> NovaDecision:
+    def judge_rebuild(self, request: NovaRequest) -> NovaDecision:
         """An instance stays where it is, if its host may run the new image. Nothing is claimed."""
         rows = [row for name in request.spec.hosts for row in self._picture.rows_named(name.lower())]
         if not rows:
@@ -240,36 +322,6 @@ class NovaDecider:
             why = "; ".join(reasons) or "Nova has no compute node of it"
             return NovaDecision(failure=no_valid_host(f"host {host} cannot run this image: {why}"))
         return NovaDecision(result=write_stay([node] * len(request.instances)))
-
-    # After the claim
-
-    def _answer(self, request: NovaRequest, searches: Sequence[NovaSearch]) -> NovaDecision:
-        held = tuple(each for each in searches if isinstance(each.outcome, Holds))
-        if len(held) < len(searches):
-            why = next(each for each in searches if not isinstance(each.outcome, Holds))
-            said = _in_words(why, found=len(held), wanted=len(searches))
-            return NovaDecision(failure=no_valid_host(said), searches=held)
-        chosen = [self._selected(each, request) for each in held]
-        if any(not each for each in chosen):
-            return NovaDecision(failure=no_valid_host("the chosen host changed meanwhile"), searches=held)
-        return NovaDecision(result=write_selections(chosen, request.spec), searches=held)
-
-    def _selected(self, search: NovaSearch, request: NovaRequest) -> list[SelectedHost]:
-        """The chosen host, and then its alternates, one way for each; empty if the chosen one is not Nova's any more."""
-        holds = search.outcome
-        assert isinstance(holds, Holds), "only searches with a host are answered"
-        alternates = holds.alternates if request.wants_alternates else ()
-        found: dict[ProviderId, SelectedHost] = {}
-        for number, choice in enumerate((holds.choice, *alternates)):
-            host = choice.share.host
-            node = self._hosts.cloud.nodes.get(host)
-            providers = group_providers(request.spec, choice.share, self._picture.index)
-            if node is not None and providers is not None and host not in found:
-                found[host] = SelectedHost(node, choice.share, providers)
-            elif number == 0:
-                return []
-        cells: Mapping[ProviderId, UUID] = {host: each.node.cell for host, each in found.items()}
-        return [each for each in found.values() if each.node.cell == cells[holds.choice.share.host]]
 
 
 def _in_words(search: NovaSearch, *, found: int, wanted: int) -> str:

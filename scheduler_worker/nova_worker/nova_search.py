@@ -10,10 +10,11 @@ instance may hold something:
 
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import ProviderId
+from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -26,12 +27,28 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from bus.topology import NOVA_CELL
-from scheduler_worker.claiming.search import Search
+from scheduler_worker.claiming.search import NOTHING, Search
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.nova.request_spec import NovaRequest
 
 # Nova may write the allocations of an instance while we claim; it does not do so for ever.
 OTHER_ATTEMPTS_MAX = 6
+
+
+# Above each attempt that an instance may have: whoever lives answers such a claim by what it holds.
+ANY_ATTEMPT = 1_000_000
+
+
+def what_is_held(instance: UUID, project: str, now: datetime) -> ClaimResources:
+    """A claim that is never granted: its answer tells what an instance of this project holds."""
+    return ClaimResources(
+        cell=NOVA_CELL,
+        consumer=ConsumerId(instance),
+        attempt=ANY_ATTEMPT,
+        issued_at=now,
+        share=NOTHING,
+        project=project,
+    )
 
 
 class NovaSearch(Search):

@@ -48,14 +48,14 @@ async def run(
     bus = bus or BusSettings()
     name = process_name(ROLE)
     async with AsyncExitStack() as stack:
-        reader = _reader(cloud)
+        reader = reader_of(cloud)
         stack.push_async_callback(reader.close)
-        link = Link(_broker_of_nova(addresses), bus, name="connection to Nova")
+        link = Link(broker_of_nova(addresses), bus, name="connection to Nova")
         stack.push_async_callback(link.close)
         keeper = NovaCloudKeeper(
             reader, cloud, link=link, queue=f"moorage.{ROLE}.{secrets.token_hex(8)}", bus=bus
         )
-        make, bury, brokers = await _placement_of(
+        make, bury, brokers = await placement_of(
             addresses, settings, choice, placement, bus=bus, name=name, stack=stack
         )
         await run_worker(
@@ -76,7 +76,7 @@ async def run(
         )
 
 
-async def _placement_of(
+async def placement_of(
     addresses: Addresses,
     settings: NovaSchedulerSettings,
     choice: SchedulerSettings,
@@ -111,7 +111,7 @@ async def _placement_of(
     )
 
 
-def _reader(cloud: NovaCloudSettings) -> CloudReader:
+def reader_of(cloud: NovaCloudSettings) -> CloudReader:
     if not cloud.is_named:
         why = "hosts, services and aggregates are read from Nova's compute API: name it, or set auth to keystone"
         raise BadSetting(f"{NOVA_CLOUD.name}.url", "", "not set", why)
@@ -125,7 +125,7 @@ def _reader(cloud: NovaCloudSettings) -> CloudReader:
     return CloudReader(NovaApi(cloud), NovaCells(database), default_zone=cloud.default_zone)
 
 
-def _broker_of_nova(addresses: Addresses) -> RabbitBroker:
+def broker_of_nova(addresses: Addresses) -> RabbitBroker:
     url = addresses.nova_bus_url
     if not url:
         why = "name Nova's own RabbitMQ: `transport_url` of nova.conf as amqp://USER:PASSWORD@HOST/VHOST"

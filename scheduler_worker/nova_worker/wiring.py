@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -12,7 +12,10 @@ from msgspec import Struct, structs
 
 from bus.clock import now
 from bus.configuration.live import Remade
-from bus.messages.placement import ShapeMoved
+from bus.errors import WrongAnswer
+from bus.message import ConsumerId
+from bus.messages.administration import AskConsumer, ConsumerFound
+from bus.messages.placement import ResourceAmount, ShapeMoved
 from bus.origin import Origin
 from bus.parts import Periodic
 from bus.process import Part
@@ -34,6 +37,7 @@ from scheduler_worker.nova.cloud.port import KnowsNovaCloud
 from scheduler_worker.nova.request_spec import NovaRequestReader
 from scheduler_worker.nova_worker.deciding import AskAll, NovaDecider
 from scheduler_worker.nova_worker.hosts import NovaHosts
+from scheduler_worker.nova_worker.news import NovaNews
 from scheduler_worker.nova_worker.over_http.api import PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.claims import HttpClaims
@@ -69,11 +73,18 @@ class FollowedPlacement(Protocol):
     async def stop(self) -> None: ...
 
 
+# What each of these consumers holds now. Raises `Operational` if placement does not answer.
+HeldBy = Callable[[Sequence[ConsumerId]], Awaitable[Sequence[Sequence[ResourceAmount]]]]
+
+
 class PlacementSide(Struct, frozen=True):
-    """The placement for which is scheduled: how it is followed, and how it is asked for claims. `parts` run with it."""
+    """The placement for which is scheduled: how it is followed, how it is asked for claims, and what consumers hold. `parts` run with
+    it.
+    """
 
     followed: FollowedPlacement
     ask_all: AskAll
+    held: HeldBy
     parts: tuple[Part, ...] = ()
 
 
@@ -95,7 +106,7 @@ def placement_on_bus(
         chance=chance,
         heard=NOVA_HEARD,
     )
-    return PlacementSide(replica, station.ask_all, (station,))
+    return PlacementSide(replica, station.ask_all, _held_on_bus(station.ask_all), (station,))
 
 
 def placement_over_http(
@@ -103,7 +114,27 @@ def placement_over_http(
 ) -> PlacementSide:
     """A placement that is reached over HTTP alone. The caller closes `api`."""
     books = HttpBooks(api, picture, settings, chance=chance)
-    return PlacementSide(books, HttpClaims(api, books, settings, chance=chance).ask_all)
+
+    async def held(consumers: Sequence[ConsumerId]) -> Sequence[Sequence[ResourceAmount]]:
+        found: list[Sequence[ResourceAmount]] = []
+        for start in range(0, len(consumers), settings.reads_at_once):
+            some = consumers[start : start + settings.reads_at_once]
+            found += [each.amounts for each in await asyncio.gather(*map(api.held_by, some))]
+        return found
+
+    return PlacementSide(books, HttpClaims(api, books, settings, chance=chance).ask_all, held)
+
+
+def _held_on_bus(ask_all: AskAll) -> HeldBy:
+    async def held(consumers: Sequence[ConsumerId]) -> Sequence[Sequence[ResourceAmount]]:
+        found: list[Sequence[ResourceAmount]] = []
+        for answer in await ask_all([AskConsumer(consumer=each) for each in consumers]):
+            if not isinstance(answer, ConsumerFound):
+                raise WrongAnswer(f"placement answered what a consumer holds by {answer!r}")
+            found.append(() if answer.consumer is None else answer.consumer.held)
+        return found
+
+    return held
 
 
 MakesPlacement = Callable[[Picture, Plugins, random.Random], PlacementSide]
@@ -147,9 +178,11 @@ def nova_parts(
     chance: random.Random | None = None,
     look_again: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
-    """Everything that such a worker runs. `nova` leads to Nova's broker. `beside` are the parts that keep `knows` up to date."""
+    """Everything that such a worker runs. `nova` leads to Nova's broker. `beside` are the parts that keep `knows` up to
+    date, and `look_again` has all of Nova read soon.
+    """
     chance = chance or random.Random(secrets.randbits(64))
-    picture, plugins = Picture(), _plugins_of(choice)
+    picture, plugins = Picture(), plugins_of(choice)
     side = placement(picture, plugins, chance)
     hosts = NovaHosts(picture)
 
@@ -157,7 +190,10 @@ def nova_parts(
         if (cloud := knows.cloud) is not None:
             hosts.take(cloud)
 
+    news = NovaNews(picture, knows, look_again, clock)
+
     async def make_sure() -> None:
+        await news.before_refusal()
         refresh()
         await side.followed.catch_up()
 
@@ -175,7 +211,7 @@ def nova_parts(
             chance=chance,
             clock=clock,
         )
-        for each in (plugins, _forced(plugins))
+        for each in (plugins, forced_plugins(plugins))
     )
     requests = RequestReader(STANDARD, timedelta(days=1), plugins)
     known = asyncio.Event()
@@ -184,6 +220,8 @@ def nova_parts(
         refresh()
         if knows.cloud is not None:
             known.set()
+            if side.followed.whole.is_set():
+                news.look()
 
     server = NovaServer(
         nova,
@@ -200,7 +238,7 @@ def nova_parts(
     looking = Periodic("take over what Nova knows", look, LOOK_S, is_needed=True, chance=chance)
 
     def remake() -> None:
-        plugins.become(_plugins_of(choice))
+        plugins.become(plugins_of(choice))
         for field in SCHEDULER.reloaded:
             structs.force_setattr(claims, field, getattr(choice, field))
 
@@ -210,11 +248,11 @@ def nova_parts(
     return (Staged(first, ready, (server,), seen=(of_filters, of_forced, remade)),)
 
 
-def _plugins_of(settings: SchedulerSettings) -> Plugins:
+def plugins_of(settings: SchedulerSettings) -> Plugins:
     return chosen_plugins(settings, filters_of(settings), weighers_of(settings))
 
 
-def _forced(plugins: Plugins) -> Plugins:
+def forced_plugins(plugins: Plugins) -> Plugins:
     """For a request that names its host: Nova's scheduler asks no filter then, and placement still judges amounts, traits and
     aggregates. A disabled service has a trait that forbids its host.
     """

@@ -92,5 +92,5 @@ class MoveHostFinder:
             self._plugins,
             self._salt,
             self._alternates_max,
-            leaving=leaving,
+            leaving=() if leaving is None else (leaving,),
         )

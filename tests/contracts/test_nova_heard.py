@@ -10,6 +10,8 @@ from msgspec import structs
 
 from bus.broker import Parcel
 from bus.errors import Unavailable
+from bus.operating.health import About, Health
+from bus.operating.metrics import Metrics
 from bus.topology import Exchange, Objects
 from bus.workers.link import Link
 from scheduler_worker.nova.cloud.answers import ServicesRead
@@ -111,9 +113,9 @@ async def test_a_notification_changes_what_is_known_and_others_are_counted(
         await publish(theirs, Parcel("nova", "versioned_notifications.error", b"{"))
         await until(lambda: nova.reads == 3)
 
-        (readings,) = keeper.readings
-        assert "moor_nova_notifications" in repr(readings)
-        assert keeper.counted == {"applied": 1, "ignored": 1, "unreadable": 1}
+        page = Metrics(Health(About("scheduler", "1"), (keeper,))).page().decode()
+        for outcome in ("applied", "ignored", "unreadable"):
+            assert f'moor_nova_notifications_total{{outcome="{outcome}"}} 1.0' in page
         assert [each.services[SERVICE].disabled_reason for each in seen][:2] == ["", "1"]
 
 

@@ -367,58 +367,81 @@ def passwords(deployment: Deployment) -> dict[str, str]:
     return {each.name: each.read_text().strip() for each in deployment.passwords.iterdir()}
 
 
-async def test_each_wrong_certificate_is_refused_and_the_error_names_it(
+async def of_bus(url: str, certificate: str = "") -> str:
+    """What a login with this certificate fails with; empty if it does not."""
+    return await tried(
+        lambda: RabbitBroker(f"{url}&certfile={certificate}" if certificate else url).connect()
+    )
+
+
+async def of_db(url: str, certificate: str = "") -> str:
+    database = open_database(f"{url}&sslcert={certificate}" if certificate else url)
+    try:
+        async with database.reading() as transaction:
+            await transaction.fetch("SELECT 1")
+    except Failure as problem:
+        return str(problem)
+    finally:
+        await database.close()
+    return ""
+
+
+async def addresses(servers: Servers, place: Path) -> tuple[str, str]:
+    """The URLs of the broker and of the scheduler's database, without certificates."""
+    deployment = Deployment(servers, place)
+    await deployment.make()
+    return servers.bus.partition("&certfile=")[0], deployment.environment("moor-scheduler")["MOOR_DB_URL"]
+
+
+async def test_each_wrong_certificate_of_a_client_is_refused_and_the_error_names_it(
     servers: Servers, tmp_path: Path
 ) -> None:
-    deployment, made = Deployment(servers, tmp_path), servers.certificates
-    await deployment.make()
-    bus = servers.bus.partition("&certfile=")[0]
-    (tmp_path / "passwords" / "moor_scheduler.database").chmod(0o644)
-    db = deployment.environment("moor-scheduler")["MOOR_DB_URL"]
-
-    async def of_bus(certificate: str, url: str = bus) -> str:
-        return await tried(
-            lambda: RabbitBroker(f"{url}&certfile={certificate}" if certificate else url).connect()
-        )
-
-    async def of_db(certificate: str, url: str = db) -> str:
-        database = open_database(f"{url}&sslcert={certificate}" if certificate else url)
-        try:
-            async with database.reading() as transaction:
-                await transaction.fetch("SELECT 1")
-        except Failure as problem:
-            return str(problem)
-        finally:
-            await database.close()
-        return ""
-
+    made = servers.certificates
+    bus, db = await addresses(servers, tmp_path)
     guest, scheduler = made.client("guest"), made.client("moor_scheduler")
-    assert (await of_bus(guest), await of_db(scheduler)) == ("", "")
+    assert (await of_bus(bus, guest), await of_db(db, scheduler)) == ("", "")
 
-    # The client's certificate.
-    for said in (await of_bus(""), await of_db("")):
+    for said in (await of_bus(bus), await of_db(db)):
         assert "client certificate" in said
     stranger = made.client("moor_scheduler", by=made.another)
-    for said in (await of_bus(stranger), await of_db(stranger)):
+    for said in (await of_bus(bus, stranger), await of_db(db, stranger)):
         assert stranger in said
         assert "authority" in said
     late = made.client("moor_scheduler", not_after=LONG_AGO)
-    for said in (await of_bus(late), await of_db(late)):
+    for said in (await of_bus(bus, late), await of_db(db, late)):
         assert late in said
         assert "expired" in said
     another = made.client("moor_placement")
-    assert f"the role's name in the certificate {another}" in await of_db(another)
-    by_certificate = bus.replace("guest:guest@", "guest@") + "&auth=external"
-    assert await of_bus(guest, by_certificate) == ""
-    assert "the broker takes no login by this certificate" in await of_bus(another, by_certificate)
-    assert "certfile in the URL is /absent: " in await of_bus("/absent")
+    assert f"the role's name in the certificate {another}" in await of_db(db, another)
+    assert "certfile in the URL is /absent: " in await of_bus(bus, "/absent")
 
-    # The server's certificate.
-    wrong_authority = (
-        bus.replace(str(made.ca), str(made.another_ca)),
-        db.replace(str(made.ca), str(made.another_ca)),
-    )
-    for said in (await of_bus(guest, wrong_authority[0]), await of_db(scheduler, wrong_authority[1])):
+
+async def test_a_certificate_may_be_the_only_login(servers: Servers, tmp_path: Path) -> None:
+    deployment, made = Deployment(servers, tmp_path), servers.certificates
+    bus, _ = await addresses(servers, tmp_path)
+    async with deployment.administrator() as connection:
+        await connection.execute("CREATE ROLE by_certificate LOGIN")
+    bus = bus.replace("guest:guest@", "guest@") + "&auth=external"
+    db = servers.db.replace("postgres@", "by_certificate@")
+
+    assert await of_bus(bus, made.client("guest")) == ""
+    assert await of_db(db, made.client("by_certificate")) == ""
+    another = made.client("moor_placement")
+    assert "the broker takes no login by this certificate" in await of_bus(bus, another)
+    assert "certificate authentication failed" in await of_db(db, another)
+
+
+async def test_each_wrong_certificate_of_a_server_is_refused_and_the_error_names_it(
+    servers: Servers, tmp_path: Path
+) -> None:
+    deployment, made = Deployment(servers, tmp_path), servers.certificates
+    bus, db = await addresses(servers, tmp_path)
+    guest, scheduler = made.client("guest"), made.client("moor_scheduler")
+
+    def by_another(url: str) -> str:
+        return url.replace(str(made.ca), str(made.another_ca))
+
+    for said in (await of_bus(by_another(bus), guest), await of_db(by_another(db), scheduler)):
         assert "certificate is not trusted: " in said
         assert "self-signed certificate" in said or "unable to get local issuer" in said
     try:
@@ -428,9 +451,8 @@ async def test_each_wrong_certificate_is_refused_and_the_error_names_it(
         ):
             made.issue_servers(*names, not_after=not_after)
             await deployment.reload_servers()
-            scheduler = made.client("moor_scheduler")
-            await until(lambda: of_bus(guest), f"certificate is not trusted: {why}")
-            await until(lambda: of_db(scheduler), f"certificate is not trusted: {why}")  # noqa: B023 - called at once
+            await until(lambda: of_bus(bus, guest), f"certificate is not trusted: {why}")
+            await until(lambda: of_db(db, scheduler), f"certificate is not trusted: {why}")
         ran = await moor("list", MOOR_BUS_URL=f"{bus}&certfile={guest}")
         assert (ran.code, "certificate has expired" in ran.err) == (1, True)
     finally:

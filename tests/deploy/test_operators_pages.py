@@ -86,6 +86,8 @@ def placed(text: str, root: Path, servers: Servers, ports: str) -> str:
         "/etc/moorage": f"{root}/etc/moorage",
         "/opt/moorage": f"{root}/opt/moorage",
         "/var/backups": f"{root}/backups",
+        "/var/lib/moorage-passwords": f"{root}/passwords",
+        "-o moorage -g moorage ": "",
         "-C /etc ": f"-C {root}/etc ",
         "127.0.0.1:91": f"127.0.0.1:{ports}",
     }.items():

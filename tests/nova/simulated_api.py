@@ -29,11 +29,12 @@ class SimulatedNova:
         self.hypervisors: list[dict[str, Any]] = []
         self.aggregates: list[dict[str, Any]] = []
         self.groups: list[dict[str, Any]] = []
-        self.servers: list[UUID] = []
+        self.servers: Sequence[UUID] = []
         # Their cell does not answer.
-        self.silent_servers: list[UUID] = []
-        self.softly_deleted: list[UUID] = []
-        self.migrations: list[UUID] = []
+        self.silent_servers: Sequence[UUID] = []
+        self.softly_deleted: Sequence[UUID] = []
+        self.faults: dict[UUID, dict[str, Any]] = {}
+        self.migrations: Sequence[UUID] = []
         # The API leaves them out of what it lists.
         self.hidden: set[UUID] = set()
         # What all further requests are answered with.
@@ -122,7 +123,9 @@ class SimulatedNova:
         id_ = UUID(request.path_params["id"])
         known = id_ in (*self.servers, *self.silent_servers, *self.softly_deleted)
         missing = _fault("itemNotFound", 404, f"Instance {id_} could not be found.")
-        return self._refused(request) or (JSONResponse({"server": {"id": str(id_)}}) if known else missing)
+        fault = {"fault": self.faults[id_]} if id_ in self.faults else {}
+        server = JSONResponse({"server": {"id": str(id_), **fault}})
+        return self._refused(request) or (server if known else missing)
 
     async def _migrations(self, request: Request) -> Response:
         if (refused := self._refused(request)) is not None:

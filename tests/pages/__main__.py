@@ -13,6 +13,7 @@ from tests.pages import (
     dashboard,
     metrics_page,
     moves_page,
+    nova_map,
     placement_reference,
     settings_page,
 )
@@ -28,6 +29,7 @@ def main() -> None:
     _replace("bus-reference", authority_table.BEGIN, authority_table.END, authority_table.section())
     _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
     _replace("client", client_page.BEGIN, client_page.END, client_page.section())
+    _replace("nova", nova_map.BEGIN, nova_map.END, nova_map.section())
     (DOCS / "settings.md").write_text(settings_page.page())
     command_helps.FILE.write_text(command_helps.page())
     command_reference.FILE.write_text(command_reference.page())

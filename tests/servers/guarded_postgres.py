@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.servers.postgres import FAST, PrivatePostgres
 
 RULES = "host all postgres 127.0.0.1/32 trust\n{kind} all all 127.0.0.1/32 scram-sha-256{certificate}\n"
+# Asked for no password.
+BY_CERTIFICATE = "hostssl all by_certificate 127.0.0.1/32 cert\n"
 
 
 @contextmanager
@@ -21,7 +23,10 @@ def guarded_postgres(
         Path(directory).chmod(0o755)
         rules = Path(directory) / "pg_hba.conf"
         certificate = " clientcert=verify-full" if asks_clients else ""
-        rules.write_text(RULES.format(kind="hostssl" if only_tls else "host", certificate=certificate))
+        by_certificate = BY_CERTIFICATE if asks_clients else ""
+        rules.write_text(
+            by_certificate + RULES.format(kind="hostssl" if only_tls else "host", certificate=certificate)
+        )
         rules.chmod(0o644)
         with PrivatePostgres(settings={**FAST, **(settings or {}), "hba_file": str(rules)}) as server:
             yield server

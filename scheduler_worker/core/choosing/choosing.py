@@ -96,17 +96,17 @@ def choose(
     *,
     draw: int = 0,
     explained_max: int | None = None,
-    leaving: Leaving | None = None,
+    leaving: Sequence[Leaving] = (),
 ) -> list[Chosen | NoValidHost]:
     """Choose a host for one instance of each spec, in their order; for several instances the caller repeats the spec.
 
     The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number, needed only
     if plugins give an instance any of several best hosts. At most `explained_max` refusals of different specs are
-    explained; other refusals have a funnel without steps. The instance `leaving` counts as gone from its host.
+    explained; other refusals have a funnel without steps. The instances `leaving` count as gone from their hosts.
     """
     draft = Draft(picture, plugins.way_judges)
-    if leaving is not None:
-        draft.give_back(leaving)
+    for gone in leaving:
+        draft.give_back(gone)
     weighing = weighing_by(plugins.weighers, picture.aggregates)
     batch = _Batch(draft, weighing, plugins, salt, alternates, draw)
     outcomes: dict[int, Chosen | NoValidHost] = {}

@@ -71,6 +71,14 @@ class _Scale(NamedTuple):
     factor: float | Floats
 
 
+class WeigherPart(NamedTuple):
+    """What one weigher says of hosts: the weight of each, and by how many bands it makes the host better than the worst one."""
+
+    weigher: str
+    weights: Floats
+    bands: Floats
+
+
 class Best(NamedTuple):
     """The best hosts, by their positions among those that were asked about, and their scores; best first."""
 
@@ -127,6 +135,23 @@ class Scoring:
         """
         bands = self._bands_of(hosts, self._weights_of(hosts))
         return self._scores_of(bands, self._preferences.values[hosts.rows])
+
+    def below(self, hosts: Hosts) -> Ints:
+        """By how many bands each host is below the best one, as a number of at most 0: hosts with the same number are equal."""
+        return np.ceil(self._bands_of(hosts, self._weights_of(hosts)) - self._top).astype(np.int64)
+
+    def parts(self, hosts: Hosts) -> Sequence[WeigherPart]:
+        """What each weigher says of these hosts that does not say the same of all."""
+        found: list[WeigherPart] = []
+        for (weigher, lowest, factor), own in zip(self._scales, self._weights_of(hosts), strict=True):
+            if own is not None:
+                each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
+                found.append(
+                    WeigherPart(
+                        weigher.name, own.astype(np.float64), ((own - lowest) * each).astype(np.float64)
+                    )
+                )
+        return found
 
     def best(self, count: int, among: Flags | None) -> Best:
         """The best hosts, at most `count`: among those with a flag in `among`, or among all if that is None."""

@@ -4,6 +4,7 @@ A field that is missing or wrong is refused by its path (`RefusedError`). Fields
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from uuid import UUID
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ COMPUTE = "nova-compute"
 UNKNOWN = "UNKNOWN"
 
 
-class Hypervisor(Struct, frozen=True):
+class ComputeNodeRead(Struct, frozen=True):
     """A compute node, and its service."""
 
     id: ProviderId
@@ -41,6 +42,13 @@ class ServicesRead(Struct, frozen=True):
     services: tuple[ComputeService, ...] = ()
     seen_at: Mapping[UUID, str] = {}
     silent: tuple[str, ...] = ()
+
+
+class ServerSeen(Struct, frozen=True):
+    """An instance, and the error that it ended with; empty if it has none. `fault_at` is when that was."""
+
+    fault: str = ""
+    fault_at: datetime | None = None
 
 
 class CellsRead(Struct, frozen=True):
@@ -81,9 +89,9 @@ def services_in(body: object) -> ServicesRead:
     return ServicesRead(tuple(services), seen_at, tuple(silent))
 
 
-def hypervisors_in(body: object) -> tuple[Hypervisor, ...]:
+def hypervisors_in(body: object) -> tuple[ComputeNodeRead, ...]:
     return tuple(
-        Hypervisor(
+        ComputeNodeRead(
             ProviderId(each.id("id")), each.text("hypervisor_hostname"), each.object("service").text("host")
         )
         for each in _items(body, "hypervisors")
@@ -144,9 +152,25 @@ def next_of(body: object, key: str) -> str:
     )
 
 
+def server_in(body: object) -> ServerSeen:
+    """The API shows the fault of an instance that is in error, and no other."""
+    server = Fields(body, "").object("server")
+    if server.value("fault") is None:
+        return ServerSeen()
+    fault = server.object("fault")
+    created = fault.text("created", "")
+    try:
+        at = datetime.fromisoformat(created) if created else None
+    except ValueError:
+        raise fault.refuse("created", "it must be a time, such as 2026-11-25T10:00:00Z") from None
+    if at is not None and at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return ServerSeen(fault.text("message"), at)
+
+
 def cloud_of(
     services: ServicesRead,
-    hypervisors: Iterable[Hypervisor],
+    hypervisors: Iterable[ComputeNodeRead],
     aggregates: Iterable[CloudAggregate],
     groups: Iterable[CloudGroup],
     cells: CellsRead,

@@ -1,6 +1,5 @@
 """How the present value of a Nova is asked for."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from scheduler_worker.nova.cloud.values import NovaCloud
@@ -19,6 +18,3 @@ class KnowsNovaCloud(Protocol):
     @property
     def cloud(self) -> NovaCloud | None:
         """As it is known now; None before it was read for the first time. Another value after each change, so `is` tells of changes."""
-
-    def on_change(self, callback: Callable[[NovaCloud], object]) -> None:
-        """Call this with each new value from now on, and at once if there is one already."""

@@ -12,7 +12,7 @@ from bus.errors import VersionNotOffered
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.placement import ReportedInventory, ResourceAmount
 from bus.rest.answers import NOT_FOUND, RestAnswer
-from bus.rest.client import NotDone, RestClient
+from bus.rest.client import RequestNotDone, RestClient
 from scheduler_worker.nova_worker.over_http.settings import (
     PLACEMENT_SERVICE,
     NovaPlacementSettings,
@@ -220,7 +220,7 @@ class PlacementApi:
             # Only a write that surely had no effect is tried again.
             return await self._client.send("PUT", f"/allocations/{quote(str(consumer))}", {}, _encode(body))
 
-        answer = await self._client.again_while(NotDone, once)
+        answer = await self._client.again_while(RequestNotDone, once)
         if answer.status in (BAD_REQUEST, NOT_FOUND, CONFLICT):
             return self._conflict(answer)
         self._client.granted(answer)

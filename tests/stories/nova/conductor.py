@@ -35,6 +35,10 @@ class Conductor:
         queue = await self._channel.declare_queue(name, arguments={"x-expires": 600_000})
         await queue.consume(self.take, no_ack=True)
 
+    async def declares(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Declare this queue. The broker refuses if it stands with other arguments."""
+        await self._channel.declare_queue(name, arguments={**arguments})
+
     async def send(
         self,
         method: str,

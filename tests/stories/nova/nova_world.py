@@ -52,10 +52,15 @@ FIRST, SECOND = UUID(int=0xC1), UUID(int=0xC2)
 
 
 class KnownNova:
-    """What Nova is known to be; a test replaces it."""
+    """What Nova is known to be; a test replaces it. When all of Nova is to be read again, `unread` becomes known."""
 
     def __init__(self, cloud: NovaCloud | None) -> None:
         self.cloud = cloud
+        self.unread: NovaCloud | None = None
+
+    def read_soon(self) -> None:
+        if self.unread is not None:
+            self.cloud = self.unread
 
     def on_change(self, callback: Callable[[NovaCloud], object]) -> None:
         """Nobody is told: the scheduler looks for another value at each batch."""
@@ -171,11 +176,12 @@ class NovaWorld:
             self.known,
             settings,
             QUICK,
-            placement=partial(self._on_bus, station),
+            placement=partial(self.on_bus, station),
             bury=bury_on_bus(station, settings, now),
+            look_again=self.known.read_soon,
         )
         async with self.cloud.running(parts, station):
-            await wait_until(self._is_heard, "the scheduler hears Nova's queue")
+            await wait_until(self.is_heard, "the scheduler hears Nova's queue")
             metrics = Metrics(Health(About("nova-scheduler", "0"), parts))
             yield lambda: metrics.page().decode()
         await link.close()
@@ -190,10 +196,10 @@ class NovaWorld:
             self.known,
             NovaSchedulerSettings(reply_retry_s=60),
             QUICK,
-            placement=partial(self._on_bus, station),
+            placement=partial(self.on_bus, station),
         )
         running = asyncio.create_task(staged.run())
-        await wait_until(self._is_heard, "the scheduler hears Nova's queue")
+        await wait_until(self.is_heard, "the scheduler hears Nova's queue")
         yield
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -201,7 +207,7 @@ class NovaWorld:
         await station.close()
 
     @staticmethod
-    def _on_bus(station: Station, picture: Picture, plugins: Plugins, chance: random.Random) -> PlacementSide:
+    def on_bus(station: Station, picture: Picture, plugins: Plugins, chance: random.Random) -> PlacementSide:
         return placement_on_bus(station, picture, plugins, QUICK, chance)
 
     @asynccontextmanager
@@ -215,10 +221,10 @@ class NovaWorld:
         assert isinstance(broker, RabbitBroker)
         return broker
 
-    async def _is_heard(self) -> bool:
+    async def is_heard(self, queue: str = "scheduler") -> bool:
         connection = await self.broker_of_nova().connect()
         try:
-            return await connection.consumers("scheduler") > 0
+            return await connection.consumers(queue) > 0
         except Exception:  # noqa: BLE001 - there is no such queue yet
             return False
         finally:

@@ -177,3 +177,44 @@ async def test_a_host_that_nova_has_no_more_is_not_chosen() -> None:
             for _ in range(3):
                 (chosen,) = await world.conductor.select(an_instance())
                 assert [each["service_host"] for each in chosen] == ["h2"]
+
+
+async def test_hints_are_decided_by_what_placement_has_although_no_compute_told_anything() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "h2", "h3")
+        async with world.scheduler():
+            instance, host = await booted(world)
+            # It has moved since: its later attempts count, too.
+            migration = an_instance()
+            await world.allocate({migration: {host: AMOUNTS}, instance: {}}, "MIGRATION")
+            (chosen,) = await world.conductor.select(instance, ignore_hosts=[host])
+            host = str(chosen[0]["service_host"])
+            together: list[str] = []
+            apart: list[str] = []
+            for _ in range(3):
+                for hint, found in (("same_host", together), ("different_host", apart)):
+                    (selected,) = await world.conductor.select(
+                        an_instance(), scheduler_hints={hint: [str(instance)]}
+                    )
+                    found.append(selected[0]["service_host"])
+            nobody = await world.conductor.refusal(
+                an_instance(), scheduler_hints={"same_host": [str(an_instance())]}
+            )
+
+    assert together == [host] * 3
+    assert host not in apart
+    assert "the instances to be together with have no host" in nobody
+
+
+async def test_a_host_that_nova_has_discovered_meanwhile_is_found_before_a_request_is_refused() -> None:
+    async with nova_world() as world:
+        await world.add("h1", vcpu=1)
+        before = world.known.cloud
+        async with world.scheduler():
+            await world.conductor.select(an_instance())
+            await world.add("h2")
+            # Nova has it, and no notification has told so.
+            world.known.unread, world.known.cloud = world.known.cloud, before
+            (chosen,) = await world.conductor.select(an_instance())
+
+    assert [each["service_host"] for each in chosen] == ["h2"]

@@ -100,6 +100,8 @@ ZERO_SAYS_SOMETHING = {
     "nova_scheduler.auto_delete",
     "nova_scheduler.quorum",
     "nova_scheduler.transient_quorum",
+    "nova_shadow.queue",
+    "nova_shadow.file",
     "ironic.exchange",
     "ironic.topics",
     "ironic.queue",
@@ -131,6 +133,7 @@ ZERO_SAYS_SOMETHING = {
         f"nova_cloud.{field}"
         for field in (
             *("user", "password", "keystone_url", "user_domain", "project", "project_domain"),
+            *("password_file", "application_credential_secret_file"),
             *("application_credential_id", "application_credential_secret", "region", "ca_file", "cert_file"),
             *("key_file", "api_db", "default_zone", "exchange", "topics"),
         )

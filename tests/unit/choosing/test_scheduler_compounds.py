@@ -286,11 +286,11 @@ def test_an_instance_that_stays_gives_back_what_each_cell_and_each_pool_gave_it(
     here = picture.row_of(provider("h"))
     leaving = Leaving(here, held(h_n1=("VCPU", 3), pool=("DISK_GB", 10)))
 
-    def resized(vcpu: int, disk: int, before: Leaving | None = leaving) -> Chosen | NoValidHost:
+    def resized(vcpu: int, disk: int, before: tuple[Leaving, ...] = (leaving,)) -> Chosen | NoValidHost:
         return choose(picture, [a_spec(vcpu, DISK_GB=disk)], PLUGINS, salt=0, leaving=before)[0]
 
     assert chosen([resized(3, 12)]) == ["DISK_GB:12@pool VCPU:3@h-n1"]
-    assert chosen([resized(3, 10, None)]) == []
+    assert chosen([resized(3, 10, ())]) == []
     (too_wide,) = refusal(resized(4, 10)).steps
     assert too_wide.example == "h: VCPU asked 4, free 3 of 4 at h-n1, the most of 2"
     (too_large,) = refusal(resized(3, 13)).steps
@@ -305,7 +305,7 @@ def test_an_instance_with_groups_that_stays_on_a_host_without_children_gives_bac
     def resized(vcpu: int) -> Chosen | NoValidHost:
         needs = (("VCPU", vcpu),)
         spec = InstanceSpec(amounts=needs, groups=(GranularGroup("1", needs),))
-        return choose(picture, [spec], PLUGINS, salt=0, leaving=leaving)[0]
+        return choose(picture, [spec], PLUGINS, salt=0, leaving=(leaving,))[0]
 
     assert chosen([resized(4)]) == ["VCPU:4@h"]
     assert isinstance(resized(5), NoValidHost)

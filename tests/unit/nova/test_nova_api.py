@@ -1,17 +1,20 @@
 """Nova's compute API is read page by page, and what it cannot say counts as silence and not as an answer."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
+from bus.auditing.unknown_to_nova import HoldersAsked
 from bus.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
-from bus.message import AggregateId, GroupId, ProviderId
+from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
+from scheduler_worker.nova.cloud.answers import ServerSeen
 from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
 from scheduler_worker.nova_cloud import holders
 from scheduler_worker.nova_cloud.databases import open_nova_database
-from scheduler_worker.nova_cloud.holders import HoldersAsked, ask_nova
+from scheduler_worker.nova_cloud.holders import ask_nova
 from scheduler_worker.nova_cloud.reading import CloudReader, NovaCells
 from tests.nova.rows import NovaRows
 from tests.nova.schema import NovaAddresses, sqlite_databases
@@ -20,8 +23,8 @@ from tests.nova.simulated_api import QUICK, SimulatedNova
 pytestmark = pytest.mark.asyncio
 
 
-def ids(*numbers: int) -> list[UUID]:
-    return [UUID(int=number) for number in numbers]
+def ids(*numbers: int) -> list[ConsumerId]:
+    return [ConsumerId(UUID(int=number)) for number in numbers]
 
 
 async def asked(nova: SimulatedNova, *numbers: int) -> HoldersAsked:
@@ -232,3 +235,28 @@ async def test_the_version_in_an_address_is_no_part_of_a_path() -> None:
         assert (await api.services()).services == ()
         assert nova.asked == ["/v2.1/os-services"]
         await api.close()
+
+
+# One instance
+
+
+async def test_the_fault_of_an_instance_in_error_is_read_with_its_time() -> None:
+    nova = SimulatedNova()
+    well, failed, odd = ids(1, 2, 3)
+    nova.servers = [well, failed, odd]
+    nova.faults[failed] = {
+        "code": 500,
+        "created": "2026-11-25T10:00:00Z",
+        "message": "No valid host was found. ",
+    }
+    nova.faults[odd] = {"code": 500, "created": "yesterday", "message": "broken"}
+    api = nova.api()
+
+    assert await api.server(well) == ServerSeen()
+    assert await api.server(failed) == ServerSeen(
+        "No valid host was found. ", datetime(2026, 11, 25, 10, tzinfo=UTC)
+    )
+    assert await api.server(UUID(int=4)) is None
+    with pytest.raises(WrongAnswer, match=r"server\.fault\.created is 'yesterday': it must be a time"):
+        await api.server(odd)
+    await api.close()

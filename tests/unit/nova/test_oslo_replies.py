@@ -50,9 +50,9 @@ def test_a_failure_is_told_as_the_class_the_caller_makes_with_its_arguments() ->
     assert json.loads(message["failure"]) == {
         "class": "NoValidHost",
         "module": "nova.exception",
-        "message": "No valid host: 40 hosts, none with 8 VCPU free",
+        "message": "No valid host was found. 40 hosts, none with 8 VCPU free",
         "tb": [],
-        "args": ["No valid host: 40 hosts, none with 8 VCPU free"],
+        "args": ["No valid host was found. 40 hosts, none with 8 VCPU free"],
         "kwargs": {"reason": "40 hosts, none with 8 VCPU free", "code": 500},
     }
 

@@ -1,0 +1,74 @@
+"""Starts `moor run nova-scheduler` and what it needs, in the stead of Nova's own scheduler."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from moor.laboratory.private_servers.keeper import place_in_memory
+from tests.conformance.nova.stack import ROOT, NotStartedError, NovaStack
+from tests.servers.rabbitmq import PrivateRabbitMQ
+
+MOOR = (sys.executable, "-m", "moor")
+
+
+@contextmanager
+def our_scheduler(stack: NovaStack) -> Iterator[None]:
+    """With our placement, a broker of our own and a placement worker on it; with Nova's, the worker alone, over HTTP."""
+    environment = {
+        # As `moor nova settings` maps the filters that the operations enable.
+        "MOOR_SCHEDULER_FILTERS": "capabilities,image_properties,different_host,same_host,aggregate_extra_specs",
+        # A new host that is mapped to its cell after it was first seen is known after this time.
+        "MOOR_NOVA_CLOUD_READ_S": "10",
+        "MOOR_NOVA_CLOUD_URL": stack.api.url,
+        "MOOR_NOVA_CLOUD_AUTH": "keystone",
+        "MOOR_NOVA_CLOUD_KEYSTONE_URL": f"{stack.places.stub}/v3",
+        "MOOR_NOVA_CLOUD_USER": "operator",
+        "MOOR_NOVA_CLOUD_PASSWORD": "nothing",
+        "MOOR_NOVA_CLOUD_API_DB": f"mysql://scheduler@{stack.places.database}/nova_api",
+    }
+    with ExitStack() as ending:
+        if stack.wanted.placement == "ours":
+            rabbitmq = PrivateRabbitMQ(place=place_in_memory())
+            ending.callback(rabbitmq.stop)
+            rabbitmq.start()
+            stack.groups["our broker"] = [*rabbitmq.processes()]
+            environment["MOOR_BUS_URL"] = rabbitmq.url
+            stack.our_environment = environment
+            run_moor("broker", "declare", **environment)
+            stack.start(
+                "placement",
+                "placement-worker",
+                (*MOOR, "run", "placement", "--db", stack.placement_database),
+                **environment,
+            )
+        else:
+            environment |= {
+                "MOOR_NOVA_PLACEMENT_URL": stack.places.placement,
+                "MOOR_NOVA_PLACEMENT_ADMIN_TOKEN_SECRET": "admin",
+            }
+            stack.our_environment = environment
+        start_our_scheduler(stack)
+        yield
+
+
+def start_our_scheduler(stack: NovaStack) -> int:
+    argv = (*MOOR, "run", "nova-scheduler", "--nova-bus", f"amqp://guest:guest@{stack.places.amqp}/nova")
+    return stack.start("scheduler", "nova-scheduler", argv, **stack.our_environment)
+
+
+def run_moor(*arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        (*MOOR, *arguments),
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise NotStartedError(
+            f"moor {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
+    return done.stdout

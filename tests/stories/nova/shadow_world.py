@@ -1,0 +1,82 @@
+"""A worker in shadow mode beside a Nova of a few computes whose own scheduler goes on."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.operating.health import About, Health
+from bus.operating.metrics import Metrics
+from bus.workers.link import Link
+from bus.workers.station import Station
+from scheduler_worker.nova_shadow.core.notes import ShadowNote
+from scheduler_worker.nova_shadow.following import AsksServer
+from scheduler_worker.nova_shadow.notes_file import read_notes
+from scheduler_worker.nova_shadow.settings import NovaShadowSettings
+from scheduler_worker.nova_shadow.wiring import shadow_parts
+from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from scheduler_worker.settings import SchedulerSettings
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import QUICK, wait_until
+from tests.stories.nova.nova_world import NovaWorld
+
+SMALL = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
+
+
+class Shadow:
+    """The worker's notes and its page of metrics."""
+
+    def __init__(self, file: Path, page: Callable[[], str]) -> None:
+        self.file = file
+        self.page = page
+
+    @property
+    def notes(self) -> Sequence[ShadowNote]:
+        return read_notes(self.file).notes if self.file.exists() else ()
+
+    async def note_of(self, instance: UUID) -> ShadowNote:
+        async def is_noted() -> bool:
+            return any(each.instance == instance for each in self.notes)
+
+        await wait_until(is_noted, f"a note of instance {instance}", self.page())
+        return next(each for each in self.notes if each.instance == instance)
+
+    async def decided(self, copies: int) -> None:
+        async def are_decided() -> bool:
+            return f'moor_nova_shadow_copies_total{{outcome="decided"}} {copies}.0' in self.page()
+
+        await wait_until(are_decided, f"{copies} copies are decided", self.page())
+
+
+@asynccontextmanager
+async def in_the_shadow(
+    world: NovaWorld,
+    folder: Path,
+    *,
+    choice: SchedulerSettings = QUICK,
+    asks_server: AsksServer | None = None,
+    **shadow: object,
+) -> AsyncIterator[Shadow]:
+    """`shadow` are settings. Nova's choice is looked for at short intervals, and waited for for a second."""
+    settings = structs.replace(
+        NovaShadowSettings(look_s=0.05, wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow
+    )
+    station = Station(world.cloud.brokers.at_api("nova-shadow"), "shadow", settings=SETTINGS, asks=True)
+    link = Link(world.broker_of_nova(), SETTINGS, name="Nova")
+    parts = shadow_parts(
+        link,
+        world.known,
+        NovaSchedulerSettings(),
+        settings,
+        choice,
+        placement=partial(world.on_bus, station),
+        asks_server=asks_server,
+    )
+    async with world.cloud.running(parts, station):
+        await wait_until(partial(world.is_heard, settings.queue), "the queue of copies is heard")
+        metrics = Metrics(Health(About("nova-shadow", "0"), parts))
+        yield Shadow(Path(settings.file), lambda: metrics.page().decode())
+    await link.close()

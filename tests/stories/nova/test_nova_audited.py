@@ -1,0 +1,224 @@
+"""`moor audit --heal` on a placement that a running Nova uses: it keeps all that Nova needs, and frees what Nova never knew."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId
+from bus.messages.administration import (
+    ConsumerAllocations,
+    CreateProvider,
+    Done,
+    ProviderWritten,
+    SetAllocations,
+    SetInventories,
+    WriteAnswered,
+)
+from bus.messages.placement import (
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    NotAllowed,
+    ReleaseClaim,
+    ReportedInventory,
+    ResourceAmount,
+    Share,
+)
+from bus.topology import NOVA_CELL, user_of
+from bus.workers.station import Station
+from moor.asking import answer_of, running
+from moor.books.auditing import FOUND, MENDED, NOT_MENDED
+from moor.books.books_reader import BooksReader
+from placement_worker.api.http.server import HttpServer, Listen
+from placement_worker.api.settings import ApiSettings
+from tests.contracts.stage import SETTINGS
+from tests.nova.simulated_api import SimulatedNova
+from tests.stories.cloud import host_id
+from tests.stories.moor.moor_process import Result, moor
+from tests.stories.moves.books_stage import SIZE, BooksStage, Site, a_site, equal_hosts, stage_on
+
+pytestmark = pytest.mark.asyncio
+
+STAGES = ("embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]))
+HOST = host_id("nova-compute-1")
+RUNNING, SOFT, NEVER, MOVING, STALE = (ConsumerId(UUID(int=0xA0 + number)) for number in range(5))
+AMOUNTS = (ResourceAmount(HOST, "VCPU", 2), ResourceAmount(HOST, "MEMORY_MB", 512))
+
+
+def a_claim(consumer: ConsumerId) -> ClaimResources:
+    return ClaimResources(
+        cell=NOVA_CELL,
+        consumer=consumer,
+        attempt=1,
+        issued_at=datetime.now(UTC),
+        share=Share(host=HOST, amounts=AMOUNTS),
+        project="p1",
+        user="u1",
+    )
+
+
+def by_http(consumer: ConsumerId, kind: str) -> ConsumerAllocations:
+    return ConsumerAllocations(
+        consumer=consumer, amounts=AMOUNTS, project="p1", user="u1", generation=None, type=kind
+    )
+
+
+async def write(stage: BooksStage, order: CreateProvider | SetInventories | SetAllocations) -> None:
+    verdict = (await answer_of(stage.client, order, WriteAnswered)).verdict
+    assert isinstance(verdict, Done | ProviderWritten), verdict
+
+
+@asynccontextmanager
+async def as_nova(site: Site) -> AsyncIterator[Station]:
+    """The broker's user of the scheduler that answers nova-conductor."""
+    broker = site.broker if site.as_user is None else site.as_user(user_of("nova-scheduler"))
+    station = Station(broker, "for-nova", settings=SETTINGS, asks=True)
+    async with running((station,)):
+        yield station
+    await station.close()
+
+
+async def with_claims_of_nova(stage: BooksStage, nova: Station) -> None:
+    """A compute of Nova, whose provider has no cell; what our scheduler claimed there, and what Nova wrote itself."""
+    await write(stage, CreateProvider(id=HOST, name="nova-compute-1"))
+    stock = {"VCPU": ReportedInventory(total=64), "MEMORY_MB": ReportedInventory(total=65536)}
+    await write(stage, SetInventories(provider=HOST, generation=0, inventories=stock))
+    for consumer in (RUNNING, SOFT, NEVER):
+        assert (await answer_of(nova, a_claim(consumer), ClaimAnswered)).verdict == Claimed()
+    await write(
+        stage,
+        SetAllocations(consumers=(by_http(MOVING, "MIGRATION"), by_http(STALE, "MIGRATION"))),
+    )
+
+
+async def held(stage: BooksStage) -> set[ConsumerId]:
+    return {each.id for each in await stage.placement.books_page(None, 1000) if each.held}
+
+
+def of_old_claims(client: Station, cells: Collection[str], computes: Collection[str]) -> BooksReader:
+    return BooksReader(client, dict.fromkeys(cells, client), computes, new_s=0)
+
+
+def a_nova() -> SimulatedNova:
+    nova = SimulatedNova()
+    nova.add_host(1, "nova-compute-1")
+    nova.servers = [RUNNING]
+    nova.softly_deleted = [SOFT]
+    nova.migrations = [MOVING]
+    return nova
+
+
+@asynccontextmanager
+async def served(nova: SimulatedNova) -> AsyncIterator[str]:
+    server = HttpServer(nova.app, Listen("127.0.0.1", 0), ApiSettings())
+    serving = asyncio.create_task(server.run())
+    try:
+        yield server.url
+    finally:
+        await server.stop()
+        await serving
+
+
+@pytest.mark.parametrize("kind", STAGES)
+async def test_without_a_nova_to_ask_all_that_it_holds_stays(kind: str) -> None:
+    async with a_site(kind) as site, stage_on(site, equal_hosts(SIZE)) as stage, as_nova(site) as nova:
+        await with_claims_of_nova(stage, nova)
+
+        # As if the claims were old: those of the last minutes are not judged.
+        found, healed = [await stage.audit(heals=heals, reader=of_old_claims) for heals in (False, True)]
+
+        assert (found.findings, healed.findings) == ((), ())
+        assert healed.nova is not None
+        assert (healed.nova.consumers, healed.nova.amounts) == (5, {"MEMORY_MB": 2560, "VCPU": 10})
+        assert await held(stage) == {RUNNING, SOFT, NEVER, MOVING, STALE}
+
+
+async def test_the_scheduler_of_a_nova_acts_on_no_consumer_and_no_host_of_ours() -> None:
+    async with a_site("embedded") as site, stage_on(site, equal_hosts(SIZE)) as stage, as_nova(site) as nova:
+        await with_claims_of_nova(stage, nova)
+        (ours,) = await stage.boot(1, 1)
+        state = (await stage.placement.book_entries([ours], None))[0]
+        assert state.host is not None
+        release = ReleaseClaim(
+            cell=NOVA_CELL, consumer=ours, attempt=1, issued_at=datetime.now(UTC), project="shop"
+        )
+        on_ours = structs.replace(
+            a_claim(ConsumerId(UUID(int=0xFF))), share=Share(host=state.host, amounts=state.held)
+        )
+
+        for order in (release, on_ours):
+            assert isinstance((await answer_of(nova, order, ClaimAnswered)).verdict, NotAllowed), order
+
+        assert ours in await held(stage)
+        # Its own it does let go.
+        own = structs.replace(release, consumer=RUNNING, project="p1")
+        await answer_of(nova, own, ClaimAnswered)
+        assert RUNNING not in await held(stage)
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_else(tmp_path: Path) -> None:
+    api = a_nova()
+    async with (
+        a_site("real") as site,
+        stage_on(site, equal_hosts(SIZE)) as stage,
+        as_nova(site) as nova,
+        served(api) as url,
+    ):
+        await with_claims_of_nova(stage, nova)
+        all_of_them = await held(stage)
+
+        async def audit(*flags: str, wait_s: float = 3600) -> tuple[Result, list[dict[str, object]]]:
+            result = await moor(
+                *("audit", "--bus", site.bus_url, "--settle", "0", "--json", *flags),
+                MOOR_DATA=str(tmp_path),
+                MOOR_NOVA_CLOUD_URL=url,
+                MOOR_NOVA_CLOUD_REST_TRIES_MAX="1",
+                MOOR_NOVA_CLOUD_RPC_TIMEOUT_S_MAX=str(wait_s),
+            )
+            return result, [json.loads(line) for line in result.out.splitlines()]
+
+        async def is_left_alone(outcome: str, code: int, *flags: str, wait_s: float = 3600) -> None:
+            result, (*lines, summary) = await audit(*flags, wait_s=wait_s)
+            assert result.code == code, result.err
+            wanted = [("unknown to nova", str(each), outcome) for each in sorted((NEVER, STALE))]
+            assert [(each["fault"], each["about"], each["outcome"]) for each in lines] == wanted
+            assert isinstance(summary["nova"], dict)
+            assert (summary["nova"]["consumers"], summary["nova"]["unknown"]) == (5, 2)
+            assert await held(stage) == all_of_them
+
+        await is_left_alone(FOUND, 4)
+        # It is too early.
+        await is_left_alone(NOT_MENDED, 5, "--heal")
+        await asyncio.sleep(1)
+
+        # A silent cell, and an error, stop all frees, however long it was.
+        whole, api.services = api.services, [{"binary": "nova-compute", "host": "h", "status": "UNKNOWN"}]
+        silent, (summary,) = await audit("--heal", wait_s=0.5)
+        api.services, api.status = whole, 500
+        broken, (of_broken,) = await audit("--heal", wait_s=0.5)
+        api.status = 200
+        assert (silent.code, broken.code) == (3, 3)
+        assert "silent" in str(summary["nova"])
+        assert "500" in str(of_broken["nova"])
+        assert await held(stage) == all_of_them
+
+        result, (*lines, summary) = await audit("--heal", wait_s=0.5)
+
+        assert result.code == 4, result.err
+        assert [(each["about"], each["outcome"]) for each in lines] == [
+            (str(each), MENDED) for each in sorted((NEVER, STALE))
+        ]
+        assert await held(stage) == {RUNNING, SOFT, MOVING}
+        # And then all is well.
+        again, (last,) = await audit("--heal", wait_s=0.5)
+        assert (again.code, last["faults"]) == (0, 0)
+        assert not json.loads((tmp_path / "unknown-to-nova.json").read_text())["looks"]

@@ -1,0 +1,154 @@
+"""What a real Nova said in each of its operations is read here: requests, casts to schedulers, and notifications.
+
+tests/data/nova_rpc/operations.jsonl has what `python -m tests.conformance.nova.recording` recorded, without secrets.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_worker.nova import instance_info
+from scheduler_worker.nova.cloud.notifications import NotHeard, read_notification
+from scheduler_worker.nova.destinations import NovaNames
+from scheduler_worker.nova.instance_info import InstancesByService
+from scheduler_worker.nova.oslo_envelope import read_envelope
+from scheduler_worker.nova.redaction import HIDDEN
+from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
+from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.wiring.deciders import STANDARD
+from tests.plugins import standard_plugins
+from tests.unit.nova.recorded import message_in
+
+FILE = Path(__file__).parents[2] / "data" / "nova_rpc" / "operations.jsonl"
+RECORDED = [json.loads(line) for line in FILE.read_text().splitlines()]
+HOSTS = ("c1h1", "c1h2", "c1h3", "c1h4", "c2h1", "c2h2", "c2f1", "c2f2")
+PLUGINS = standard_plugins()
+READER = NovaRequestReader(RequestReader(STANDARD, timedelta(days=1), PLUGINS).spec_of, PLUGINS.image_keys)
+_CELL = re.compile(r'"CellMapping".*?"uuid": ?"([0-9a-f-]{36})"')
+# They tell nothing of services, aggregates or groups that a scheduler must know.
+IGNORED = re.compile(r"compute\.|aggregate\.\w+\.start|aggregate\.cache")
+
+
+def of_kind(kind: str) -> list[Any]:
+    found = [each for each in RECORDED if each["kind"] == kind]
+    assert found
+    return [pytest.param(each, id=f"{number} {each['operation']}") for number, each in enumerate(found)]
+
+
+def names() -> NovaNames:
+    cells = {found for each in RECORDED for found in _CELL.findall(message_text(each))}
+    hosts = {host: (host,) for host in HOSTS}
+    return NovaNames(
+        by_service=hosts,
+        by_node=hosts,
+        cells={cell: f"cell{number}" for number, cell in enumerate(sorted(cells))},
+    )
+
+
+def message_text(line: Mapping[str, Any]) -> str:
+    return str(json.loads(line["body"])["oslo.message"])
+
+
+def read(line: Mapping[str, Any]) -> NovaRequest:
+    return READER.read(read_envelope(line["body"].encode()).args, names())
+
+
+@pytest.mark.parametrize("line", of_kind("request"))
+def test_each_request_is_read(line: Mapping[str, Any]) -> None:
+    envelope = read_envelope(line["body"].encode())
+    asked = read(line)
+
+    assert envelope.method == "select_destinations"
+    assert envelope.call is not None
+    assert [str(each) for each in asked.instances] == message_in(line["body"].encode())["args"][
+        "instance_uuids"
+    ]
+    flavor = message_in(line["body"].encode())["args"]["spec_obj"]["nova_object.data"]["flavor"][
+        "nova_object.data"
+    ]
+    read_of = asked.build.flavor
+    assert read_of is not None
+    assert (read_of.vcpus, read_of.ram_mb, read_of.root_gb) == (
+        flavor["vcpus"],
+        flavor["memory_mb"],
+        flavor["root_gb"],
+    )
+
+
+@pytest.mark.parametrize("line", of_kind("cast"))
+def test_each_cast_to_all_schedulers_is_read(line: Mapping[str, Any]) -> None:
+    envelope = read_envelope(line["body"].encode())
+    known = InstancesByService()
+
+    match envelope.method:
+        case "update_instance_info":
+            known, service = instance_info.updated(known, envelope.args)
+            assert service in HOSTS
+            assert known.of(service).count
+        case "delete_instance_info":
+            _, service = instance_info.deleted(known, envelope.args)
+            assert service in HOSTS
+        case "sync_instance_info":
+            _, service = instance_info.synced(known, envelope.args)
+            assert service in HOSTS
+        case method:
+            assert method in ("update_aggregates", "delete_aggregate")
+            assert envelope.call is None
+
+
+@pytest.mark.parametrize("line", of_kind("notification"))
+def test_each_notification_is_read_or_of_another_kind(line: Mapping[str, Any]) -> None:
+    heard = read_notification(line["body"].encode())
+
+    if isinstance(heard, NotHeard):
+        assert IGNORED.match(heard.event), heard
+
+
+def test_the_operations_ask_for_all_that_a_scheduler_must_do() -> None:
+    asked = [read(each) for each in RECORDED if each["kind"] == "request"]
+
+    assert {each.is_rebuild for each in asked} == {True, False}
+    assert {each.is_forced for each in asked} == {True, False}
+    assert {each.wants_alternates for each in asked} == {True, False}
+    assert {group.definition.policy for each in asked if (group := each.group)} >= {
+        "affinity",
+        "anti-affinity",
+    }
+    assert max(len(each.instances) for each in asked) > 5
+    assert any(each.build.availability_zone for each in asked)
+    assert any(each.build.ignore_hosts for each in asked)
+    assert any(each.spec.cell for each in asked)
+
+
+def test_each_answer_has_a_list_of_selections_for_each_instance_or_a_failure() -> None:
+    requests = {
+        message_in(each["body"].encode())["_msg_id"]: each for each in RECORDED if each["kind"] == "request"
+    }
+    answers = [message_in(each["body"].encode()) for each in RECORDED if each["kind"] == "answer"]
+    failed = 0
+
+    for answer in answers:
+        instances = message_in(requests[answer["_msg_id"]]["body"].encode())["args"]["instance_uuids"]
+        if answer["failure"]:
+            failed += 1
+            assert "NoValidHost" in json.dumps(answer["failure"])
+        elif answer["result"] is not None:
+            assert len(answer["result"]) == len(instances)
+            assert all(
+                each["nova_object.name"] == "Selection" for chosen in answer["result"] for each in chosen
+            )
+
+    assert failed
+
+
+def test_no_secret_was_recorded() -> None:
+    text = FILE.read_text()
+
+    assert "a-token-of-nobody" not in text
+    assert "guest:guest" not in text
+    assert HIDDEN in text

@@ -1,0 +1,138 @@
+"""Two choices are compared by how hosts looked to our filters and weighers at one moment."""
+
+from uuid import UUID
+
+import pytest
+
+from bus.message import ProviderId
+from bus.messages.placement import ResourceAmount
+from scheduler_worker.core.choosing.draft import Leaving
+from scheduler_worker.core.choosing.host_views import HostViews, reason_against, views_of
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.nova_shadow.core.comparing import (
+    ChoicesCompared,
+    HostsPaired,
+    compare_choices,
+    in_words,
+    pair_hosts,
+)
+from tests.contracts.placement_orders import provider
+from tests.plugins import standard_plugins
+from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
+
+A, B, C = provider("a"), provider("b"), provider("c")
+NAMES = {A: "a", B: "b", C: "c"}
+PLUGINS = standard_plugins()
+
+
+def cloud(**free: int) -> Picture:
+    """Hosts with so many free processors of 16."""
+    return a_picture(
+        *[
+            a_state(name, vcpus(16, 16 - each), internal=number)
+            for number, (name, each) in enumerate(free.items(), 1)
+        ]
+    )
+
+
+def views(picture: Picture, spec: InstanceSpec | None = None, instances: int = 1) -> HostViews:
+    return views_of(picture, spec or a_spec(2), PLUGINS, salt=7, instances=instances)
+
+
+def compared(ours: ProviderId | None, nova: ProviderId | None, seen: HostViews | None) -> ChoicesCompared:
+    return compare_choices(HostsPaired(ours, nova), seen)
+
+
+def test_the_same_host_is_the_same_however_it_looked() -> None:
+    assert compared(A, A, views(cloud(a=1))).verdict == "same"
+
+
+def test_hosts_are_equal_worse_or_better_by_our_weighers() -> None:
+    seen = views(cloud(a=16, b=16, c=4))
+
+    assert compared(A, B, seen) == ChoicesCompared("as_good")
+    worse, better = compared(A, C, seen), compared(C, A, seen)
+    assert (worse.verdict, better.verdict) == ("nova_worse", "nova_better")
+    assert [(each.weigher, each.ours, each.nova) for each in worse.weighed] == [("cpu", 16, 4)]
+    assert worse.weighed[0].ahead == pytest.approx(-better.weighed[0].ahead)
+    said = in_words(worse, HostsPaired(A, C), NAMES.__getitem__, why_filtered="")
+    assert said.startswith("cpu 16 on a, 4 on c (+")
+
+
+def test_a_host_that_our_filters_refuse_is_named_with_the_filter() -> None:
+    picture = cloud(a=16, b=1)
+    seen = views(picture)
+
+    found = compared(A, B, seen)
+    assert (found.verdict, found.filter) == ("filtered", "capacity")
+    why = reason_against(picture, a_spec(2), PLUGINS, picture.row_of(B))
+    said = in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered=why)
+    assert said == "capacity refuses b: VCPU asked 2, free 1 of 16"
+    later = in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered="")
+    assert later == "capacity refuses b: it had when the request came, and has not any more"
+
+
+def test_a_host_that_is_not_known_is_told_as_such() -> None:
+    found = compared(A, C, views(cloud(a=16)))
+
+    assert (found.verdict, found.filter) == ("filtered", "known")
+    said = in_words(found, HostsPaired(A, C), NAMES.__getitem__, why_filtered="")
+    assert said == "this scheduler does not know c"
+
+
+def test_refusals_of_one_side_and_of_both() -> None:
+    seen = views(cloud(a=1))
+
+    assert compared(None, None, seen).verdict == "neither"
+    assert compared(A, None, seen).verdict == "only_ours"
+    assert compared(None, A, seen) == ChoicesCompared("only_nova", filter="capacity")
+    assert compared(None, A, None) == ChoicesCompared("only_nova"), "the request could not be read"
+
+
+def test_what_the_instance_holds_already_is_no_reason_against_its_host() -> None:
+    picture = cloud(a=0, b=0)
+    held = (ResourceAmount(provider=A, resource="VCPU", amount=2),)
+    leaving = [Leaving(picture.row_of(A), held)]
+
+    with_own = views_of(picture, a_spec(2), PLUGINS, salt=7)
+    without = views_of(picture, a_spec(2), PLUGINS, salt=7, leaving=leaving)
+    assert [with_own.filter_against(with_own.row_of(each)) for each in (A, B)] == ["capacity"] * 2
+    assert [without.filter_against(without.row_of(each)) for each in (A, B)] == ["", "capacity"]
+    assert reason_against(picture, a_spec(2), PLUGINS, picture.row_of(A), leaving) == ""
+
+
+def test_room_that_our_own_earlier_choices_took_is_no_reason_against_novas_host() -> None:
+    with_choices, without = views(cloud(a=16, b=0)), views(cloud(a=16, b=16))
+    pair = HostsPaired(A, B)
+
+    assert compare_choices(pair, with_choices).verdict == "filtered"
+    assert compare_choices(pair, with_choices, without).verdict == "as_good"
+    assert compare_choices(pair, with_choices, views(cloud(a=16, b=1))).verdict == "filtered"
+
+
+def test_hosts_of_one_request_are_paired_whichever_instance_got_them() -> None:
+    assert pair_hosts([A, B, C], [C, A, B]) == [HostsPaired(each, each) for each in (C, A, B)]
+    assert pair_hosts([A, B], [B, C]) == [HostsPaired(B, B), HostsPaired(A, C)]
+    assert pair_hosts([None, None], [A, None]) == [HostsPaired(None, A), HostsPaired(None, None)]
+    assert pair_hosts([A, B], [None, A]) == [HostsPaired(B, None), HostsPaired(A, A)]
+
+
+def test_a_host_is_judged_with_the_instances_of_the_request_that_it_took_before() -> None:
+    """Nova packs one host, and we spread: by free processors its second instance is worse."""
+    seen = views(cloud(a=16, b=15, c=1), a_spec(4), instances=2)
+    first, second = pair_hosts([A, B], [A, A])
+
+    assert (first, second) == (HostsPaired(A, A), HostsPaired(B, A, 0, 1))
+    found = compare_choices(second, seen)
+    assert found.verdict == "nova_worse"
+    said = in_words(found, second, NAMES.__getitem__, why_filtered="")
+    assert said.endswith("with 0 and 1 instances of the same request there before")
+
+
+def test_many_instances_are_judged_by_as_many_counts_as_are_kept() -> None:
+    seen = views(cloud(a=16, b=8), instances=1000)
+
+    assert len(seen.below) == 20
+    assert seen.bands_below(0, 999) == seen.bands_below(0, 19)
+    assert seen.row_of(ProviderId(UUID(int=5))) == -1

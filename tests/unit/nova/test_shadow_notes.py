@@ -1,0 +1,136 @@
+"""The notes of shadow mode are kept in a bounded number, for a bounded time, and survive a worker that was killed while it wrote."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.configuration.sections import BadSetting
+from bus.messages.build import InstanceId
+from scheduler_worker.nova_shadow.core.notes import ShadowNote
+from scheduler_worker.nova_shadow.notes_file import NotesFile, read_notes
+from scheduler_worker.nova_shadow.running import check_file
+from scheduler_worker.nova_shadow.settings import NOVA_SHADOW, NovaShadowSettings
+
+START = datetime(2026, 11, 25, 10, tzinfo=UTC)
+
+
+def note(number: int, after_s: float = 0) -> ShadowNote:
+    return ShadowNote(
+        at=START + timedelta(seconds=after_s),
+        request_id=f"req-{number}",
+        instance=InstanceId(UUID(int=number)),
+        verdict="same",
+        ours="h1",
+        nova="h1",
+    )
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def kept_in(path: Path, clock: Clock | None = None, notes_max: int = 10, kept_s: float = 1000) -> NotesFile:
+    return NotesFile(path, notes_max=notes_max, kept_s=kept_s, clock=clock or Clock())
+
+
+def numbers(path: Path, since: datetime | None = None) -> list[int]:
+    return [each.instance.int for each in read_notes(path, since).notes]
+
+
+def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    kept_in(path).add([note(1), note(2, 5)])
+
+    assert read_notes(path).notes == (note(1), note(2, 5))
+    assert numbers(path, START + timedelta(seconds=1)) == [2]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_oldest_notes_go_when_there_are_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    file = kept_in(path)
+    for number in range(1, 24):
+        file.add([note(number, number)])
+        assert len(numbers(path)) <= 10
+
+    assert numbers(path) == [*range(16, 24)]
+    file.add([note(number, number) for number in range(24, 60)])
+    assert numbers(path)[-1] == 59
+    assert len(numbers(path)) <= 10
+
+
+def test_a_file_of_a_worker_before_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    kept_in(path).add([note(each, each) for each in (1, 2, 3)])
+    kept_in(path).add([note(each, each) for each in (4, 5, 6)])
+
+    assert numbers(path) == [1, 2, 3, 4, 5, 6]
+    assert numbers(path.with_name("notes.before")) == [1, 2, 3]
+
+
+def test_a_line_that_a_killed_worker_cut_off_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    kept_in(path).add([note(1), note(2)])
+    path.write_bytes(path.read_bytes()[:-20])
+    kept_in(path).add([note(3)])
+    read = read_notes(path)
+
+    assert [each.instance.int for each in read.notes] == [1, 3]
+    assert read.unreadable == 1
+
+
+def test_old_notes_go_with_time(tmp_path: Path) -> None:
+    path, clock = tmp_path / "notes", Clock()
+    file = kept_in(path, clock, kept_s=100)
+    file.add([note(1)])
+    clock.now += timedelta(seconds=60)
+    file.add([note(2, 60)])
+    clock.now += timedelta(seconds=60)
+    file.add([note(3, 120)])
+    assert numbers(path) == [2, 3]
+
+    for each in (path, path.with_name("notes.before")):
+        os.utime(each, (START.timestamp(), START.timestamp()))
+    clock.now += timedelta(seconds=1)
+    file.prune()
+    with pytest.raises(FileNotFoundError):
+        read_notes(path)
+    file.add([note(4)])
+    assert numbers(path) == [4]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+    settings = NovaShadowSettings(file=str(tmp_path / "missing" / "notes"))
+    with pytest.raises(
+        BadSetting, match=r"nova_shadow\.file is '.*' \(MOOR_NOVA_SHADOW_FILE\): it cannot be written"
+    ):
+        check_file(settings)
+
+    check_file(structs.replace(settings, file=str(tmp_path / "notes")))
+    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({"MOOR_NOVA_SHADOW_LOOK_S": "61"}, r"must be at most wait_s \(60.0\)"),
+        ({"MOOR_NOVA_SHADOW_QUEUE": "a queue"}, "queue"),
+        ({"MOOR_NOVA_SHADOW_NOTES_MAX": "1"}, "at least 2"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(variables: dict[str, str], why: str) -> None:
+    with pytest.raises(BadSetting, match=why):
+        NOVA_SHADOW.read(variables)
+
+
+def test_the_file_of_notes_has_a_name() -> None:
+    with pytest.raises(ValueError, match="file is '', must name a file"):
+        NovaShadowSettings(file="")
