@@ -85,9 +85,16 @@ class Claims:
 
 
 class Claiming:
-    """Eight clients; each sends its next claim when it has the last answer."""
+    """Some clients; each sends its next claim when it has the last answer."""
 
-    def __init__(self, server: PlacementServer, claims: Claims, providers: Sequence[ProviderId]) -> None:
+    def __init__(
+        self,
+        server: PlacementServer,
+        claims: Claims,
+        providers: Sequence[ProviderId],
+        clients: int = CLAIMERS,
+    ) -> None:
+        self._clients = clients
         self._server = server
         self._claims = claims
         self._orders = claims.orders(providers)
@@ -97,7 +104,7 @@ class Claiming:
 
         async def work() -> Details:
             again_before = self._claims.asked_again
-            waits = await _asked_by(CLAIMERS, self._server, iter(orders), self._claims.ask)
+            waits = await _asked_by(self._clients, self._server, iter(orders), self._claims.ask)
             return {**_waits(waits), "asked again": self._claims.asked_again - again_before}
 
         return work

@@ -20,7 +20,7 @@ from tests.benchmarks.compared_servers import (
 )
 from tests.benchmarks.comparison_targets import OURS, THEIRS
 from tests.benchmarks.cpu import OneProcess, Spender
-from tests.benchmarks.http_load import WRITES_A_S, Claiming, Claims, Searching, writing
+from tests.benchmarks.http_load import CLAIMERS, WRITES_A_S, Claiming, Claims, Searching, writing
 from tests.benchmarks.measuring import GENERATOR, Details, Effort, Result, Run, Work, measured
 
 CANDIDATES, CLAIMS, PACED = "candidates over HTTP", "claims over HTTP", "claims over HTTP, paced"
@@ -69,6 +69,7 @@ async def _measure(contender: Contender, plan: Plan, effort: Effort) -> list[Res
     async with contender.serving(plan.cloud) as serving:
         claims = Claims(serving.server, plan.cloud)
         claimed = [await _claims(serving, plan, claims, meeting_on, effort) for meeting_on in plan.claimed_on]
+        claimed.append(await _claims(serving, plan, claims, plan.claimed_on[0], effort, clients=1))
         async with writing(serving.server, claims, plan.cloud.claimable):
             claimed.append(await _paced(serving, plan, claims, effort))
             # The cost of a claim depends on how many share a transaction: never subtract more than it may have been.
@@ -86,17 +87,23 @@ def _total_us(result: Result) -> float:
 
 
 async def _claims(
-    serving: MeasuredServer, plan: Plan, claims: Claims, meeting_on: int | None, effort: Effort
+    serving: MeasuredServer,
+    plan: Plan,
+    claims: Claims,
+    meeting_on: int | None,
+    effort: Effort,
+    *,
+    clients: int = CLAIMERS,
 ) -> Result:
     providers = plan.cloud.claimable[:meeting_on]
     where = "spread over all" if meeting_on is None else f"on {meeting_on} of them"
     return await measured(
         CLAIMS,
-        {"cloud": plan.cloud.name, "hosts": where, "server": serving.name},
+        {"cloud": plan.cloud.name, "hosts": where, "clients": clients, "server": serving.name},
         _spenders(serving),
         operations=effort.operations(plan.claims[serving.name], 1),
         effort=effort,
-        prepare=Claiming(serving.server, claims, providers).prepare,
+        prepare=Claiming(serving.server, claims, providers, clients).prepare,
         settle=serving.settle,
     )
 
