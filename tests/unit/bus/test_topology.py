@@ -216,7 +216,9 @@ def test_only_an_operator_writes_to_the_books_directly_and_cells_may_not_even_as
         # Schedulers set the members of aggregates, by aggregate, and ask what an instance holds that is resized on its host.
         ([key for key in BOOK_WRITES if key != "aggregates.set"], {"moor-operator"}),
         (["aggregates.set"], {"moor-operator", "moor-scheduler"}),
-        (["consumer.query", "quota.query.shop"], {"moor-operator", "moor-scheduler"}),
+        (["quota.query.shop"], {"moor-operator", "moor-scheduler"}),
+        # In shadow mode, a scheduler of Nova's reads there what Nova's own has chosen.
+        (["consumer.query"], {"moor-operator", "moor-scheduler", "moor-nova-shadow"}),
         (
             [
                 *BOOK_SEARCHES,
