@@ -222,7 +222,7 @@ class NovaWorld:
         """Break the connections to Nova's broker, as a network does, and wait until the scheduler is back."""
         await self.broker.unplug()
         await self.broker.plug_in()
-        await wait_until(self._is_heard, "the scheduler hears Nova's queue again")
+        await wait_until(self.is_heard, "the scheduler hears Nova's queue again")
 
     def broker_of_nova(self) -> RabbitBroker:
         broker = self.broker.broker()
