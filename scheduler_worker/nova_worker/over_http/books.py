@@ -51,6 +51,11 @@ class _Known(Struct):
         return ProviderUse(0, {**self.use.by_consumer, **self.own_amounts}).used
 
     @property
+    def is_whole(self) -> bool:
+        """Were the contents read since somebody else wrote to it?"""
+        return self.contents_at == self.use.generation
+
+    @property
     def explained(self) -> int:
         """The generation that it has if nobody but us has written to it."""
         return self.use.generation + self.own
@@ -130,12 +135,10 @@ class HttpBooks(PartGroup):
             states: list[ProviderState] = []
             for id_, each in listed.items():
                 known = self._known.get(id_)
-                if known is None or known.explained != each.generation:
+                if known is None or known.explained != each.generation or (with_contents and not known.is_whole):
                     changed.append(id_)
                 elif known.own or known.listed != each:
                     states.append(self._with_own(known, each))
-                    if with_contents and known.contents_at < known.use.generation:
-                        changed.append(id_)
             if with_contents:
                 changed += await self._freed({*listed} - {*changed})
             states += await self._read_these(listed, changed, with_contents=with_contents)
@@ -189,7 +192,9 @@ class HttpBooks(PartGroup):
         return self._state(now)
 
     def _with_own(self, known: _Known, listed: ListedProvider) -> ProviderState:
-        """The state of a provider to which only we have written."""
+        """The state of a provider to which only we have written, which leaves its contents as they are."""
+        if known.is_whole:
+            known.contents_at = listed.generation
         known.use = ProviderUse(listed.generation, {**known.use.by_consumer, **known.own_amounts})
         known.listed, known.own, known.own_amounts = listed, 0, {}
         return self._state(known)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import AggregateId, ConsumerId, Message, ProviderId
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimAnswered,
@@ -19,6 +19,7 @@ from bus.messages.placement import (
     ClaimResources,
     ClaimVerdict,
     DoesNotFit,
+    ProviderState,
     ReleaseClaim,
     Released,
     ResourceAmount,
@@ -37,6 +38,7 @@ from tests.unit.nova.upstream_placement import UpstreamTransport
 
 pytestmark = pytest.mark.asyncio
 
+RACK = AggregateId(UUID(int=9))
 HOST, CHILD, OTHER = (ProviderId(UUID(int=number)) for number in (1, 2, 3))
 SETTINGS = NovaPlacementSettings(
     url="http://placement",
@@ -78,6 +80,13 @@ class HttpWorld:
     async def held(self, consumer: UUID) -> dict[str, dict[str, int]]:
         found = (await self.client.get(f"/allocations/{consumer}")).json()["allocations"]
         return {id_: each["resources"] for id_, each in found.items()}
+
+    def state(self, id_: ProviderId) -> ProviderState:
+        """The state of a provider in the picture."""
+        index = self.picture.index
+        row = index.row_of(id_)
+        assert row is not None
+        return index.state(row)
 
     def free(self, id_: ProviderId) -> int:
         """What the picture has free of a host's CPUs."""
@@ -151,6 +160,58 @@ async def test_a_provider_that_only_our_claims_changed_is_not_read_again(kind: s
         await world.books.catch_up()
         assert world.free(HOST) == 8
         assert world.books.providers_read == read + 1
+
+
+@EACH
+async def test_what_somebody_wrote_to_a_provider_is_read_also_if_its_use_was_read_since(kind: str) -> None:
+    """An aggregate moves the generation. The next look reads the use of such a provider, and leaves its contents to `catch_up`."""
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        at = f"/resource_providers/{HOST}"
+        await world.done(
+            "PUT", f"{at}/aggregates", {"aggregates": [str(RACK)], "resource_provider_generation": 1}
+        )
+        await world.books._look()  # noqa: SLF001 - what the part does at its interval
+        assert world.state(HOST).aggregates == ()
+
+        await world.books.catch_up()
+        assert world.state(HOST).aggregates == (RACK,)
+
+
+@EACH
+async def test_what_somebody_wrote_between_our_own_claims_is_read(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        await world.ask(a_claim(uuid4()))
+        at = f"/resource_providers/{HOST}"
+        await world.done(
+            "PUT", f"{at}/traits", {"traits": ["HW_CPU_X86_VMX"], "resource_provider_generation": 2}
+        )
+        await world.books._look()  # noqa: SLF001 - what the part does at its interval
+        await world.ask(a_claim(uuid4()))
+        await world.books._look()  # noqa: SLF001
+        await world.books.catch_up()
+
+        assert world.state(HOST).traits == ("HW_CPU_X86_VMX",)
+        assert world.free(HOST) == 4
+
+
+@EACH
+async def test_our_own_claims_make_no_contents_be_read_again(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        read = world.books.providers_read
+        await world.ask(a_claim(uuid4()))
+        await world.books.catch_up()
+        await world.ask(a_claim(uuid4()))
+        await world.books._look()  # noqa: SLF001 - what the part does at its interval
+        await world.books.catch_up()
+
+        assert world.free(HOST) == 4
+        assert world.books.providers_read == read
 
 
 @EACH
