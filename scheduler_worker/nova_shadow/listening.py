@@ -4,7 +4,6 @@ A copy is acknowledged when it is decided, so a worker that dies leaves it to an
 of: nova-scheduler has it, too.
 """
 
-import asyncio
 import logging
 import random
 from collections import Counter, OrderedDict
@@ -22,11 +21,11 @@ from bus.rabbit.rpc import ForeignQueue, RabbitRpc, RpcDelivery
 from bus.workers.link import Link
 from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.metrics import SHADOW_COPIES
-from scheduler_worker.nova.instance_info import deleted, synced, updated
 from scheduler_worker.nova.oslo_envelope import RpcRequest, read_envelope
 from scheduler_worker.nova.refusals import RefusedError
 from scheduler_worker.nova_shadow.choosing import CopiedRequest, ShadowChooser
 from scheduler_worker.nova_shadow.following import ShadowFollower
+from scheduler_worker.nova_worker.casts import NovaCasts
 from scheduler_worker.nova_worker.hosts import NovaHosts
 from scheduler_worker.nova_worker.serving import SELECT, VERSION
 
@@ -37,13 +36,6 @@ BATCH_MAX = 50
 PREFETCH = 2 * BATCH_MAX
 # Nova's callers send a request again after a broken connection.
 IDS_REMEMBERED_MAX = 1000
-
-_UPDATES = {
-    "update_instance_info": updated,
-    "delete_instance_info": deleted,
-    "sync_instance_info": synced,
-}
-_AGGREGATES = ("update_aggregates", "delete_aggregate")
 
 
 class ShadowListener(Supervised):
@@ -65,9 +57,8 @@ class ShadowListener(Supervised):
         self._queues = queues
         self._chooser = chooser
         self._follower = follower
-        self._hosts = hosts
         self._refresh = refresh
-        self._look_again = look_again
+        self._casts = NovaCasts(hosts, look_again)
         self._clock = clock
         self._known: OrderedDict[str, None] = OrderedDict()
         self._counted = Counter[Labels]()
@@ -83,25 +74,11 @@ class ShadowListener(Supervised):
             rpc = await connection.open_rpc(self._queues, PREFETCH)
             self.status.well()
             try:
-                await self._take_until_stopped(rpc)
+                while True:
+                    await self._take_all(rpc, await rpc.receive())
             finally:
                 with suppress(Operational):
                     await rpc.close()
-
-    async def _take_until_stopped(self, rpc: RabbitRpc) -> None:
-        stopping = asyncio.create_task(self.stopping.wait())
-        receiving: asyncio.Task[Sequence[RpcDelivery]] | None = None
-        try:
-            while not self.stopping.is_set():
-                receiving = asyncio.create_task(rpc.receive())
-                await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if not self.stopping.is_set():
-                    await self._take_all(rpc, receiving.result())
-        finally:
-            tasks = (stopping, *([receiving] if receiving is not None else []))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take_all(self, rpc: RabbitRpc, deliveries: Sequence[RpcDelivery]) -> None:
         for start in range(0, len(deliveries), BATCH_MAX):
@@ -155,16 +132,12 @@ class ShadowListener(Supervised):
         return None
 
     def _take_cast(self, request: RpcRequest) -> None:
-        is_known = VERSION.can_serve(request.version) and request.method in (*_UPDATES, *_AGGREGATES)
+        is_known = VERSION.can_serve(request.version) and self._casts.know(request.method)
         if request.namespace or not is_known:
             self._counted[("left",)] += 1
             return
+        self._casts.take(request)
         self._counted[(request.method,)] += 1
-        if request.method in _AGGREGATES:
-            self._look_again()
-            return
-        known, service = _UPDATES[request.method](self._hosts.instances, dict(request.args))
-        self._hosts.tell_instances(known, service)
 
     def _copied(self, request: RpcRequest) -> CopiedRequest | None:
         assert request.call is not None, "only calls are requests"

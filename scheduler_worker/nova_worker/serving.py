@@ -27,7 +27,6 @@ from bus.rabbit.connection import RabbitConnection
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, RpcDelivery
 from bus.workers.link import Link
 from scheduler_worker.metrics import NOVA_ANSWERED, NOVA_CALLS
-from scheduler_worker.nova.instance_info import InstancesByService, deleted, synced, updated
 from scheduler_worker.nova.oslo_envelope import RpcRequest, RpcVersion, read_envelope
 from scheduler_worker.nova.oslo_replies import (
     RemoteFailure,
@@ -42,6 +41,7 @@ from scheduler_worker.nova.redaction import redacted
 from scheduler_worker.nova.refusals import RefusedError
 from scheduler_worker.nova.request_spec import NovaRequestReader
 from scheduler_worker.nova_worker.calls import KnownCalls, NovaCall
+from scheduler_worker.nova_worker.casts import NovaCasts
 from scheduler_worker.nova_worker.deciding import NovaAsked, NovaDecision
 from scheduler_worker.nova_worker.hosts import NovaHosts
 from scheduler_worker.nova_worker.nova_search import NovaSearch
@@ -59,14 +59,6 @@ RETRY_S = 0.25
 # A queue that was gone is not waited for again so soon: all calls of a dead caller would wait for it.
 GONE_KEPT_S = 60.0
 GONE_MAX = 200
-
-_UPDATES: dict[str, Callable[[InstancesByService, dict[str, object]], tuple[InstancesByService, str]]] = {
-    "update_instance_info": updated,
-    "delete_instance_info": deleted,
-    "sync_instance_info": synced,
-}
-# All of Nova's aggregates are read from Nova: these casts only say that something changed.
-_AGGREGATES = ("update_aggregates", "delete_aggregate")
 
 
 class Decides(Protocol):
@@ -108,7 +100,7 @@ class NovaServer(Supervised):
         self._reader = reader
         self._hosts = hosts
         self._refresh = refresh
-        self._look_again = look_again
+        self._casts = NovaCasts(hosts, look_again)
         self._bury = bury
         self._settings = settings
         self._clock = clock
@@ -222,14 +214,13 @@ class NovaServer(Supervised):
             return NovaDecision(failure=unsupported_version(request, str(VERSION)))
         elif request.method == SELECT:
             return None
-        elif request.method in _UPDATES or request.method in _AGGREGATES:
+        elif self._casts.know(request.method):
             reason = self._update(request)
             return NovaDecision(failure=RemoteFailure("builtins", "ValueError", reason) if reason else None)
         return NovaDecision(failure=no_such_method(request))
 
     async def _take_cast(self, rpc: RabbitRpc, delivery: RpcDelivery, request: RpcRequest) -> None:
-        known = request.method in _UPDATES or request.method in _AGGREGATES
-        if request.namespace or not known:
+        if request.namespace or not self._casts.know(request.method):
             await self._drop(rpc, delivery, f"{request.method} is no cast that is known here")
         elif not VERSION.can_serve(request.version):
             reason = f"{request.method} is known up to version {VERSION}, and {request.version} came"
@@ -242,14 +233,10 @@ class NovaServer(Supervised):
 
     def _update(self, request: RpcRequest) -> str:
         """Take what a cast tells. Returns why it cannot be taken."""
-        if request.method in _AGGREGATES:
-            self._look_again()
-            return ""
         try:
-            known, service = _UPDATES[request.method](self._hosts.instances, dict(request.args))
+            self._casts.take(request)
         except RefusedError as refused:
             return str(refused)
-        self._hosts.tell_instances(known, service)
         return ""
 
     async def _drop(self, rpc: RabbitRpc, delivery: RpcDelivery, reason: str) -> None:

@@ -183,6 +183,7 @@ def nova_parts(
     """
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
+    forced = forced_plugins(plugins)
     side = placement(picture, plugins, chance)
     hosts = NovaHosts(picture)
 
@@ -211,7 +212,7 @@ def nova_parts(
             chance=chance,
             clock=clock,
         )
-        for each in (plugins, forced_plugins(plugins))
+        for each in (plugins, forced)
     )
     requests = RequestReader(STANDARD, timedelta(days=1), plugins)
     known = asyncio.Event()
@@ -238,7 +239,9 @@ def nova_parts(
     looking = Periodic("take over what Nova knows", look, LOOK_S, is_needed=True, chance=chance)
 
     def remake() -> None:
-        plugins.become(plugins_of(choice))
+        renewed = plugins_of(choice)
+        plugins.become(renewed)
+        forced.become(forced_plugins(renewed))
         for field in SCHEDULER.reloaded:
             structs.force_setattr(claims, field, getattr(choice, field))
 

@@ -135,7 +135,11 @@ class HttpBooks(PartGroup):
             states: list[ProviderState] = []
             for id_, each in listed.items():
                 known = self._known.get(id_)
-                if known is None or known.explained != each.generation or (with_contents and not known.is_whole):
+                if (
+                    known is None
+                    or known.explained != each.generation
+                    or (with_contents and not known.is_whole)
+                ):
                     changed.append(id_)
                 elif known.own or known.listed != each:
                     states.append(self._with_own(known, each))
