@@ -150,7 +150,7 @@ ROLES: tuple[Role, ...] = (
         site=Site.API,
         acts_for=NOVA_CELL,
     ),
-    # Beside a nova-scheduler, in shadow mode. It claims nothing, and asks what Nova has claimed.
+    # A scheduler in shadow mode: nova-scheduler decides. It claims nothing, and asks what Nova has claimed.
     Role(
         "nova-shadow",
         writes=(Grant(PLACEMENT, ("snapshot", "revisions", "members", "consumer.query")),),

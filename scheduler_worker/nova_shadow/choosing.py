@@ -67,7 +67,7 @@ class ShadowChoice(Struct, frozen=True, eq=False, kw_only=True):
     refusal: str = ""
     hosts: int = 0
     views: HostViews | None = None
-    # The same without our choices for earlier requests; None if there were none.
+    # The views without our choices for earlier requests; None if there were none.
     views_without: HostViews | None = None
     ruled_out: frozenset[ProviderId] = frozenset()
 

@@ -35,7 +35,7 @@ from scheduler_worker.nova.request_spec import NovaRequest
 OTHER_ATTEMPTS_MAX = 6
 
 
-# Above each attempt that an instance may have: whoever lives answers such a claim by what it holds.
+# Above each attempt that an instance may have: placement answers such a claim with what the consumer holds.
 ANY_ATTEMPT = 1_000_000
 
 
@@ -152,7 +152,7 @@ class NovaSearch(Search):
 
 
 def _beside(held: Share, wanted: Share) -> Share:
-    """Both shares together. Of a provider that gives to both, such as a pool, only what is held already."""
+    """Both shares together. A provider that gives to both, such as a pool, gives only what is held already."""
     givers = {each.provider for each in held.amounts}
     added: tuple[ResourceAmount, ...] = tuple(each for each in wanted.amounts if each.provider not in givers)
     # Shapes are judged of all trees or of none, and that of the old host is not known.

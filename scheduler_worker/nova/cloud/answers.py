@@ -24,7 +24,7 @@ from scheduler_worker.nova.selection import ComputeNode
 from scheduler_worker.nova.server_groups import POLICIES, max_per_host_of
 
 COMPUTE = "nova-compute"
-# Of a service or a server whose cell does not answer, the API says this, and not much else.
+# The API says this, and not much else, about a service or a server whose cell does not answer.
 UNKNOWN = "UNKNOWN"
 
 

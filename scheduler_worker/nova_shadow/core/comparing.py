@@ -15,7 +15,7 @@ from scheduler_worker.nova_shadow.core.notes import ShadowVerdict, WeighersCompa
 
 # The filter that is named for a host which this scheduler does not know.
 UNKNOWN_HOST = "known"
-# Weighers that say nearly the same of both hosts are no reason.
+# A weigher that gives both hosts nearly the same is no reason.
 _SAME = 1e-9
 
 

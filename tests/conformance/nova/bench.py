@@ -77,7 +77,7 @@ def used(stack: NovaStack) -> Used:
 
 
 def _cpu_s(roots: Sequence[int]) -> float:
-    """Of these processes, their descendants, and the children of these that have ended."""
+    """CPU seconds of these processes, their descendants, and the children of these that have ended."""
     everyone = {*roots, *(each for root in roots for each in descendants(root))}
     ticks = 0
     for process in everyone:

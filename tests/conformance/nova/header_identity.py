@@ -1,4 +1,4 @@
-"""A filter of the API's pipeline in the stead of Keystone's: who brings a token of our stand-in is the operator.
+"""A filter of the API's pipeline in place of Keystone's: a caller with a token of our stand-in is the operator.
 
 Nova's Python runs it. A caller may also bring its identity in headers, as Keystone's filter would hand them on. Only the standard library.
 """
