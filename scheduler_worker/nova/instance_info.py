@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from scheduler_worker.nova.json_fields import Fields, id_in
 from scheduler_worker.nova.objects import read_object
+from scheduler_worker.nova.refusals import RefusedError
 
 # Work on an instance that loads its host: Nova's own list of states of an instance and of its tasks.
 _BUSY_STATES = frozenset({"building"})
@@ -21,6 +22,8 @@ _BUSY_TASKS = frozenset(
         *("rescuing", "unshelving"),
     }
 )
+# A user of Nova's broker may invent names and ids. A cloud has fewer services, and a host fewer instances.
+SERVICES_MAX, INSTANCES_MAX = 50_000, 10_000
 
 
 class ServiceInstances(Struct, frozen=True):
@@ -89,6 +92,12 @@ def synced(known: InstancesByService, args: Mapping[str, object]) -> tuple[Insta
 
 
 def _with(known: InstancesByService, service: str, busy: Mapping[UUID, bool]) -> InstancesByService:
+    if service not in known.services and len(known.services) >= SERVICES_MAX:
+        raise RefusedError("host_name", service, f"{SERVICES_MAX} services are known already")
+    if len(busy) > INSTANCES_MAX:
+        raise RefusedError(
+            "host_name", service, f"it has {len(busy)} instances, at most {INSTANCES_MAX} are kept"
+        )
     return InstancesByService({**known.services, service: ServiceInstances(busy)})
 
 

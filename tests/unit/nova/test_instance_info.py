@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from scheduler_worker.nova import instance_info
 from scheduler_worker.nova.instance_info import InstancesByService, deleted, synced, updated
 from scheduler_worker.nova.refusals import RefusedError
 from tests.unit.nova.recorded import an_object, args_of
@@ -80,3 +81,20 @@ def test_a_deleted_instance_goes_and_a_list_of_ids_says_which_are_left() -> None
 def test_a_cast_that_cannot_be_read_is_refused_by_its_field(args: dict[str, object]) -> None:
     with pytest.raises(RefusedError):
         updated(NOTHING, args)
+
+
+def test_invented_services_and_instances_are_refused_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_info, "SERVICES_MAX", 2)
+    monkeypatch.setattr(instance_info, "INSTANCES_MAX", 2)
+    known = NOTHING
+    for name in ("a", "b"):
+        known, _ = synced(known, {"host_name": name, "instance_uuids": [str(ONE)]})
+
+    with pytest.raises(RefusedError, match="host_name is 'c': 2 services are known already"):
+        synced(known, {"host_name": "c", "instance_uuids": []})
+    with pytest.raises(RefusedError, match="host_name is 'b': it has 3 instances, at most 2 are kept"):
+        synced(known, {"host_name": "b", "instance_uuids": [str(UUID(int=number)) for number in range(3)]})
+    known, _ = synced(known, {"host_name": "b", "instance_uuids": [str(ONE), str(TWO)]})
+    with pytest.raises(RefusedError, match="host_name is 'b': it has 3 instances"):
+        updated(known, {"host_name": "b", "instance_info": an_instance(UUID(int=3))})
+    assert known.of("b").count == 2
