@@ -1,1 +1,1 @@
-"""Commands about a Nova beside which, or in the stead of whose scheduler, Moorage works."""
+"""Commands about a Nova beside which, or in place of whose scheduler, Moorage works."""

@@ -219,7 +219,7 @@ def _others(draft: _Draft) -> None:
             draft.tell(
                 "stays",
                 last,
-                "give it to `moor run nova-scheduler` as --nova-bus, with amqp:// in the stead of rabbit://",
+                "give it to `moor run nova-scheduler` as --nova-bus, with amqp:// in place of rabbit://",
             )
         elif key[0] in SCHEDULERS_OWN:
             draft.tell("no equal", last, "Nova 2025.1 and later have no such option, as far as is known here")

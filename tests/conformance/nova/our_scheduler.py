@@ -1,4 +1,4 @@
-"""Starts `moor run nova-scheduler` and what it needs, in the stead of Nova's own scheduler."""
+"""Starts `moor run nova-scheduler` and what it needs, in place of Nova's own scheduler."""
 
 import os
 import subprocess
