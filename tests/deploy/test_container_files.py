@@ -164,8 +164,8 @@ def test_compose_has_every_worker_with_its_own_user_and_no_password() -> None:
     workers = {
         command.name or getattr(command.callback, "__name__", "") for command in run_app.registered_commands
     }
-    # Bare metal needs an Ironic.
-    assert started == workers - NO_ROLE - {"ironic"}
+    # Bare metal needs an Ironic, and a scheduler of a Nova needs a Nova.
+    assert started == workers - NO_ROLE - {"ironic", "nova-scheduler"}
     assert len(used) == len(started) + 2, "each cell has a conductor and a compute"
     for name, service in services.items():
         assert "healthcheck" in service, name

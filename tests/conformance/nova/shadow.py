@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--hosts", type=int, default=20)
     parser.add_argument("--boots", type=int, default=100)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--notes", type=Path, help="Copy the file of notes there.")
     given = parser.parse_args(argv)
     half = given.hosts // 2
     cells = {
@@ -40,10 +41,12 @@ def main(argv: Sequence[str]) -> None:
     options = {"filter_scheduler": {"weight_classes": WEIGHERS}}
     wanted = Wanted(placement=given.placement, scheduler="theirs", cells=cells, options=options)
     with nova_stack(wanted) as stack, beneath_our_scheduler(stack):
-        _run(stack, given.boots, given.clients)
+        notes = _run(stack, given.boots, given.clients)
+        if given.notes:
+            given.notes.write_bytes(notes.read_bytes())
 
 
-def _run(stack: NovaStack, boots: int, clients: int) -> None:
+def _run(stack: NovaStack, boots: int, clients: int) -> Path:
     file = stack.directory / "shadow.jsonl"
     start_our_scheduler(
         stack,
@@ -55,7 +58,7 @@ def _run(stack: NovaStack, boots: int, clients: int) -> None:
         MOOR_SCHEDULER_WEIGHERS="cpu,ram,disk,io_ops",
     )
     _wait_for_copies(stack)
-    small, huge = stack.api.flavor("shadowed", 1, 64, 1), stack.api.flavor("huge", 500, 64, 1)
+    small, huge = stack.api.flavor("shadowed", 1, 64, 1), stack.api.flavor("huge", 5000, 64, 1)
     before = used(stack).cpu_s[SHADOW]
     sent = [*load(stack, small, boots, clients), *load(stack, huge, 3, 1)]
     settled = until_settled(stack, len(sent))
@@ -73,6 +76,7 @@ def _run(stack: NovaStack, boots: int, clients: int) -> None:
         if "ERROR" in line or "Traceback" in line
     ]
     print("\n".join(errors[:20]) or "no errors in the log of the worker in the shadow")
+    return file
 
 
 def _wait_for_copies(stack: NovaStack) -> None:

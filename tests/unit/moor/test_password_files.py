@@ -81,7 +81,8 @@ def test_environment_files_then_have_no_password() -> None:
     addresses = Addresses(
         bus_url="amqp://root:r@api/", cell_bus_urls={"island": "amqp://root:r@isle/"}, cells=("island",)
     )
-    names = [f"moor-{each}" for each in ("scheduler", "nova-scheduler", "placement", "ironic", "operator")]
+    roles = ("scheduler", "nova-scheduler", "nova-shadow", "placement", "ironic", "operator")
+    names = [f"moor-{each}" for each in roles]
     names += ["moor-conductor-island", "moor-compute-island"]
     found = broker_variables(
         Settings(addresses=addresses, data=Path("/")),
