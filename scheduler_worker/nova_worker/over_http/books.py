@@ -42,6 +42,8 @@ class _Known(Struct):
     use: ProviderUse
     # The generation at which the contents were read.
     contents_at: int
+    # Another one after each change but of its use. By it the picture tells the two apart.
+    shape: int
     own: int = 0
     own_amounts: dict[ConsumerId, Mapping[str, int]] = {}
 
@@ -49,6 +51,9 @@ class _Known(Struct):
     def used(self) -> dict[str, int]:
         """What is in use of it, with our own writes."""
         return ProviderUse(0, {**self.use.by_consumer, **self.own_amounts}).used
+
+    def has_same(self, listed: ListedProvider, contents: ProviderContents) -> bool:
+        return self.contents == contents and self.listed.parent_provider_uuid == listed.parent_provider_uuid
 
     @property
     def is_whole(self) -> bool:
@@ -78,6 +83,7 @@ class HttpBooks(PartGroup):
         self._known: dict[ProviderId, _Known] = {}
         self._internals = itertools.count(1)
         self._revisions = itertools.count(1)
+        self._shapes = itertools.count(1)
         self._members: dict[ConsumerId, GroupMember] = {}
         self._shared = SharedRuns(self._read_all_contents)
         self.whole = asyncio.Event()
@@ -192,7 +198,9 @@ class HttpBooks(PartGroup):
         if known is not None:
             self._leave_groups(id_, known.use, use)
         internal = next(self._internals) if known is None else known.internal
-        now = self._known[id_] = _Known(internal, listed, contents, use, contents_at)
+        is_same = known is not None and known.has_same(listed, contents)
+        shape = known.shape if known is not None and is_same else next(self._shapes)
+        now = self._known[id_] = _Known(internal, listed, contents, use, contents_at, shape)
         return self._state(now)
 
     def _with_own(self, known: _Known, listed: ListedProvider) -> ProviderState:
@@ -216,6 +224,7 @@ class HttpBooks(PartGroup):
             root=listed.root_provider_uuid,
             parent=listed.parent_provider_uuid,
             generation=listed.generation,
+            shape=known.shape,
             revision=next(self._revisions),
             inventories=inventories,
             traits=known.contents.traits,

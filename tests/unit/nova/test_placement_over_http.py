@@ -180,6 +180,33 @@ async def test_what_somebody_wrote_to_a_provider_is_read_also_if_its_use_was_rea
 
 
 @EACH
+async def test_hosts_are_chosen_by_what_somebody_has_changed(kind: str) -> None:
+    """The picture's columns, and not only its index, have new inventories, traits, aggregates and children."""
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        at = f"/resource_providers/{HOST}"
+        changes: list[tuple[str, dict[str, object]]] = [
+            ("aggregates", {"aggregates": [str(RACK)]}),
+            ("traits", {"traits": ["HW_CPU_X86_VMX"]}),
+            ("inventories", {"inventories": {"VCPU": {"total": 5}}}),
+        ]
+        for generation, (what, body) in enumerate(changes, 1):
+            await world.done("PUT", f"{at}/{what}", body | {"resource_provider_generation": generation})
+        await world.books.catch_up()
+
+        columns, row = world.picture.columns, world.picture.row_of(HOST)
+        assert world.picture.aggregates_of(HOST) == (RACK,)
+        assert columns.aggregates[row] == world.picture.aggregates.code_of((RACK,)) > 0
+        assert columns.traits_of[row] == ("HW_CPU_X86_VMX",)
+        assert world.free(HOST) == 5
+
+        await world.add(CHILD, "child", vcpu=4, parent=HOST)
+        await world.books.catch_up()
+        assert world.free(HOST) == 9
+
+
+@EACH
 async def test_what_somebody_wrote_between_our_own_claims_is_read(kind: str) -> None:
     async with http_world(kind) as world:
         await world.add(HOST, "host")
