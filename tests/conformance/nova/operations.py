@@ -228,6 +228,10 @@ def _ended(cloud: Cloud, server: Mapping[str, Any]) -> str:
         or "nothing"
     )
     why = ""
+    if server["status"] == "ERROR" and "fault" not in server:
+        # Nova writes the state first, and then why.
+        _soon(lambda: "fault" in cloud.nova.server(server["id"]), wanted=True, within_s=5.0)
+        server = cloud.nova.server(server["id"])
     if server["status"] == "ERROR" and "fault" in server:
         # After these words each scheduler has its own.
         said = server["fault"]["message"]
