@@ -129,7 +129,9 @@ class SimulatedIronic(Periodic):
 
     @property
     def refuses_connections(self) -> bool:
-        return self.away is not None and self.away.refuses
+        # Asked once: by the next question its time may be over.
+        away_now = self.away
+        return away_now is not None and away_now.refuses
 
     @property
     def away(self) -> Away | None:

@@ -1,5 +1,6 @@
 """The simulated Ironic's state machine and its conductor: success, failures, locks, power, scripts."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from compute_sim.laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     RequestRefused,
+    SimulatedIronic,
     SimulatedNode,
     WorkDurations,
     available_nodes,
@@ -485,3 +487,13 @@ def test_an_instance_on_a_node_keeps_it_from_being_deleted_unless_in_maintenance
     delete(world.ironic, "node-00000")
 
     assert not world.ironic.nodes
+
+
+def test_an_absence_may_end_while_somebody_asks_for_it() -> None:
+    """By this clock each question takes time."""
+    times_s = itertools.count()
+    ironic = SimulatedIronic((), lambda: float(next(times_s)), lambda *_: None)
+    for for_s in range(1, 8):
+        ironic.go_away(for_s, refuses=True)
+        while ironic.refuses_connections:
+            pass
