@@ -1,9 +1,11 @@
 """The state of a host after a report, or after another worker wrote its row."""
 
+from collections.abc import Callable
 from datetime import datetime
 
 from msgspec import structs
 
+from bus.message import ProviderId
 from bus.messages.hosts import NODE, HostFacts, HostSetting, HostsReported, HostState
 from scheduler_worker.core.host_modes import with_mode
 
@@ -16,7 +18,7 @@ def reported(
     *,
     speaks_for: str | None = None,
     failed_builds_max: int = 0,
-    placed_in: str = "",
+    placed_in: Callable[[ProviderId], str] = lambda _: "",
 ) -> HostState | None:
     """The host with these facts, or unchanged if a later report is known; None if the host belongs to another cell than
     the one that reports it.
@@ -24,14 +26,14 @@ def reported(
     A node moves to another cell when its conductor group or shard changes. Only a sender that stands above cells
     (`speaks_for` is None) may report that: otherwise one cell could take the nodes of another.
 
-    `placed_in` is the cell that placement names for the host, empty if it has none. A cell that reports a host first
+    `placed_in` gives the cell that placement names for a host, empty if it has none. A cell that reports a host first
     cannot keep it from the cell whose it is: the row of the false report is replaced.
 
     A host on which `failed_builds_max` builds in a row have failed is set draining, and again by each further failure
     after an operator has set it up; 0: never.
     """
     may_move = host is not None and speaks_for is None and host.kind == facts.kind == NODE
-    if host is None or (host.cell != report.cell == placed_in and not may_move):
+    if host is None or (host.cell != report.cell == placed_in(host.id) and not may_move):
         # Its cell may remember settings of a host that was forgotten here: those of the new one have later numbers.
         number = int(now.timestamp()) if host is None else max(int(now.timestamp()), host.setting.number + 1)
         host = HostState(

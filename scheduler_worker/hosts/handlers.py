@@ -54,7 +54,7 @@ class _Rows:
         now: datetime,
         *,
         failed_builds_max: int,
-        placed_in: str,
+        placed_in: Callable[[ProviderId], str],
     ) -> None:
         before = self.known.get(facts.id)
         if before is None and facts.is_gone:
@@ -99,21 +99,22 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         ids = sorted({host.id for ask in asks for host in ask.message.hosts}, key=lambda id_: id_.int)
         rows = _Rows(await store.lock_hosts(ids, ()))
         said: list[Said] = []
+        now = clock()
         for ask in asks:
             for facts in ask.message.hosts:
                 before = rows.known.get(facts.id)
                 rows.take(
                     ask,
                     facts,
-                    clock(),
+                    now,
                     failed_builds_max=registry.failed_builds_max,
-                    placed_in=registry.placed_in(facts.id),
+                    placed_in=registry.placed_in,
                 )
                 host = rows.known.get(facts.id)
                 if before is not None and host is not None and host.setting != before.setting:
                     said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
         changed, gone = list(rows.changed.values()), sorted(rows.gone)
-        await store.save_hosts(changed, clock())
+        await store.save_hosts(changed, now)
         if gone:
             await store.forget_hosts(gone)
 

@@ -96,11 +96,14 @@ class HostRegistry:
         They may, for instance, if the cell itself is down.
         """
         self.failed_builds_max = failed_builds_max
+        # The cell that placement names for a host; empty if placement does not have it.
+        self.placed_in = picture.placed_in
         self._excuses = excuses
         self._picture = picture
         self._down_after = down_after
         self._clock = clock
-        self._hosts: dict[ProviderId, _KnownHost] = {}
+        # By integers: a UUID's hash runs in Python, and every report and heartbeat looks its host up.
+        self._hosts: dict[int, _KnownHost] = {}
         # For each cell: since when something of it is heard without a long pause, and when it was last heard.
         self._heard_of: dict[str, tuple[datetime, datetime]] = {}
         self._when_untold: list[Callable[[], None]] = []
@@ -125,10 +128,10 @@ class HostRegistry:
         changed = []
         now = self._clock()
         for row in rows:
-            known = self._hosts.get(row.id)
+            known = self._hosts.get(row.id.int)
             if known is None:
                 heard = now if row.silent_since is None else min(row.silent_since, now - self._down_after)
-                known = self._hosts[row.id] = _KnownHost(row, heard)
+                known = self._hosts[row.id.int] = _KnownHost(row, heard)
             elif row.sequence > known.row.sequence:
                 if known.row.silent_since is not None and row.silent_since is None:
                     # Another worker has heard it.
@@ -163,7 +166,7 @@ class HostRegistry:
         changed = []
         gone = []
         for each in report.hosts:
-            known = self._hosts.get(each.id)
+            known = self._hosts.get(each.id.int)
             if each.is_gone and known is None:
                 continue
             row = None if known is None else known.row
@@ -174,7 +177,7 @@ class HostRegistry:
                 now,
                 speaks_for=speaks_for,
                 failed_builds_max=self.failed_builds_max,
-                placed_in=self.placed_in(each.id),
+                placed_in=self.placed_in,
             )
             if host is None:
                 log.warning("cell %s reports host %s of another cell", report.cell, each.name)
@@ -185,7 +188,7 @@ class HostRegistry:
                 gone.append(each.id)
                 continue
             if known is None:
-                known = self._hosts[each.id] = _KnownHost(host, now)
+                known = self._hosts[each.id.int] = _KnownHost(host, now)
             known.row, known.heard = host, now
             changed.append(known)
         self._tell(changed, now)
@@ -201,7 +204,7 @@ class HostRegistry:
         self.hear_of_cell(cell, speaks_for)
         back = []
         for each in hosts:
-            known = self._hosts.get(each)
+            known = self._hosts.get(each.int)
             if known is None:
                 continue
             host = known.row
@@ -248,7 +251,7 @@ class HostRegistry:
         Both count only for known hosts, if they come from the host's own cell and are no older than the last ones.
         """
         for each in told.hosts:
-            known = self._hosts.get(each.id)
+            known = self._hosts.get(each.id.int)
             if known is None or known.row.cell != told.cell or speaks_for not in (None, told.cell):
                 continue
             if isinstance(each, HostMetrics):
@@ -259,12 +262,8 @@ class HostRegistry:
                 known.cached = told.sequence
                 self._picture.cache_images(each.id, each.images)
 
-    def placed_in(self, host: ProviderId) -> str:
-        """The cell that placement names for this host; empty if placement does not have it."""
-        return self._picture.placed_in(host)
-
     def get(self, host: ProviderId) -> HostState | None:
-        known = self._hosts.get(host)
+        known = self._hosts.get(host.int)
         return None if known is None else known.row
 
     def rows(self) -> Iterator[HostState]:
@@ -272,7 +271,7 @@ class HostRegistry:
 
     def name_of(self, host: ProviderId) -> str:
         """The name of this host, or its id if it is not known."""
-        known = self._hosts.get(host)
+        known = self._hosts.get(host.int)
         return str(host) if known is None else known.row.name
 
     def count_by_cell(self) -> tuple[Counter[str], Counter[str]]:
@@ -303,7 +302,7 @@ class HostRegistry:
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
         """Remove hosts whose rows were deleted. If such a host reports again, it counts as a new host."""
-        self._picture.remove_hosts([host for host in hosts if self._hosts.pop(host, None) is not None])
+        self._picture.remove_hosts([host for host in hosts if self._hosts.pop(host.int, None) is not None])
 
     def look(self) -> None:
         """Mark the hosts down that were not heard for too long, and raise an alarm about names that are in several cells."""
@@ -323,7 +322,7 @@ class HostRegistry:
         """This row of the database, completed by what only this process knows: whether the host is up, when it was
         heard, the zone that its aggregates give it, and which other cells have a host of its name.
         """
-        known = self._hosts.get(row.id)
+        known = self._hosts.get(row.id.int)
         return structs.replace(
             row,
             up=known is not None and may_be_up(row) and self._is_heard(known, self._clock()),

@@ -19,7 +19,7 @@ from placement_worker.core.candidates.columns import BatchedValues, Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.known_providers import KnownBefore
 from scheduler_worker.core.picture.aggregates import HostAggregates
-from scheduler_worker.core.picture.columns import PictureColumns, PictureStock
+from scheduler_worker.core.picture.columns import PictureColumns, PictureStock, written_of
 from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.preferences import HostPreferences, preferences_of
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
@@ -53,11 +53,11 @@ class Picture:
         # A member that left its group may leave room to others of the group on any host.
         self.groups = GroupMembers(self.touched.add_all)
         self.aggregates = HostAggregates()
-        self._registry: dict[ProviderId, HostState] = {}
         self._named: dict[str, set[int]] = {}
         # The names of several hosts.
         self._shared_names: set[str] = set()
-        # Every boot looks these two up, so by integers: a UUID's hash runs in Python, 0.48 us a look-up against 0.11.
+        # Every boot or report looks these up, so by integers: a UUID's hash runs in Python, 0.48 us a look-up against 0.11.
+        self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._holds: dict[tuple[int, int], _Hold] = {}
         self._preferences: tuple[tuple[int, int], HostPreferences] | None = None
@@ -124,18 +124,19 @@ class Picture:
     def put_hosts(self, hosts: Iterable[HostState]) -> None:
         """Write these hosts, as the host registry has them now."""
         for host in hosts:
-            known = self._registry.get(host.id)
-            self._registry[host.id] = host
-            if known is not None and (known.name, known.cell) == (host.name, host.cell):
-                # Usually only the load has changed: the providers' columns stay.
-                self._write_registry(self.row_of(host.id), host)
-            else:
-                self._write_row(self.trees.by_root.get(host.id.int) or Tree(host.id))
+            number = host.id.int
+            known = self._registry.get(number)
+            self._registry[number] = host
+            if known is None or (known.name, known.cell) != (host.name, host.cell):
+                self._write_row(self.trees.by_root.get(number) or Tree(host.id))
+            elif written_of(known) != written_of(host):
+                # The providers' columns stay.
+                self._write_registry(self._rows[number], host)
 
     def remove_hosts(self, hosts: Iterable[ProviderId]) -> None:
         """Remove these hosts, which the host registry has forgotten."""
         for host in hosts:
-            if self._registry.pop(host, None) is not None:
+            if self._registry.pop(host.int, None) is not None:
                 self._write_row(self.trees.by_root.get(host.int) or Tree(host))
 
     def put_cells_down(self, reasons: Mapping[str, str]) -> None:
@@ -177,7 +178,7 @@ class Picture:
         if changed:
             self.touched.add_all()
         for row in np.flatnonzero(np.isin(columns.aggregates[: columns.rows], codes)).tolist():
-            self._write_zone(row, self._registry.get(columns.ids[row]))
+            self._write_zone(row, self._registry.get(columns.ids[row].int))
 
     # This scheduler's choices
 
@@ -210,7 +211,8 @@ class Picture:
     def drop(self, choices: Iterable[Key]) -> None:
         """Stop holding these choices: placement has refused them, or their usage is in the providers' states by now."""
         choices = tuple(choices)
-        self.groups.drop(choices)
+        if self.groups.held:
+            self.groups.drop(choices)
         holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
         self._count([hold for hold in holds if hold is not None], -1)
 
@@ -229,7 +231,7 @@ class Picture:
 
     def registered(self, row: int) -> HostState | None:
         """The host in this row, as the host registry has it."""
-        return self._registry.get(self.columns.ids[row])
+        return self._registry.get(self.columns.ids[row].int)
 
     def unregistered(self) -> list[ProviderId]:
         """The hosts that placement has and the host registry lacks."""
@@ -371,7 +373,7 @@ class Picture:
     def _write_row(self, tree: Tree) -> None:
         """Write all columns of a host, since more than its usage has changed."""
         self._compound = self._sharing = None
-        host = self._registry.get(tree.root)
+        host = self._registry.get(tree.root.int)
         if host is None and not tree.is_host:
             self.touched.add_all()
             self._erase(tree)
