@@ -1,13 +1,63 @@
-"""The state of a host after a report, or after another worker wrote its row."""
+"""The state of a host after a report, or after another worker wrote its row.
+
+Nearly all reports tell only a new load: how many instances the host has, and how many builds are under way. Such a load is
+written beside the host's row, which then need not be read (`load_of`).
+"""
 
 from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
+from typing import NamedTuple
 
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.hosts import NODE, HostFacts, HostSetting, HostsReported, HostState
+from bus.messages.hosts import NODE, HostDescription, HostFacts, HostSetting, HostsReported, HostState
 from scheduler_worker.core.host_modes import with_mode
+
+_LOADS = ("id", "instances", "io_ops")
+# All that a host tells of itself, but for its load.
+_steady = attrgetter(*[each.name for each in structs.fields(HostDescription) if each.name not in _LOADS])
+
+
+class HostLoad(NamedTuple):
+    """The load of a host by a report that changes nothing else in its row, which has the sequence `row`. `epoch` and
+    `sequence` are those of the report.
+    """
+
+    host: ProviderId
+    row: int
+    epoch: int
+    sequence: int
+    instances: int
+    io_ops: int
+
+    @property
+    def number(self) -> tuple[int, int]:
+        return self.epoch, self.sequence
+
+
+def load_of(row: HostState, facts: HostFacts, report: HostsReported) -> HostLoad | None:
+    """The load of the host with this row, if the report changes nothing else; otherwise None."""
+    if facts.is_gone or row.cell != report.cell or _steady(row) != _steady(facts):
+        return None
+    epoch, sequence = _number_of(facts, report)
+    if (epoch, sequence) < (row.report_epoch, row.report_sequence):
+        return None
+    return HostLoad(row.id, row.sequence, epoch, sequence, facts.instances, facts.io_ops)
+
+
+def with_load(row: HostState, load: HostLoad) -> HostState:
+    """The host's row with its load, unless the row is of a later report."""
+    if load.number < (row.report_epoch, row.report_sequence):
+        return row
+    return structs.replace(
+        row,
+        instances=load.instances,
+        io_ops=load.io_ops,
+        report_epoch=load.epoch,
+        report_sequence=load.sequence,
+    )
 
 
 def reported(
@@ -47,9 +97,7 @@ def reported(
         )
     if host.cell != report.cell and not may_move:
         return None
-    epoch, sequence = report.epoch, report.sequence
-    if facts.epoch or facts.sequence:
-        epoch, sequence = facts.epoch, facts.sequence
+    epoch, sequence = _number_of(facts, report)
     if (epoch, sequence) < (host.report_epoch, host.report_sequence):
         return host
     if 0 < failed_builds_max <= facts.failed_builds and facts.failed_builds > host.failed_builds:
@@ -78,6 +126,12 @@ def reported(
         failed_builds=facts.failed_builds,
         report_refused=facts.report_refused,
     )
+
+
+def _number_of(facts: HostFacts, report: HostsReported) -> tuple[int, int]:
+    if facts.epoch or facts.sequence:
+        return facts.epoch, facts.sequence
+    return report.epoch, report.sequence
 
 
 def rewritten(known: HostState, row: HostState) -> HostState:

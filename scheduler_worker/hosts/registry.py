@@ -18,6 +18,7 @@ from bus.message import Message, ProviderId
 from bus.messages.hosts import (
     NODE,
     HostChanged,
+    HostFacts,
     HostMetrics,
     HostsAlive,
     HostsMeasured,
@@ -28,7 +29,7 @@ from bus.messages.hosts import (
 from bus.workers.announcing import is_silent
 from bus.workers.handling import Received
 from scheduler_worker.core.host_modes import is_untold, may_be_up
-from scheduler_worker.core.host_reports import reported, rewritten
+from scheduler_worker.core.host_reports import HostLoad, load_of, reported, rewritten, with_load
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.metrics import HOST_NAME_CLASHES
 
@@ -71,11 +72,13 @@ class KnowsHosts(Protocol):
 class _KnownHost:
     """A host's row, and the facts about it that only this process's memory has, since they are not written."""
 
-    __slots__ = ("cached", "heard", "measured", "row")
+    __slots__ = ("cached", "heard", "measured", "row", "written")
 
     def __init__(self, row: HostState, heard: datetime) -> None:
         self.row = row
         self.heard = heard
+        # Its row in the database, as this process knows it; None before one is known. `row` may be of a later report.
+        self.written: HostState | None = None
         # The sequences of its last metrics and of its last list of images.
         self.measured = 0
         self.cached = 0
@@ -139,11 +142,30 @@ class HostRegistry:
                 known.row = rewritten(known.row, row)
             else:
                 continue
+            known.written = row
             changed.append(known)
         self._tell(changed, now)
         if any(is_untold(known.row) for known in changed):
             for do in self._when_untold:
                 do()
+
+    def load_of(self, facts: HostFacts, report: HostsReported) -> HostLoad | None:
+        """The load of a reported host, if by the host's row nothing else has changed; otherwise None."""
+        known = self._hosts.get(facts.id.int)
+        written = None if known is None else known.written
+        return None if written is None else load_of(written, facts, report)
+
+    def learn_loads(self, loads: Iterable[HostLoad]) -> None:
+        """Take over loads that were written beside rows of hosts, by this worker or another."""
+        changed = []
+        for load in loads:
+            known = self._hosts.get(load.host.int)
+            if known is None or (row := known.written) is None or known.row.sequence != load.row:
+                continue
+            if (known.row.report_epoch, known.row.report_sequence) < load.number:
+                known.row = with_load(row, load)
+                changed.append(known)
+        self._tell(changed, self._clock())
 
     def hear(self, heard: Received[Message]) -> None:
         """Take over what a message of the feed says about hosts; any other message is ignored."""

@@ -1,4 +1,6 @@
-"""The rows of hosts, read at start and whenever another worker may have written one; and the hosts that fell silent."""
+"""The rows of hosts, read at start and whenever another worker may have written one; their loads, which are written beside the
+rows; and the hosts that fell silent.
+"""
 
 import random
 from collections.abc import Callable
@@ -14,6 +16,8 @@ from scheduler_worker.store import HostQuery, SchedulerStore
 
 # Clocks differ, and a write is committed after its time was taken.
 OVERLAP = timedelta(seconds=60)
+# Every worker hears the loads of hosts. They are read for the case that it has missed some.
+LOADS_READ_AFTER = timedelta(seconds=60)
 
 
 class HostWatch(Periodic):
@@ -30,6 +34,7 @@ class HostWatch(Periodic):
         self._registry = registry
         self._clock = clock
         self._since = EPOCH
+        self._loads_read_at = clock()
 
     @property
     def readings(self) -> Readings:
@@ -46,9 +51,16 @@ class HostWatch(Periodic):
         self._registry.learn(await self._store.hosts(HostQuery(changed_since=self._since)))
         self._since = now - OVERLAP
 
+    async def _read_loads(self) -> None:
+        now = self._clock()
+        if now - self._loads_read_at >= LOADS_READ_AFTER:
+            self._registry.learn_loads(await self._store.host_loads())
+            self._loads_read_at = now
+
     async def _look(self) -> None:
         try:
             await self.refresh()
+            await self._read_loads()
         finally:
             # A host may fall silent while the database cannot be read.
             self._registry.look()
