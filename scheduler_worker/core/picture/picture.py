@@ -351,7 +351,8 @@ class Picture:
                     gathered.add(self.columns.stocks[resource], tree.row, in_all)
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
-        touched.add(row for row, count in consumers.items() if count < self.columns.consumers[row])
+        if touched.is_watched:
+            touched.add(row for row, count in consumers.items() if count < self.columns.consumers[row])
         if consumers:
             self.columns.consumers[[*consumers]] = [*consumers.values()]
 
@@ -460,7 +461,7 @@ class Picture:
         if not holds:
             return
         gathered = BatchedValues[PictureStock]()
-        if times < 0:
+        if times < 0 and self.touched.is_watched:
             self.touched.add([hold.row for hold in holds])
         for hold in holds:
             for stock, amount in hold.taken:
