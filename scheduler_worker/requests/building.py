@@ -114,11 +114,7 @@ class Builder:
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         now = self._clock()
-        read: Sequence[ValidRequest | BuildRejected]
-        if any(names_stored(ask.message) for ask in asks):
-            read = await read_requests(self.reader, self._store, asks, now)
-        else:
-            read = [self.reader.read(ask, now) for ask in asks]
+        read = await self._read(asks, now)
         valid = [each for each in read if isinstance(each, ValidRequest)]
         invalid = [(ask, why) for ask, why in zip(asks, read, strict=True) if isinstance(why, BuildRejected)]
         said = [each for ask, why in invalid for each in rejected(ask, why)]
@@ -152,7 +148,8 @@ class Builder:
                 if build.rejection is not None or len(build.rows) > 1 or build.rows[0].told.state != PLACED
             ]
         for build in builds:
-            said += await self._release(build, transaction)
+            if not build.is_placed:
+                said += await self._release(build, transaction)
             for each in build.requests:
                 said += _answered(each, build, transaction)
         for ask in came_back_too_late:
@@ -160,6 +157,13 @@ class Builder:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 said += await released_unless_held(ask, transaction, self._clock())
         return said
+
+    async def _read(
+        self, asks: Sequence[Received[BuildInstance]], now: datetime
+    ) -> list[ValidRequest | BuildRejected]:
+        if any(names_stored(ask.message) for ask in asks):
+            return await read_requests(self.reader, self._store, asks, now)
+        return [self.reader.read(ask, now) for ask in asks]
 
     async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         found: list[_Build] = []
@@ -305,6 +309,11 @@ class _Build:
         return len(still_open) == len(self.rows)
 
     @property
+    def is_placed(self) -> bool:
+        """Are all of its instances placed, so that each keeps what was claimed for it?"""
+        return self.rejection is None and not [row for row in self.rows if row.told.state != PLACED]
+
+    @property
     def is_found(self) -> bool:
         return all(isinstance(one.outcome, Holds) for one in self.searches)
 
@@ -364,8 +373,12 @@ def _instances_of(build: BuildInstance) -> int:
 async def _accept(
     store: SchedulerTransaction, builds: Sequence[_Build], requests: Sequence[NewRequest]
 ) -> None:
-    for build, acceptance in zip(builds, await store.accept(requests), strict=True):
-        build.learn(acceptance)
+    for build, request, acceptance in zip(builds, requests, await store.accept(requests), strict=True):
+        if isinstance(acceptance, Known) and acceptance.rows is request.rows:
+            # As they were made here.
+            build.rows = [*request.rows]
+        else:
+            build.learn(acceptance)
 
 
 def _kept_request(request: ValidRequest) -> KeptRequest | None:

@@ -437,22 +437,21 @@ class Picture:
         self._set_name(row, "")
         self.columns.give_back(row)
 
-    def _is_of(self, provider: ProviderId, host: ProviderId) -> bool:
-        """Is the provider in this host's tree?"""
-        if provider.int == host.int:
-            return True
+    def _is_in_tree(self, provider: ProviderId, host: int) -> bool:
+        """Is the provider in the tree of the host with this number?"""
         row = self.index.row_of(provider)
-        return row is not None and self.index.state(row).root.int == host.int
+        return row is not None and self.index.state(row).root.int == host
 
     def _taken(self, share: Share) -> tuple[tuple[PictureStock, int], ...]:
         """The share's amounts with their columns. Those of sharing providers are left out: the host's columns lack them."""
-        stocks = self.columns.stocks
+        stocks, host = self.columns.stocks, share.host.int
         return tuple(
             [
                 (stock, amount.amount)
                 for amount in share.amounts
                 if (stock := stocks.get(amount.resource)) is not None
-                and self._is_of(amount.provider, share.host)
+                # Nearly all hosts are one provider.
+                and (amount.provider.int == host or self._is_in_tree(amount.provider, host))
             ]
         )
 
