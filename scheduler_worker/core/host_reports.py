@@ -1,7 +1,7 @@
 """The state of a host after a report, or after another worker wrote its row.
 
-Nearly all reports tell only a new load: how many instances the host has, and how many builds are under way. Such a load is
-written beside the host's row, which then need not be read (`load_of`).
+Nearly all reports tell only a new load: how many instances the host has, how many builds are under way there, and how many
+have just failed. Such a load is written beside the host's row, which then need not be read (`load_of`).
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from bus.message import ProviderId
 from bus.messages.hosts import NODE, HostDescription, HostFacts, HostSetting, HostsReported, HostState
 from scheduler_worker.core.host_modes import with_mode
 
-_LOADS = ("id", "instances", "io_ops")
+_LOADS = ("id", "instances", "io_ops", "failed_builds")
 # All that a host tells of itself, but for its load.
 _steady = attrgetter(*[each.name for each in structs.fields(HostDescription) if each.name not in _LOADS])
 
@@ -31,20 +31,27 @@ class HostLoad(NamedTuple):
     sequence: int
     instances: int
     io_ops: int
+    failed_builds: int
 
     @property
     def number(self) -> tuple[int, int]:
         return self.epoch, self.sequence
 
 
-def load_of(row: HostState, facts: HostFacts, report: HostsReported) -> HostLoad | None:
+def load_of(
+    row: HostState, facts: HostFacts, report: HostsReported, failed_builds_max: int
+) -> HostLoad | None:
     """The load of the host with this row, if the report changes nothing else; otherwise None."""
+    if 0 < failed_builds_max <= facts.failed_builds:
+        # It may have to be set draining.
+        return None
     if facts.is_gone or row.cell != report.cell or _steady(row) != _steady(facts):
         return None
     epoch, sequence = _number_of(facts, report)
     if (epoch, sequence) < (row.report_epoch, row.report_sequence):
         return None
-    return HostLoad(row.id, row.sequence, epoch, sequence, facts.instances, facts.io_ops)
+    told = facts.instances, facts.io_ops, facts.failed_builds
+    return HostLoad(row.id, row.sequence, epoch, sequence, *told)
 
 
 def with_load(row: HostState, load: HostLoad) -> HostState:
@@ -55,6 +62,7 @@ def with_load(row: HostState, load: HostLoad) -> HostState:
         row,
         instances=load.instances,
         io_ops=load.io_ops,
+        failed_builds=load.failed_builds,
         report_epoch=load.epoch,
         report_sequence=load.sequence,
     )

@@ -153,7 +153,7 @@ class HostRegistry:
         """The load of a reported host, if by the host's row nothing else has changed; otherwise None."""
         known = self._hosts.get(facts.id.int)
         written = None if known is None else known.written
-        return None if written is None else load_of(written, facts, report)
+        return None if written is None else load_of(written, facts, report, self.failed_builds_max)
 
     def learn_loads(self, loads: Iterable[HostLoad]) -> None:
         """Take over loads that were written beside rows of hosts, by this worker or another."""

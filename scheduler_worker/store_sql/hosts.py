@@ -29,8 +29,8 @@ _SAVE_LOADS = RowColumns(table, "id", "sequence", "load").update(
     "kept.sequence = new.sequence AND coalesce(kept.load, '') <= new.load"
 )
 _READ = (table.c.body, table.c.sequence, table.c.load)
-# The epoch and the sequence of the report, the instances, the builds under way.
-_LOAD = struct.Struct(">QQQQ")
+# The epoch and the sequence of the report; the instances, the builds under way, the failed builds.
+_LOAD = struct.Struct(">QQQQQ")
 
 _encode = msgspec.json.Encoder().encode
 _host = msgspec.json.Decoder(HostState).decode
@@ -67,8 +67,7 @@ async def save_hosts(transaction: Transaction, changed: Sequence[HostState], at:
 
 async def save_loads(transaction: Transaction, loads: Sequence[HostLoad]) -> int:
     rows = [
-        (each.host, each.row, _LOAD.pack(*each.number, each.instances, each.io_ops))
-        for each in sorted(loads, key=lambda load: load.host.int)
+        (each.host, each.row, _LOAD.pack(*each[2:])) for each in sorted(loads, key=lambda load: load.host.int)
     ]
     return await _SAVE_LOADS.change(transaction, rows)
 

@@ -92,10 +92,11 @@ async def test_a_load_is_written_beside_the_row_that_it_names_and_never_over_a_l
             report_sequence=report,
             instances=report,
             io_ops=io_ops,
+            failed_builds=2 * io_ops,
         )
 
     def load(number: int, report: int, *, row: int = 1, epoch: int = 0, io_ops: int = 0) -> HostLoad:
-        return HostLoad(ProviderId(UUID(int=number)), row, epoch, report, report % 100, io_ops)
+        return HostLoad(ProviderId(UUID(int=number)), row, epoch, report, report % 100, io_ops, 2 * io_ops)
 
     async def write(*loads: HostLoad) -> int:
         async with store.transaction() as transaction:

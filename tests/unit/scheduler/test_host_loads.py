@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.hosts import HostFacts, HostSetting, HostsReported, HostState
+from bus.messages.hosts import HostFacts, HostSetting, HostsReported, HostState, Supported
 from bus.workers.handling import Received
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.handlers import host_report_handlers
@@ -23,6 +23,7 @@ from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FAILED_MAX = 3
 HOST, OTHER = (ProviderId(UUID(int=n)) for n in (7, 8))
 
 
@@ -31,7 +32,9 @@ class Scheduler:
 
     def __init__(self, store: MemorySchedulerStore) -> None:
         self.store = store
-        self.registry = HostRegistry(Picture(), timedelta(seconds=60), lambda: NOON)
+        self.registry = HostRegistry(
+            Picture(), timedelta(seconds=60), lambda: NOON, failed_builds_max=FAILED_MAX
+        )
         self._outbox = Outbox(store, OutboxNotes(store, timedelta(seconds=5), lambda: NOON))
         self._handle = host_report_handlers(self.registry, lambda: NOON)[HostsReported]
 
@@ -100,7 +103,7 @@ def test_a_late_report_changes_no_load() -> None:
     [
         {"availability_zone": "az2"},
         {"hypervisor_version": 9},
-        {"failed_builds": 1},
+        {"supports": (Supported(architecture="x86_64"),)},
         {"capabilities": {"cpu": "fast"}},
         {"report_refused": "too many"},
     ],
@@ -119,6 +122,23 @@ def test_a_report_that_says_more_than_a_load_writes_the_row_with_all_of_it(news:
             assert getattr(host, name) == value
             assert getattr(scheduler.knows(), name) == value
         assert host.sequence == 2
+
+    asyncio.run(story())
+
+
+def test_a_host_is_set_draining_by_failures_whose_first_ones_were_written_as_loads() -> None:
+    async def story() -> None:
+        scheduler = await a_scheduler_that_knows(HOST)
+        for sequence, failed in enumerate((1, 2, 0, 1, 2), start=2):
+            await scheduler.handle(a_report(sequence, failed_builds=failed))
+        (row,) = await rows_of(scheduler.store)
+        assert (row.sequence, row.failed_builds, row.setting.mode) == (1, 2, "up")
+
+        await scheduler.handle(a_report(7, failed_builds=FAILED_MAX))
+
+        (row,) = await rows_of(scheduler.store)
+        assert (row.setting.mode, scheduler.knows().setting.mode) == ("draining", "draining")
+        assert row.setting.reason == "3 builds in a row failed (failed_builds_max is 3)"
 
     asyncio.run(story())
 
