@@ -253,9 +253,10 @@ class HostRegistry:
         """
         now = self._clock()
         found: dict[ProviderId, datetime | None] = {}
-        for known in self._hosts.values():
+        silent = {known.row.id.int for known in self._silent(now)}
+        for number, known in self._hosts.items():
             host, heard = known.row, known.heard
-            if is_silent(now - heard, self._down_after) is (host.silent_since is not None):
+            if (number in silent) is (host.silent_since is not None):
                 continue
             if host.silent_since is not None:
                 found[host.id] = None
@@ -337,8 +338,13 @@ class HostRegistry:
                 )
         self._clashes = clashes
         now = self._clock()
-        fallen = [known for known in self._hosts.values() if known.row.up and not self._is_up(known, now)]
+        fallen = [known for known in self._silent(now) if known.row.up and not self._is_up(known, now)]
         self._tell(fallen, now)
+
+    def _silent(self, now: datetime) -> list[_KnownHost]:
+        """The hosts for which `is_silent` holds. All are looked at every few seconds, so without a call for each."""
+        since = now - self._down_after
+        return [known for known in self._hosts.values() if known.heard <= since]
 
     def as_heard(self, row: HostState) -> HostState:
         """This row of the database, completed by what only this process knows: whether the host is up, when it was
