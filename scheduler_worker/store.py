@@ -105,6 +105,10 @@ class HostQuery(Struct, frozen=True):
     limit: int | None = None
 
 
+# When a host's row was written, and its sequence. A row is not written again with the same two.
+HostVersion = tuple[datetime, int | None]
+
+
 class KnownGroup(Struct, frozen=True):
     """A server group as it was created."""
 
@@ -360,6 +364,9 @@ class SchedulerStore(Protocol):
 
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
         """The hosts in the order of their names, with their last loads."""
+
+    async def host_versions(self, changed_since: datetime) -> Sequence[tuple[ProviderId, HostVersion]]:
+        """The hosts whose rows were written since then, each with the version of its row."""
 
     async def host_loads(self) -> Sequence[HostLoad]:
         """All loads that are written beside rows of hosts."""

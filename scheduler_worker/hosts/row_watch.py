@@ -12,7 +12,7 @@ from bus.measuring import Readings
 from bus.moments import EPOCH
 from bus.parts import Periodic
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.store import HostQuery, SchedulerStore
+from scheduler_worker.store import HostQuery, HostVersion, SchedulerStore
 
 # Clocks differ, and a write is committed after its time was taken.
 OVERLAP = timedelta(seconds=60)
@@ -34,6 +34,8 @@ class HostWatch(Periodic):
         self._registry = registry
         self._clock = clock
         self._since = EPOCH
+        # The rows that were written lately, as they were read: each look finds them again for the time of the overlap.
+        self._versions: dict[int, HostVersion] = {}
         self._loads_read_at = clock()
 
     @property
@@ -48,7 +50,14 @@ class HostWatch(Periodic):
     async def refresh(self) -> None:
         """Read changed hosts from the database. On return, the registry has every row that was written before the call."""
         now = self._clock()
-        self._registry.learn(await self._store.hosts(HostQuery(changed_since=self._since)))
+        if self._since == EPOCH:
+            self._registry.learn(await self._store.hosts(HostQuery()))
+        else:
+            versions = await self._store.host_versions(self._since)
+            news = tuple([host for host, version in versions if self._versions.get(host.int) != version])
+            if news:
+                self._registry.learn(await self._store.hosts(HostQuery(ids=news)))
+            self._versions = {host.int: version for host, version in versions}
         self._since = now - OVERLAP
 
     async def _read_loads(self) -> None:

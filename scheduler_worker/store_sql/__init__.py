@@ -54,6 +54,7 @@ from scheduler_worker.store_sql.history import find_changes, lock_moves, write_c
 from scheduler_worker.store_sql.hosts import (
     find_hosts,
     find_loads,
+    find_versions,
     forget_hosts,
     lock_hosts,
     save_hosts,
@@ -210,6 +211,7 @@ class SqlSchedulerStore:
     some_are_woken = reads(waiting.some_are_woken)
     unsaid = reads(rare_statements.find_unsaid)
     hosts = reads(find_hosts)
+    host_versions = reads(find_versions)
     host_loads = reads(find_loads)
     changes = reads(find_changes)
     cells = reads(find_cells)

@@ -16,7 +16,7 @@ from bus.message import ProviderId
 from bus.messages.hosts import HostState
 from bus.sql import RowColumns, Transaction, among
 from scheduler_worker.core.host_reports import HostLoad, with_load
-from scheduler_worker.store import HostQuery
+from scheduler_worker.store import HostQuery, HostVersion
 from scheduler_worker.tables import hosts as table
 
 _SAVE = RowColumns(
@@ -70,6 +70,13 @@ async def save_loads(transaction: Transaction, loads: Sequence[HostLoad]) -> int
         (each.host, each.row, _LOAD.pack(*each[2:])) for each in sorted(loads, key=lambda load: load.host.int)
     ]
     return await _SAVE_LOADS.change(transaction, rows)
+
+
+def find_versions(connection: Connection, changed_since: datetime) -> list[tuple[ProviderId, HostVersion]]:
+    # A worker of an earlier release does not write the sequence, but it writes the time.
+    query = sa.select(table.c.id, table.c.changed_at, table.c.sequence)
+    found = connection.execute(query.where(table.c.changed_at >= changed_since))
+    return [(ProviderId(id_), (changed_at, sequence)) for id_, changed_at, sequence in found]
 
 
 def find_loads(connection: Connection) -> list[HostLoad]:

@@ -67,6 +67,8 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
     assert await store.hosts(HostQuery(after="host-2", limit=2)) == [host(3)]
     assert await store.hosts(HostQuery(name="host-3", limit=2)) == [host(3)]
     assert await store.hosts(HostQuery(changed_since=LATER)) == [host(2, io_ops=5, sequence=2)]
+    assert await store.host_versions(LATER) == [(host(2).id, (LATER, 2))]
+    assert len(await store.host_versions(NOON)) == 3
     assert await store.hosts(HostQuery(ids=(host(2).id, host(99).id))) == [host(2, io_ops=5, sequence=2)]
     async with store.transaction() as transaction:
         locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])

@@ -40,6 +40,7 @@ from scheduler_worker.store import (
     ChangeQuery,
     GroupQuery,
     HostQuery,
+    HostVersion,
     InstanceQuery,
     InstancesTaken,
     Known,
@@ -447,6 +448,11 @@ class MemorySchedulerStore:
                 and (query.changed_since is None or written_at >= query.changed_since)
             ]
             return sorted(found, key=lambda host: (host.name, host.id.int))[: query.limit]
+
+    async def host_versions(self, changed_since: datetime) -> Sequence[tuple[ProviderId, HostVersion]]:
+        async with self._lock:
+            rows = self._rows.hosts.values()
+            return [(host.id, (at, host.sequence)) for host, at in rows if at >= changed_since]
 
     async def host_loads(self) -> Sequence[HostLoad]:
         async with self._lock:

@@ -24,6 +24,7 @@ from scheduler_worker.store import (
     ChangeQuery,
     GroupQuery,
     HostQuery,
+    HostVersion,
     InstanceQuery,
     Known,
     KnownCell,
@@ -91,6 +92,10 @@ class FaultySchedulerStore:
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
         await reach_database(self._process)
         return await self._store.hosts(query)
+
+    async def host_versions(self, changed_since: datetime) -> Sequence[tuple[ProviderId, HostVersion]]:
+        await reach_database(self._process)
+        return await self._store.host_versions(changed_since)
 
     async def host_loads(self) -> Sequence[HostLoad]:
         await reach_database(self._process)

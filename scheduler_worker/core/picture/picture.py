@@ -4,6 +4,7 @@ A host is a root provider, or a host of the registry without a provider. Nothing
 choice its columns, and compounds.py searches the provider index where a host's columns do not say enough.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -15,7 +16,7 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import NODE, HostState, cell_and_name
 from bus.messages.placement import ONE_CLASS_AT_A_TIME, ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
-from placement_worker.core.candidates.columns import BatchedValues, Flags
+from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.known_providers import KnownBefore
 from scheduler_worker.core.picture.aggregates import HostAggregates
@@ -25,6 +26,14 @@ from scheduler_worker.core.picture.preferences import HostPreferences, preferenc
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
 from scheduler_worker.core.picture.touched import TouchedHosts
 from scheduler_worker.core.picture.trees import Tree, Trees
+
+# Numbers by the column that they are for, with their rows: so each column is written once for a batch.
+_Gathered = defaultdict[PictureStock, tuple[list[int], list[int]]]
+
+
+def _no_numbers() -> tuple[list[int], list[int]]:
+    return [], []
+
 
 # A choice: the instance, and its attempt.
 Key = tuple[ConsumerId, int]
@@ -336,7 +345,7 @@ class Picture:
         """Write into the host columns how much is used of these providers, each given with its tree, and how many
         consumers the root providers have.
         """
-        gathered, consumers = BatchedValues[PictureStock](), dict[int, int]()
+        gathered, consumers = _Gathered(_no_numbers), dict[int, int]()
         touched = self.touched
         for tree, provider, used, count in news:
             is_alone = len(tree.providers) == 1
@@ -348,9 +357,11 @@ class Picture:
             for resource, amount in used.items():
                 if resource in tree.classes:
                     in_all = amount if is_alone else self.trees.used_in_all(tree, resource)
-                    gathered.add(self.columns.stocks[resource], tree.row, in_all)
-        for stock, rows, amounts in gathered:
-            stock.use(rows, amounts)
+                    rows, amounts = gathered[self.columns.stocks[resource]]
+                    rows.append(tree.row)
+                    amounts.append(in_all)
+        for stock, (rows, amounts) in gathered.items():
+            stock.use(np.array(rows), np.array(amounts))
         if touched.is_watched:
             touched.add(row for row, count in consumers.items() if count < self.columns.consumers[row])
         if consumers:
@@ -459,14 +470,16 @@ class Picture:
         """Add the amounts of these unanswered choices to the columns (`times` is 1), or subtract them (-1)."""
         if not holds:
             return
-        gathered = BatchedValues[PictureStock]()
+        gathered = _Gathered(_no_numbers)
         if times < 0 and self.touched.is_watched:
             self.touched.add([hold.row for hold in holds])
         for hold in holds:
             for stock, amount in hold.taken:
-                gathered.add(stock, hold.row, amount)
-        for stock, rows, amounts in gathered:
-            stock.hold(rows, amounts * times)
+                rows, amounts = gathered[stock]
+                rows.append(hold.row)
+                amounts.append(amount)
+        for stock, (rows, amounts) in gathered.items():
+            stock.hold(np.array(rows), np.array(amounts) * times)
         np.add.at(self.columns.holding, [hold.row for hold in holds], times)
 
     def _set_name(self, row: int, name: str) -> None:

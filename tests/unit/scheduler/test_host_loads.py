@@ -188,6 +188,48 @@ def test_a_cell_cannot_write_the_load_of_another_cells_host() -> None:
     asyncio.run(story())
 
 
+class CountedReads(MemorySchedulerStore):
+    """Counts the rows of hosts that are read whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows_read = 0
+
+    async def hosts(self, query: HostQuery) -> Sequence[HostState]:
+        found = await super().hosts(query)
+        self.rows_read += len(found)
+        return found
+
+
+def test_a_row_is_read_once_for_each_time_that_it_is_written() -> None:
+    async def story() -> None:
+        store = CountedReads()
+        scheduler = Scheduler(store)
+        await scheduler.handle(a_report(1, HOST, OTHER))
+        watch = HostWatch(store, scheduler.registry, 5.0, lambda: NOON)
+        await watch.refresh()
+        await watch.refresh()
+        assert store.rows_read == 4, "the second look does not know when they were written"
+
+        await watch.refresh()
+        await scheduler.handle(a_report(2, HOST, io_ops=1))
+        await watch.refresh()
+        assert store.rows_read == 4
+
+        (row, _) = await rows_of(store)
+        store.rows_read = 0
+        draining = structs.replace(row, setting=HostSetting(mode="draining", number=9), sequence=2)
+        async with store.transaction() as transaction:
+            # At the same moment as the row before it.
+            await transaction.save_hosts([draining], NOON)
+        await watch.refresh()
+        await watch.refresh()
+        assert store.rows_read == 1
+        assert scheduler.knows().setting.mode == "draining"
+
+    asyncio.run(story())
+
+
 def test_a_scheduler_that_starts_or_has_missed_a_report_gets_the_load_from_the_database() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
