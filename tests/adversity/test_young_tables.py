@@ -4,16 +4,20 @@ tables.
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
+from bus.message import ProviderId
+from bus.messages.hosts import HostState
 from bus.messages.placement import Claimed
 from bus.sql import upgrade
 from cell_conductor.store_sql import SqlConductorStore
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store_sql import SqlIronicStore
 from placement_worker.store_sql import SqlPlacementStore
+from scheduler_worker.core.host_reports import HostLoad
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.contracts import placement_orders as placement
@@ -43,6 +47,21 @@ async def add_to_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None
     async with store.transaction() as transaction:
         await transaction.accept(new)
         await transaction.note([[row for each in new for row in each.rows]])
+        await transaction.save_hosts([reporting_host(number) for number in numbers], scheduler.NOON)
+
+
+def reporting_host(number: int) -> HostState:
+    id_ = ProviderId(UUID(int=number))
+    # As long as the description of a host that reports what it is capable of.
+    return HostState(
+        id=id_, name=f"host-{number}", cell="c1", up=True, sequence=1, capabilities={"cpu": 400 * "x"}
+    )
+
+
+async def write_loads(store: SqlSchedulerStore, numbers: range, report: int) -> None:
+    loads = [HostLoad(ProviderId(UUID(int=number)), 1, 0, report, 7, 1, 0) for number in numbers]
+    async with store.transaction() as transaction:
+        assert await transaction.save_loads(loads) == len(loads)
 
 
 async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
@@ -56,6 +75,7 @@ async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> N
         ending = [each for row in rows.values() if (each := deleted(row, scheduler.LATER)) is not None]
         await transaction.save(ending)
         names = await transaction.note([ending])
+    await write_loads(store, numbers, report=numbers.start)
     async with store.transaction() as transaction:
         await transaction.confirm(names)
 
@@ -133,6 +153,22 @@ async def test_to_become_active_writes_no_index() -> None:
         changed, in_place = await _updates(url, "requested_instances")
         assert changed == 200
         assert in_place > 150
+
+
+async def test_a_load_writes_no_index_of_hosts() -> None:
+    async with empty_database("postgresql") as url:
+        await upgrade(url, "scheduler_worker")
+        store = SqlSchedulerStore(url)
+        try:
+            await add_to_the_scheduler(store, numbers := range(1, 201))
+            for report in range(1, 11):
+                await write_loads(store, numbers, report)
+        finally:
+            await store.close()
+
+        changed, in_place = await _updates(url, "known_hosts")
+        assert changed == 2000
+        assert in_place > 1500
 
 
 async def test_claims_write_no_index_of_providers() -> None:
