@@ -331,8 +331,8 @@ def attach(cloud: Cloud) -> str:
         cloud.nova.ask("POST", path, {"interfaceAttachment": {"port_id": port}})
         seen = network.states(cloud.nova.server(server["id"]), port)
         cloud.nova.ask("DELETE", f"{path}/{port}")
-        soon(lambda: network.port_state(port), "a free port")
-        return f"{seen}; detached: {network.states(cloud.nova.server(server['id']), port)}"
+        after = soon(lambda: network.states(cloud.nova.server(server["id"]), port), _DETACHED)
+        return f"{seen}; detached: {after}"
 
 
 def audits(cloud: Cloud) -> str:
@@ -357,6 +357,7 @@ _SERVED = "a port ACTIVE on its host, served by its bridge"
 _HAS_BANDWIDTH = f"ACTIVE, {SMALL}; {_BANDWIDTH}, {_SERVED}"
 _HAS_MORE = f"ACTIVE, {SMALL}; {bandwidth_holds(6_000)} on its bridge, {_SERVED}"
 _LEFT = f"{FLAVOR_HOLDS} on the source's host; {bandwidth_holds(4_000)} on the source's bridge"
+_DETACHED = f"ACTIVE, {SMALL}, a free port"
 _THERE = "elsewhere in its cell, VERIFY_RESIZE, holds"
 
 OPERATIONS = (
@@ -427,7 +428,7 @@ OPERATIONS = (
     ),
     Operation(
         "a port with bandwidth: attach, detach",
-        f"{_HAS_BANDWIDTH}; detached: ACTIVE, {SMALL}, a free port",
+        f"{_HAS_BANDWIDTH}; detached: {_DETACHED}",
         attach,
     ),
     Operation("a port with bandwidth: audit, heal_allocations", NOTHING_FOUND, audits),
