@@ -34,8 +34,8 @@ from bus.pauses import drawn
 from bus.topology import QueueKind, broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters, metrics
-from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
-from bus.workers.handling import Received, received
+from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for
+from bus.workers.handling import Received, all_received, received
 from bus.workers.link import Link, pauses_of
 from bus.workers.pace import Pace
 from bus.workers.publisher import Publisher
@@ -268,9 +268,12 @@ class Intake:
         handed_over = () if delivery.returns else delivery.parcel.envelopes
         if handed_over and judge_parcel(origin, self._facts) is None:
             held = self._hold(consuming, delivery, origin, len(handed_over))
-            judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
-            taken = [Item(n, held, each) for n, each in enumerate(judged) if each is not None]
-            self._ready.extend(taken)
+            judged: Sequence[Received[Any] | None]
+            if all_count([each.message for each in handed_over], origin, self._facts):
+                judged = all_received(handed_over, origin, 0, held.cell)
+            else:
+                judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
+            self._ready.extend([Item(n, held, each) for n, each in enumerate(judged) if each is not None])
             return
         lines = self._lines_of(delivery, origin)
         if isinstance(lines, Unreadable):

@@ -16,7 +16,7 @@ from bus.origin import origin_of
 from bus.parts import Status
 from bus.topology import Grant, Objects, feed_queue
 from bus.workers.authority import BrokerFacts, judge, judge_parcel
-from bus.workers.handling import Received, received
+from bus.workers.handling import Received, all_received
 from bus.workers.link import Link, pauses_of
 
 log = logging.getLogger(__name__)
@@ -72,5 +72,5 @@ def _believed(delivery: Delivery, codec: Codec, facts: BrokerFacts) -> list[Rece
         if (refused := judge(envelope.message, origin, facts)) is not None:
             log.warning("message ignored: %s", refused.reason)
         else:
-            believed.append(received(envelope, origin, delivery.returns))
-    return believed
+            believed.append(envelope)
+    return all_received(believed, origin, delivery.returns)
