@@ -118,7 +118,7 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
 def all_count(messages: Sequence[Message], origin: Origin, facts: BrokerFacts) -> bool:
     """Whether none of these messages of a parcel is refused. Most parcels have one type: what its messages name is judged once."""
     kinds = {*map(type, messages)}
-    if len(kinds) > 1 or origin.exchange == FEED:
+    if len(kinds) != 1 or origin.exchange == FEED:
         return all(judge(each, origin, facts) is None for each in messages)
     kind = kinds.pop()
     named = {*map(_reader_of_names(kind), messages)}
