@@ -8,7 +8,6 @@ a third of the usual time a host that lives has sent several heartbeats.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 from math import inf
 
 from bus.message import CellName, Message, ProviderId
@@ -37,7 +36,7 @@ class HeardHosts(FeedListener):
         self._clock_s = clock_s or (lambda: asyncio.get_running_loop().time())
         self._down_after = timedelta(seconds=station.settings.host_down_s)
         self._still_silent_after_s = station.settings.host_down_s * STILL_SILENT_AFTER
-        # When each host was heard, the earliest first.
+        # When each host was heard last.
         self._heard: dict[ProviderId, float] = {}
         # Hosts that are needed, and were not heard since this process began to listen.
         self._never_heard: set[ProviderId] = set()
@@ -57,26 +56,25 @@ class HeardHosts(FeedListener):
                 self.hear(each.message.hosts)
 
     def hear(self, hosts: Iterable[ProviderId]) -> None:
-        # Python computes the hash of a UUID at each lookup, and a set keeps it: so one set serves all that follows.
+        # A dict and a set that are made of a dict take its hashes over: Python computes that of a UUID at each lookup. The hosts that
+        # are known stay the same objects, which are compared at once.
         heard = dict.fromkeys(hosts, self._clock_s())
-        for host in heard:
-            # To the end of the order.
-            self._heard.pop(host, None)
         self._heard |= heard
-        ids = set(heard)
-        self._never_heard -= ids
-        self._silent -= ids
-        too_many = max(0, len(self._heard) - HOSTS_KEPT_MAX)
-        for gone in [*islice(self._heard, too_many)]:
-            del self._heard[gone]
-            for known in (self._silent, self._said_heard, self._said_silent):
-                known.discard(gone)
+        if self._never_heard or self._silent:
+            ids = set(heard)
+            self._never_heard -= ids
+            self._silent -= ids
+        if (too_many := len(self._heard) - HOSTS_KEPT_MAX) > 0:
+            for gone in sorted(self._heard, key=self._heard.__getitem__)[:too_many]:
+                del self._heard[gone]
+                for known in (self._silent, self._said_heard, self._said_silent):
+                    known.discard(gone)
 
     def remember(self, hosts: Sequence[HeardHost]) -> None:
         """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
         self.said(hosts)
         unheard = {host.id for host in hosts} - set(self._heard)
-        self._heard = {**dict.fromkeys(sorted(unheard), -inf), **self._heard}
+        self._heard |= dict.fromkeys(sorted(unheard), -inf)
         self._silent |= unheard & self._said_silent
 
     def unsaid(self, now: datetime) -> list[HeardHost]:
@@ -121,10 +119,10 @@ class HeardHosts(FeedListener):
         if not self.has_listened_long:
             listened_s = now_s - self._since_s
             return {*self._silent} if listened_s >= self._still_silent_after_s else ()
-        for host, heard_s in self._heard.items():
-            if not self._is_silent(heard_s):
-                break
-            self._silent.add(host)
+        # Hosts are heard many at once, so these times are few.
+        too_long_ago = {heard_s for heard_s in {*self._heard.values()} if self._is_silent(heard_s)}
+        if too_long_ago:
+            self._silent |= {host for host, heard_s in self._heard.items() if heard_s in too_long_ago}
         return self._silent | self._never_heard
 
     def _is_silent(self, heard_s: float) -> bool:

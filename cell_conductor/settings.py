@@ -89,8 +89,8 @@ class ConductorSettings(Struct, frozen=True):
     rest_ms: Annotated[
         MillisecondsOr0,
         Meta(
-            description="Rows that fall due within this time after a read are handled together. Longer makes larger, cheaper "
-            "batches; shorter acts sooner."
+            description="Rows that fall due within this time after a read are handled together; within up to four times as long while "
+            "the cell is busy. Longer makes larger, cheaper batches; shorter acts sooner."
         ),
     ] = 250.0
     look_s: Annotated[

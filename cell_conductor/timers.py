@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 
 from bus.errors import Operational, WrongAnswer
 from bus.message import Message
@@ -16,7 +17,7 @@ from bus.messages.placement import ClaimAnswered
 from bus.parts import Background, Periodic, Status, wait_at_most
 from bus.retrying import Retrying
 from bus.workers.handling import OutboxKey
-from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.publisher import Outgoing
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.moving_together import answers_of_all, others_of
@@ -28,8 +29,14 @@ from cell_conductor.store import ConductorStore
 _SAVING = Retrying(5, delay_s_first=0.02, delay_s_max=1)
 # How many background tasks of earlier checks may run beside the next check.
 BACKGROUND_MAX = 16
+# So many rows in one batch of the conductor's worker show that the cell is busy. With more, a check waits longer for further rows: in
+# proportion, up to so many times as long.
+BUSY_ROWS = 25
+RESTS_MAX = 4.0
 
 Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+# Sends messages, and has the note with one of these keys deleted when the broker has confirmed them.
+Say = Callable[[Sequence[Outgoing], Sequence[OutboxKey]], Awaitable[None]]
 
 
 class Timers:
@@ -38,7 +45,7 @@ class Timers:
     def __init__(
         self,
         store: ConductorStore,
-        publisher: Publisher,
+        say: Say,
         ask: Ask,
         *,
         decider: Decider,
@@ -47,7 +54,7 @@ class Timers:
     ) -> None:
         self._decider = decider
         self._store = store
-        self._publisher = publisher
+        self._say = say
         self._ask = ask
         self._settings = settings
         self._clock = decider.clock
@@ -59,10 +66,10 @@ class Timers:
         self._after_commit: list[Callable[[], None]] = []
         # By the event loop's clock: the rows' clock may be set back.
         self._check_by_s = 0.0
-        self._rests_until_s = 0.0
+        self._rests_from_s = -inf
+        # The rows of the largest batch that was saved since the last check.
+        self._batch_rows = 0
         self._has_more = False
-        # Confirmed, but the notes still exist: deleted with the next check.
-        self._confirmed: list[OutboxKey] = []
         self._checking = Periodic("do what is due", self._check, self._pause_s, chance=chance)
         self._swapping = Status("swap claims", chance=chance)
         self._sending = Status("say what was decided", chance=chance)
@@ -72,6 +79,7 @@ class Timers:
     def expect(self, rows: Sequence[Instance]) -> None:
         """Note when these rows are due. They are about to be saved, so nothing is done before the commit (`saved`)."""
         self._expected += self._due_soon(rows)
+        self._batch_rows = max(self._batch_rows, len(rows))
 
     def after_commit(self, call: Callable[[], None]) -> None:
         """Have this called once, after the next commit."""
@@ -113,7 +121,7 @@ class Timers:
         await self._background.until_fewer_than(BACKGROUND_MAX)
         self._has_more = False
         is_time = self._check_by_s <= asyncio.get_running_loop().time()
-        if is_time or self._is_due(self._clock()) or self._confirmed:
+        if is_time or self._is_due(self._clock()):
             await self._handle_due()
 
     def _pause_s(self) -> float:
@@ -122,28 +130,27 @@ class Timers:
     async def _until_rested(self) -> None:
         """Pause after a check, so that rows which fall due soon after it are handled by one further check.
 
-        Checking one row costs nearly as much as checking many, here and in placement. After a longer time without due
-        rows, a single one is handled at once.
+        Checking one row costs nearly as much as checking many: here, in placement, and on the next host. So the pause is longer while
+        the cell is busy. After a longer time without due rows, a single one is handled at once.
         """
-        rest_s = self._rests_until_s - asyncio.get_running_loop().time()
-        if rest_s > 0:
-            await wait_at_most(self._checking.stopping, rest_s)
+        rest_s = self._settings.rest_ms / 1000 * min(max(self._batch_rows / BUSY_ROWS, 1.0), RESTS_MAX)
+        left_s = self._rests_from_s + rest_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            await wait_at_most(self._checking.stopping, left_s)
+        self._batch_rows = 0
 
     async def _handle_due(self) -> None:
-        confirmed = tuple(self._confirmed)
         now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
-            await self._store.clear(tx, confirmed)
             rows = await tx.take_due(now, self._settings.due_rows_max)
             due = [Due(each) for each in rows]
             if others := others_of(rows.values()):
                 rows = {**rows, **await tx.load(others)}
             decision, kept = await self._decider.decide(tx, rows, due)
-        del self._confirmed[: len(confirmed)]
         self._has_more = len(due) == self._settings.due_rows_max
         now_s = asyncio.get_running_loop().time()
         self._check_by_s = now_s if self._has_more else now_s + self._settings.look_s
-        self._rests_until_s = now_s if self._has_more else now_s + self._settings.rest_ms / 1000
+        self._rests_from_s = -inf if self._has_more else now_s
         # Rows saved during the check may have been missed.
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)
@@ -191,9 +198,7 @@ class Timers:
 
     async def _send(self, said: Sequence[DecidedMessage], kept: OutboxKey | None) -> None:
         # Messages that the broker does not accept stay noted, and the worker's sweep sends them again.
-        keys = () if kept is None else (kept,)
-        await self._publisher.send_all([Outgoing(each.message) for each in said], keys)
-        self._confirmed.extend(keys)
+        await self._say([Outgoing(each.message) for each in said], () if kept is None else (kept,))
 
 
 async def _with_status(status: Status, work: Callable[[], Awaitable[None]]) -> None:

@@ -1,6 +1,6 @@
 """Creates the parts of a cell's conductor. __main__.py runs them alone, `moor` beside other workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
@@ -11,6 +11,8 @@ from bus.configuration.sections import BadSetting
 from bus.message import ConsumerId
 from bus.process import Part
 from bus.workers.announcing import Heartbeats
+from bus.workers.handling import OutboxKey
+from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from cell_conductor.core.instance import ConductorRules, DrawId
 from cell_conductor.handlers import Decider, handlers
@@ -55,7 +57,19 @@ def conductor_parts(
     decider.remade = Remade(
         settings, lambda: set_in_place(rules, rules_of(settings, cell), rules.__struct_fields__)
     )
-    timers = Timers(store, station.publisher, ask, decider=decider, settings=settings, chance=station.chance)
+
+    async def say(outgoing: Sequence[Outgoing], kept: Sequence[OutboxKey]) -> None:
+        # The worker clears the notes of the timers' messages with those of its own.
+        await worker.say(outgoing, kept)
+
+    timers = Timers(
+        store,
+        say,
+        ask,
+        decider=decider,
+        settings=settings,
+        chance=station.chance,
+    )
     watch = CellHostWatch(station, store, timers, decider, settings, clock_s=clock_s)
 
     worker = station.worker(

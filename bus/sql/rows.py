@@ -8,7 +8,7 @@ databases need in different words has both texts, and says why. It takes its par
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -230,7 +230,7 @@ class RowStatement(_Statement, frozen=True):
         if not rows:
             return 0
         if isinstance(transaction, PostgresTransaction):
-            return await transaction.change(self.on_postgresql, *shared, *self._arrays(rows))
+            return await transaction.change(self.on_postgresql, *shared, *self.arrays(rows))
         return await transaction.change(self.on_sqlite, [(*shared, *row) for row in rows] if shared else rows)
 
     async def fetch(self, transaction: Transaction, rows: Sequence[Values], *shared: Any) -> Sequence[Values]:
@@ -238,11 +238,12 @@ class RowStatement(_Statement, frozen=True):
         if not rows:
             return ()
         if isinstance(transaction, PostgresTransaction):
-            return await transaction.fetch(self.on_postgresql, *shared, *self._arrays(rows))
+            return await transaction.fetch(self.on_postgresql, *shared, *self.arrays(rows))
         return await transaction.run(self._fetch_each, [(*shared, *row) for row in rows])
 
-    def _arrays(self, rows: Sequence[Values]) -> list[Any]:
-        columns = zip(*rows, strict=True)
+    def arrays(self, rows: Sequence[Values]) -> list[Any]:
+        """The rows as PostgreSQL gets them: an array for each column."""
+        columns: Iterable[Values] = zip(*rows, strict=True) if rows else [()] * len(self.encoders)
         return [encode(column) for encode, column in zip(self.encoders, columns, strict=True)]
 
     def _fetch_each(self, connection: Connection, rows: Sequence[Values]) -> Sequence[Values]:

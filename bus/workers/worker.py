@@ -182,6 +182,11 @@ class Worker(Generic[Tx]):
         self._stopping = True
         self.intake.stop()
 
+    async def say(self, outgoing: Sequence[Outgoing], kept: Sequence[OutboxKey]) -> None:
+        """Publish these messages. When the broker has confirmed them, the outbox is cleared of these keys with the next batch."""
+        await self._publisher.send_all(outgoing, kept)
+        self._confirmed.extend(kept)
+
     async def _take(self, batch: Sequence[Item]) -> None:
         """Give messages with the same handler to it together."""
         for handler, items in runs(batch, [item.received.message for item in batch], self._handlers):
@@ -327,8 +332,7 @@ class Worker(Generic[Tx]):
                 # The handler may fail for the same reason as the message itself.
                 log.exception("%s: nothing was released for a message that is buried", self.intake.queue)
                 continue
-            await self._publisher.send_all(leaving.outgoing, leaving.kept)
-            self._confirmed.extend(leaving.kept)
+            await self.say(leaving.outgoing, leaving.kept)
             return
 
     async def _saved_for(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
@@ -352,8 +356,7 @@ class Worker(Generic[Tx]):
             said_already = self._publisher.on_the_way().union(self._confirmed)
             kept = [each for each in page if each[0] not in said_already]
             keys = [key for key, _ in kept]
-            await self._publisher.send_all([Outgoing(message) for _, message in kept], keys)
-            self._confirmed.extend(keys)
+            await self.say([Outgoing(message) for _, message in kept], keys)
             after = page[-1][0]
 
 

@@ -7,9 +7,9 @@ nothing causes only the messages that are still unconfirmed to be sent again.
 A host that was given up is never taken back. If it later reports its attempt, it is ordered to destroy it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import assert_never
+from typing import Any, get_args
 
 from msgspec import Struct, structs
 
@@ -230,48 +230,10 @@ def _answers_without_row(
     return {(each.instance.int, -each.attempt): DecidedMessage(each.instance, None, order, cause)}
 
 
-def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa: C901, PLR0912 - one for each input
-    match each:
-        case AdoptInCell():
-            on_adopt(transition, each)
-        case PlaceInCell():
-            _on_place(transition, each)
-        case RemoveFromCell():
-            _on_remove(transition, each)
-        case RebuildInCell():
-            on_rebuild(transition, each)
-        case MoveInCell():
-            on_move(transition, each)
-        case EndMoveInCell():
-            on_end_move(transition, each)
-        case MoreAlternates():
-            on_more_alternates(transition, each)
-        case InstanceStopped(by_itself=""):
-            on_stopped(transition, each)
-        case InstanceStopped():
-            _on_stopped_by_itself(transition, each)
-        case InstanceSpawned():
-            _on_spawned(transition, each)
-        case SpawnFailed():
-            _on_spawn_failed(transition, each)
-        case InstanceDestroyed():
-            _on_clean(transition, each.attempt, each.host)
-        case DeployProgressed():
-            _on_progressed(transition, each)
-        case InstanceRedeployed():
-            on_redeployed(transition, each)
-        case SwapAnswered(is_of_all=True):
-            on_answer_for_all(transition, each)
-        case SwapAnswered() if transition.row.moving is not None:
-            on_move_swap_answered(transition, each)
-        case SwapAnswered():
-            on_swap_answered(transition, each)
-        case HostsLost():
-            _on_host_lost(transition)
-        case Due():
-            return _on_due(transition)
-        case _:
-            assert_never(each)
+def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:
+    if isinstance(each, Due):
+        return _on_due(transition)
+    _STEPS[type(each)](transition, each)
     return ()
 
 
@@ -333,6 +295,13 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
         transition.end_as("active", outbox=transition.outbox_without(SPAWNS, spawned.attempt))
 
 
+def _on_stopped(transition: Transition, stopped: InstanceStopped) -> None:
+    if stopped.by_itself:
+        _on_stopped_by_itself(transition, stopped)
+    else:
+        on_stopped(transition, stopped)
+
+
 def _on_stopped_by_itself(transition: Transition, word: InstanceStopped) -> None:
     """Note that an instance which ran has stopped without an order. What ran was built, so this also answers such an order."""
     ran = InstanceSpawned(
@@ -384,7 +353,16 @@ def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgr
     return row.is_current(word.attempt, word.host)
 
 
-def _on_host_lost(transition: Transition) -> None:
+def _on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
+    if answered.is_of_all:
+        on_answer_for_all(transition, answered)
+    elif transition.row.moving is not None:
+        on_move_swap_answered(transition, answered)
+    else:
+        on_swap_answered(transition, answered)
+
+
+def _on_host_lost(transition: Transition, _: HostsLost) -> None:
     """Give up the host that must do the instance's next step, if it is lost.
 
     Unless the host is dead, it may still have something of its attempt.
@@ -407,6 +385,10 @@ def _end_cleanups_of_dead_hosts(transition: Transition) -> None:
     for cleanup in transition.row.cleanups:
         if transition.hosts.is_dead(cleanup.host):
             _on_clean(transition, cleanup.attempt, cleanup.host)
+
+
+def _on_destroyed(transition: Transition, destroyed: InstanceDestroyed) -> None:
+    _on_clean(transition, destroyed.attempt, destroyed.host)
 
 
 def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
@@ -518,3 +500,25 @@ def _on_time_up(transition: Transition) -> tuple[Question, ...]:
         end_if_none_left(transition)
     row = transition.row
     return (next_swap(transition),) if row.state == "swapping" and row.alternates else ()
+
+
+# What each input but a timeout does to its instance. A table, since to compare with one class after the other took as long as the step.
+_STEPS: Mapping[type[Input], Callable[[Transition, Any], None]] = {
+    PlaceInCell: _on_place,
+    AdoptInCell: on_adopt,
+    RemoveFromCell: _on_remove,
+    GiveBackInCell: _on_remove,
+    RebuildInCell: on_rebuild,
+    MoveInCell: on_move,
+    EndMoveInCell: on_end_move,
+    MoreAlternates: on_more_alternates,
+    InstanceSpawned: _on_spawned,
+    SpawnFailed: _on_spawn_failed,
+    InstanceDestroyed: _on_destroyed,
+    DeployProgressed: _on_progressed,
+    InstanceRedeployed: on_redeployed,
+    InstanceStopped: _on_stopped,
+    SwapAnswered: _on_swap_answered,
+    HostsLost: _on_host_lost,
+}
+assert {*_STEPS, Due} == {*get_args(Input)}, "each input has its step"

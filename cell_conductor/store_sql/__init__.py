@@ -10,6 +10,7 @@ statements.
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from operator import itemgetter
 from uuid import UUID
 
 from msgspec import Struct
@@ -19,7 +20,16 @@ from bus.errors import Transient
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.moments import microseconds
-from bus.sql import ONCE, POOL_SIZE, DatabaseSettings, Transaction, open_database, read_once, write_once
+from bus.sql import (
+    ONCE,
+    POOL_SIZE,
+    DatabaseSettings,
+    Transaction,
+    Values,
+    open_database,
+    read_once,
+    write_once,
+)
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
@@ -43,14 +53,7 @@ from cell_conductor.store import (
 )
 from cell_conductor.store_sql import hosts as hosts_sql
 from cell_conductor.store_sql import rare_statements
-from cell_conductor.store_sql.rows import (
-    ADD,
-    CLEAR,
-    LOAD,
-    NOTE,
-    NOTES,
-    REPLACE,
-)
+from cell_conductor.store_sql.rows import CLEAR, DUE, LOAD, NOTES, write_rows
 
 
 class Loaded(Struct, frozen=True, gc=False):
@@ -59,7 +62,7 @@ class Loaded(Struct, frozen=True, gc=False):
 
 
 class SqlConductorTransaction:
-    """Collects changes and writes them once, when the transaction ends."""
+    """One transaction on the rows of a cell. What it has written is cached after its commit."""
 
     def __init__(
         self,
@@ -73,9 +76,8 @@ class SqlConductorTransaction:
         self._cache = cache
         self._clock = clock
         self._loaded: dict[int, Loaded] = {}
-        self._saved: dict[int, Instance] = {}
-        self._written: dict[int, bytes] = {}
-        self._forgotten: list[InstanceId] = []
+        # What the transaction has written in place of what: for the cache.
+        self._written: list[tuple[bytes | None, Loaded]] = []
         self._cleared: set[int] = set()
         self._hosts: dict[ProviderId, CellHost] = {}
 
@@ -83,22 +85,43 @@ class SqlConductorTransaction:
         found = await self._as_rows(
             [body for (body,) in await LOAD.fetch(self._transaction, instances, self._cell)]
         )
-        return {row.id: self._saved.get(row.id.int, row) for row in found}
+        return {row.id: row for row in found}
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
-        due = await self._transaction.run(rare_statements.take_due, self._cell, microseconds(now), limit)
-        return {row.id: row for row in await self._as_rows(due)}
+        due = await DUE.fetch(self._transaction, ONCE, self._cell, microseconds(now), limit)
+        return {row.id: row for row in await self._as_rows([body for (body,) in due])}
 
     async def save(
         self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
     ) -> OutboxKey | None:
-        self._saved |= {row.id.int: row for row in rows}
-        self._forgotten += forgotten
-        if not said:
-            return None
-        at_us = microseconds(self._clock())
-        ((number,),) = await NOTE.fetch(self._transaction, ONCE, self._cell, at_us, encode_note(said))
-        return OutboxKey(number)
+        gone = {each.int for each in forgotten}
+        known: list[Values] = []
+        # In the order of ids: two processes that add the same new rows wait for each other, but cannot deadlock.
+        new: list[tuple[int, Values]] = []
+        for row in rows:
+            number = row.id.int
+            if number in gone:
+                continue
+            body, before = encode_body(row), self._loaded.get(number)
+            if before is None:
+                new.append((number, column_values(row, body, has_order=False)))
+            else:
+                known.append(column_values(row, body, has_order=before.row.order is not None))
+            self._written.append((before.body if before else None, Loaded(body, row)))
+            self._loaded[number] = Loaded(body, row)
+        note = None
+        if said or known or new:
+            note = await write_rows(
+                self._transaction,
+                self._cell,
+                known,
+                [values for _, values in sorted(new, key=itemgetter(0))],
+                at_us=microseconds(self._clock()),
+                said=encode_note(said) if said else None,
+            )
+        if forgotten:
+            await self._transaction.run(rare_statements.forget, self._cell, forgotten)
+        return None if note is None else OutboxKey(note)
 
     async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
         locked = {
@@ -118,37 +141,13 @@ class SqlConductorTransaction:
     def clear(self, said: Iterable[OutboxKey]) -> None:
         self._cleared.update(said)
 
-    async def write(self) -> None:
-        """Write everything that was saved, just before the commit."""
-        if self._saved or self._forgotten:
-            await self._write()
+    async def write_cleared(self) -> None:
+        """Delete the notes that were cleared, just before the commit."""
         await CLEAR.fetch(self._transaction, self._cleared)
 
     def committed(self) -> None:
-        for number, body in self._written.items():
-            before = self._loaded.get(number)
-            self._cache.replace(before.body if before else None, body, self._saved[number])
-
-    async def _write(self) -> None:
-        for gone in self._forgotten:
-            self._saved.pop(gone.int, None)
-        self._written = {number: encode_body(row) for number, row in self._saved.items()}
-        known = [
-            column_values(row, self._written[number], has_order=before.row.order is not None)
-            for number, row in self._saved.items()
-            if (before := self._loaded.get(number)) is not None
-        ]
-        # In the order of ids: two processes that add the same new rows wait for each other, but cannot deadlock.
-        new = [
-            column_values(row, self._written[number], has_order=False)
-            for number, row in sorted(self._saved.items())
-            if number not in self._loaded
-        ]
-        await REPLACE.change(self._transaction, known, self._cell)
-        if (added := await ADD.change(self._transaction, new, self._cell)) < len(new):
-            raise Transient(f"{len(new) - added} of {len(new)} new instances have a row already")
-        if self._forgotten:
-            await self._transaction.run(rare_statements.forget, self._cell, self._forgotten)
+        for before, after in self._written:
+            self._cache.replace(before, after.body, after.row)
 
     async def _as_rows(self, bodies: Sequence[bytes]) -> list[Instance]:
         """The rows that these bytes encode: from the cache, or decoded if another process wrote them."""
@@ -194,7 +193,7 @@ class SqlConductorStore:
         async with self._database.writing() as transaction:
             ours = SqlConductorTransaction(transaction, self._cell, self._cache, self._clock)
             yield ours
-            await ours.write()
+            await ours.write_cleared()
         ours.committed()
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:

@@ -53,12 +53,6 @@ def read_notes(
     return [(number, said) for number, said in connection.execute(query)]
 
 
-def take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list[bytes]:
-    query = sa.select(table.c.body)
-    query = query.where(table.c.cell == cell, table.c.due_us <= now_us).order_by(table.c.due_us).limit(limit)
-    return list(connection.scalars(query.with_for_update(skip_locked=True)))
-
-
 def read_waiting(
     connection: Connection, cell: str, until_us: int, after: tuple[int, InstanceId] | None, limit: int
 ) -> list[Instance]:

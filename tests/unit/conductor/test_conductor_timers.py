@@ -33,7 +33,7 @@ class TimersSetup:
         publisher = Publisher(Link(MemoryBroker().as_user(), BUS), BUS, "test")
         self.timers = Timers(
             self._store,
-            publisher,
+            lambda outgoing, _: publisher.send_all(outgoing),
             self._ask,
             decider=Decider(
                 RULES,
@@ -58,6 +58,11 @@ class TimersSetup:
             self.timers.expect([row])
         self.timers.saved()
 
+    def saved(self, rows: int) -> None:
+        """The conductor has saved a batch of so many rows, of which none is due."""
+        self.timers.expect([Cell(place("h2")).row] * rows)
+        self.timers.saved()
+
 
 def test_a_single_due_row_is_handled_at_once_and_those_soon_after_it_together() -> None:
     async def scenario() -> list[tuple[float, int]]:
@@ -75,3 +80,21 @@ def test_a_single_due_row_is_handled_at_once_and_those_soon_after_it_together() 
         return setup.asked
 
     assert run_simulated(scenario()) == [(10.0, 1), (10.25, 3)]
+
+
+def test_while_batches_are_large_further_due_rows_are_awaited_up_to_four_times_as_long() -> None:
+    async def scenario() -> list[tuple[float, int]]:
+        setup = TimersSetup()
+        told = asyncio.Event()
+        running = asyncio.create_task(run_until(told, (setup.timers,), 1))
+        await until_s(10)
+        for number, at_s, rows in ((1, 10, 50), (2, 10.1, 50), (3, 10.4, 0), (4, 11, 500), (5, 11.9, 0)):
+            await until_s(at_s)
+            setup.saved(rows)
+            await setup.spawn_failed(number)
+        await until_s(20)
+        told.set()
+        await running
+        return setup.asked
+
+    assert run_simulated(scenario()) == [(10.0, 1), (10.5, 2), (11.5, 1), (11.9, 1)]
