@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from bus.message import ProviderId
-from compute_sim.core.attempts import WELL, AttemptKey, AttemptRecord, AttemptState, begun
+from compute_sim.core.attempts import WELL, AttemptKey, AttemptRecord, AttemptState, Condition, begun
 from compute_sim.core.tree import ProviderTree
 from compute_sim.drivers import Driver, Reported
 from compute_sim.store import ComputeTransaction
@@ -84,8 +84,15 @@ class Fleet:
 
         Unknown ids are left out: stored instances may be on hosts that this process was not started with again.
         """
-        here = [root for root in roots if root.int in self._reported]
-        return [root for root in here if self._reported[root.int].condition(at_s) == WELL]
+        return [root for root in roots if self._condition(root, at_s) == WELL]
+
+    def unwell(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
+        """Those of these hosts and pools that cannot send messages now. Unknown ids count as such."""
+        return [root for root in roots if self._condition(root, at_s) != WELL]
+
+    def _condition(self, root: ProviderId, at_s: float) -> Condition | None:
+        known = self._reported.get(root.int)
+        return None if known is None else known.condition(at_s)
 
     def next_changes(self, at_s: float) -> dict[ProviderId, float]:
         """When each host changes next, after `at_s`; without those that never do."""
