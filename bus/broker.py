@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from bus.errors import (
     AccessRefused,
@@ -21,7 +23,7 @@ from bus.errors import (
     OneWasRefused,
     Refusal,
 )
-from bus.message import Envelope, Message
+from bus.message import Envelope, Message, encode_lines
 from bus.topology import Binding, Objects
 
 __all__ = [
@@ -64,7 +66,8 @@ class Parcel(Struct, frozen=True):
 
     exchange: str
     routing_key: str
-    body: bytes
+    # None: nobody has needed them yet. Then they are made of `envelopes`.
+    encoded: bytes | None = msgspec.field(name="body")
     content_type: str = PLAIN
     persistent: bool = True
     mandatory: bool = False
@@ -72,6 +75,14 @@ class Parcel(Struct, frozen=True):
     headers: Mapping[str, str | int] = {}
     # The messages in the body: a reader in the writer's process need not decode them. They are never sent over a wire.
     envelopes: tuple[Envelope[Message], ...] = ()
+
+    @property
+    def body(self) -> bytes:
+        encoded = self.encoded
+        if encoded is None:
+            encoded = encode_lines(self.envelopes)
+            force_setattr(self, "encoded", encoded)
+        return encoded
 
 
 class Delivery(Struct, frozen=True):
@@ -132,6 +143,10 @@ class Connection(Protocol):
     @property
     def blocked(self) -> str:
         """Why the broker takes nothing from publishers now. Empty if it takes parcels."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether readers get the message objects of a parcel (`envelopes`), so that mostly nobody needs its bytes."""
 
     async def until_unblocked(self) -> None:
         """Wait until the broker takes parcels again, or this connection is lost."""

@@ -27,6 +27,7 @@ from bus.messages.overview import InstanceCount
 from bus.messages.placement import ServerGroup
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
+from scheduler_worker.core.host_reports import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 
@@ -102,6 +103,10 @@ class HostQuery(Struct, frozen=True):
     after: str = ""
     changed_since: datetime | None = None
     limit: int | None = None
+
+
+# When a host's row was written, and its sequence. A row is not written again with the same two.
+HostVersion = tuple[datetime, int | None]
 
 
 class KnownGroup(Struct, frozen=True):
@@ -229,6 +234,13 @@ class SchedulerTransaction(Protocol):
         heartbeats are not stored.
         """
 
+    async def save_loads(self, loads: Sequence[HostLoad]) -> int:
+        """Write these loads beside the rows of their hosts: of each host whose row still is the one that the load names, and
+        has no later load. `HostQuery.changed_since` does not find rows by their loads. Returns how many were written. If
+        that is fewer than the loads, the caller locks the rows and decides each report by itself, as if nothing had been
+        written.
+        """
+
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         """Delete these hosts, which were locked."""
 
@@ -351,7 +363,13 @@ class SchedulerStore(Protocol):
         """
 
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
-        """The hosts in the order of their names."""
+        """The hosts in the order of their names, with their last loads."""
+
+    async def host_versions(self, changed_since: datetime) -> Sequence[tuple[ProviderId, HostVersion]]:
+        """The hosts whose rows were written since then, each with the version of its row."""
+
+    async def host_loads(self) -> Sequence[HostLoad]:
+        """All loads that are written beside rows of hosts."""
 
     async def changes(self, query: ChangeQuery) -> Sequence[Change]: ...
 

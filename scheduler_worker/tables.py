@@ -255,6 +255,12 @@ hosts = Table(
     Column("cell", String(255), nullable=False),
     Column("changed_at", Moment, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    # The sequence in the body. NULL: an earlier release wrote the row.
+    Column("sequence", BigInteger),
+    # The load by a later report than the body's (store_sql/hosts.py). NULL: none. No index names it, and pages have room, so
+    # PostgreSQL writes no index for it.
+    Column("load", LargeBinary),
     Index(None, "name"),
     Index(None, "changed_at"),
+    postgresql_with={"fillfactor": 70},
 )

@@ -48,7 +48,7 @@ class MemoryQueue:
         # Parcels that came back too often and are not in the dead-letter queue yet. They count against the length, as
         # in RabbitMQ: a queue whose dead letters go nowhere fills up instead of losing them.
         self.discarded: deque[QueuedParcel] = deque()
-        # The size of the ready parcels.
+        # The size of the ready parcels, if it is limited.
         self._bytes = 0
         # Dropped parcels that are still to be dead-lettered.
         self.unreported: list[QueuedParcel] = []
@@ -78,8 +78,9 @@ class MemoryQueue:
             if self._journal is not None and parcel.persistent
             else 0
         )
-        self._ready.append(QueuedParcel(parcel, sender, self._position, row))
-        self._bytes += len(parcel.body)
+        stored = QueuedParcel(parcel, sender, self._position, row)
+        self._ready.append(stored)
+        self._bytes += self._size_of((stored,))
         self._serve()
         if drops:
             self._drop_down_to_limits()
@@ -128,13 +129,13 @@ class MemoryQueue:
             self.discarded.append(stored)
         else:
             self._ready.append(stored)
-            self._bytes += len(stored.parcel.body)
+            self._bytes += self._size_of((stored,))
 
     def forget_transient(self) -> None:
         """After a restart: keep persistent parcels only."""
         self._ready = deque(stored for stored in self._ready if stored.parcel.persistent)
         self.discarded = deque(stored for stored in self.discarded if stored.parcel.persistent)
-        self._bytes = sum(len(stored.parcel.body) for stored in self._ready)
+        self._bytes = self._size_of(self._ready)
 
     def delete(self) -> None:
         self._stop_expiry()
@@ -164,8 +165,14 @@ class MemoryQueue:
 
     def _next_ready(self) -> QueuedParcel:
         stored = self._ready.popleft()
-        self._bytes -= len(stored.parcel.body)
+        self._bytes -= self._size_of((stored,))
         return stored
+
+    def _size_of(self, parcels: Iterable[QueuedParcel]) -> int:
+        """How many bytes these parcels have. 0 if this queue has no limit of them: parcels may have no bytes yet."""
+        if self.properties.bytes_max is None:
+            return 0
+        return sum(len(stored.parcel.body) for stored in parcels)
 
     def _serve(self) -> None:
         ready, waiting = self._ready, self._waiting
@@ -183,7 +190,7 @@ class MemoryQueue:
         """Insert returned parcels by position: before later parcels, behind earlier ones that were requeued already."""
         if not returned:
             return
-        self._bytes += sum(len(stored.parcel.body) for stored in returned)
+        self._bytes += self._size_of(returned)
         last = max(stored.position for stored in returned)
         while self._ready and self._ready[0].position < last:
             returned.append(self._ready.popleft())

@@ -48,6 +48,8 @@ _decode_objects = msgspec.json.Decoder(DurableObjects).decode
 class MemoryVirtualHost:
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
+        # A journal and clients in other processes need the bytes of a parcel.
+        self.hands_over = journal is None
         self.exchanges: dict[str, MemoryExchange] = {}
         # By owner and name. An exclusive queue belongs to one connection, and its name is private to it. Two
         # connections may each have an answer queue of the same name, and the default exchange does not route to either.
@@ -257,6 +259,7 @@ def _dead_letter(queue: str, stored: QueuedParcel, exchange: str, reason: str) -
     }
     return structs.replace(
         stored.parcel,
+        encoded=stored.parcel.body,
         envelopes=(),
         exchange=exchange,
         routing_key=queue,
@@ -267,10 +270,11 @@ def _dead_letter(queue: str, stored: QueuedParcel, exchange: str, reason: str) -
 
 
 def _check_bounds(parcel: Parcel) -> None:
-    if type(parcel.body) is not bytes:
-        raise TypeError(f"a parcel's body must be bytes, got {type(parcel.body).__name__}")
-    if len(parcel.body) > BODY_BYTES_MAX:
-        raise Refusal(f"a parcel has {len(parcel.body)} bytes, at most {BODY_BYTES_MAX} are allowed")
+    if (body := parcel.encoded) is not None:
+        if type(body) is not bytes:
+            raise TypeError(f"a parcel's body must be bytes, got {type(body).__name__}")
+        if len(body) > BODY_BYTES_MAX:
+            raise Refusal(f"a parcel has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed")
     for field in ("routing_key", "reply_to", "content_type"):
         _check_name_of(field, getattr(parcel, field))
     length = 0

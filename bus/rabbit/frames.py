@@ -110,7 +110,7 @@ def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeade
     parcel = Parcel(
         exchange=method.exchange or "",
         routing_key=method.routing_key or "",
-        body=body,
+        encoded=body,
         content_type=properties.content_type or "",
         persistent=properties.delivery_mode == _PERSISTENT,
         reply_to=properties.reply_to or "",

@@ -220,14 +220,27 @@ async def _keep(_: PostgresSession) -> None:
     """For a session that is not of a pool."""
 
 
+class _EachAlone(PostgresTransaction):
+    """Statements on one session, each of which is a transaction of its own."""
+
+    async def _commit(self) -> None:
+        """Each statement was committed by itself."""
+
+
 class _Running(AbstractAsyncContextManager[PostgresTransaction]):
     """A transaction under way: it is committed at the end of the context, or rolled back after an error.
 
     This is a class, since generators that are nested as context managers would take as long as a statement.
     """
 
-    def __init__(self, take: TakeSession, give_back: GiveBackSession, limit_s: float) -> None:
-        self._transaction = PostgresTransaction(take, limit_s)
+    def __init__(
+        self,
+        take: TakeSession,
+        give_back: GiveBackSession,
+        limit_s: float,
+        kind: type[PostgresTransaction] = PostgresTransaction,
+    ) -> None:
+        self._transaction = kind(take, limit_s)
         self._give_back = give_back
 
     async def __aenter__(self) -> PostgresTransaction:
@@ -319,6 +332,10 @@ class PostgresDatabase:
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[PostgresTransaction]:
         return self._running(_READ, takes_long=takes_long)
 
+    def reading_each(self) -> AbstractAsyncContextManager[PostgresTransaction]:
+        """For few rows that are found by their keys."""
+        return _Running(partial(self._take, ""), self._give_back, self.settings.transaction_s, _EachAlone)
+
     def _running(self, begin: str, *, takes_long: bool) -> _Running:
         limit_s = self.settings.transaction_s
         if takes_long:
@@ -327,7 +344,7 @@ class PostgresDatabase:
         return _Running(partial(self._take, begin), self._give_back, limit_s)
 
     async def _take(self, begin: str) -> PostgresSession:
-        """Wait until one of the pool's sessions is free, and begin a transaction in it."""
+        """Wait until one of the pool's sessions is free, and begin a transaction in it, if there are words for that."""
         if self._free.locked():
             await self._wait_until_free()
         else:
@@ -363,9 +380,16 @@ class PostgresDatabase:
         Beginning fails on an idle session whose connection broke; then the next one is tried.
         """
         while self._idle:
+            session = self._idle.pop()
+            if not begin:
+                if session.is_usable:
+                    return session
+                await session.discard()
+                continue
             with suppress(Unavailable, asyncpg.PostgresError, OSError):
-                return await _begin(self._idle.pop(), begin)
-        return await _begin(await self._connect(), begin)
+                return await _begin(session, begin)
+        session = await self._connect()
+        return await _begin(session, begin) if begin else session
 
     async def _connect(self) -> PostgresSession:
         """A session on the primary: on the server that was it last, or else on the first that says it is."""

@@ -82,6 +82,7 @@ class UnixConnection:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._consumings: dict[int, UnixConsuming] = {}
         self.blocked = ""
+        self.hands_over = False
         self._unblocked = asyncio.Event()
         # Why the connection is cut, or was lost.
         self._cut = ""

@@ -134,7 +134,7 @@ PROBLEMS: dict[str, type[Exception]] = {
 
 def in_bytes(parcel: Parcel) -> Parcel:
     """The parcel without its message objects: these are only for readers in one process, and a client could send false ones."""
-    return structs.replace(parcel, envelopes=())
+    return structs.replace(parcel, encoded=parcel.body, envelopes=())
 
 
 def frame_of(message: SocketRequest | Reply) -> bytes:

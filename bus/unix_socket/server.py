@@ -23,6 +23,8 @@ class SocketTakenError(OSError):
 @asynccontextmanager
 async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> AsyncIterator[None]:
     """A context in which the broker is served at this path, to processes of this user of the machine."""
+    # Parcels leave this process from now on.
+    broker.host.hands_over = False
     place = Path(path)
     listening = _listen(place)
     inode = _inode(place)

@@ -21,8 +21,9 @@ from typing import Any
 from msgspec import Struct, structs
 
 from bus.broker import Consuming, Delivery, Interrupted, Parcel
+from bus.chunks import chunks
 from bus.clock import now
-from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
+from bus.codec import Codec, NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
 from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken
 from bus.measuring import Histogram, Readings
@@ -70,7 +71,10 @@ class Item(Struct, frozen=True, eq=False):
 
     @property
     def line(self) -> bytes:
-        lines = lines_of(self.parcel.delivery.parcel)
+        parcel = self.parcel.delivery.parcel
+        if parcel.envelopes:
+            return encode(parcel.envelopes[self.place])
+        lines = lines_of(parcel)
         assert not isinstance(lines, Unreadable), "a parcel that is not decoded has no items"
         return lines[self.place]
 
@@ -387,12 +391,20 @@ class Intake:
     # Settling single messages
 
     async def _halve(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
-        """Return a parcel's messages to the queue as two parcels. The old one is acknowledged when the queue has both."""
+        """Return a parcel's messages to the queue as two parcels, or more if two would be too large. The old one is acknowledged
+        when the queue has all of them.
+        """
         older = [with_attempt_counted(line) for line in lines]
         middle = len(older) // 2
         waits = dead_letters.waits_of(held.delivery.parcel)
-        halves = [half for half in (older[:middle], older[middle:]) if half]
-        sent = await asyncio.gather(*[self._to_queue(half, held, waits) for half in halves])
+        # Messages that came as objects may be more bytes than one parcel may have.
+        parts = [
+            half[part]
+            for half in (older[:middle], older[middle:])
+            if half
+            for part in chunks([len(line) + 1 for line in half], self._settings.parcel_bytes_max)
+        ]
+        sent = await asyncio.gather(*[self._to_queue(part, held, waits) for part in parts])
         if all(sent):
             await self._complete([held])
 

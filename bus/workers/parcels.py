@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from bus.broker import LINES, PLAIN, Parcel
 from bus.chunks import chunks
-from bus.codec import encode_lines
-from bus.message import Envelope, Message
+from bus.message import Envelope, Message, encode_lines
 from bus.topology import Destination, Kind
 
 
@@ -76,8 +75,15 @@ class Bucket(Struct, eq=False):
         for waiter, count in Counter(self.waiters).items():
             waiter.settle(count, problem)
 
-    def parcels(self, bytes_max: int) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
-        """Make as few parcels as possible of these messages. With each comes how many messages of each call it has."""
+    def parcels(self, bytes_max: int, *, hands_over: bool) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
+        """Make as few parcels as possible of these messages. With each comes how many messages of each call it has.
+
+        A broker that hands over objects does not need their bytes, and so no parcels of limited size.
+        """
+        # Readers check messages of strict types by their bytes.
+        if hands_over and not self.envelopes[0].message.IS_STRICT:
+            yield self._parcel(None, slice(None))
+            return
         body = encode_lines(self.envelopes)
         if len(body) <= bytes_max or len(self.envelopes) == 1:
             yield self._parcel(body, slice(None))
@@ -86,17 +92,16 @@ class Bucket(Struct, eq=False):
         for part in chunks([len(line) + 1 for line in lines], bytes_max):
             yield self._parcel(b"\n".join(lines[part]), part)
 
-    def _parcel(self, body: bytes, part: slice) -> tuple[Parcel, Mapping[Waiter, int]]:
+    def _parcel(self, body: bytes | None, part: slice) -> tuple[Parcel, Mapping[Waiter, int]]:
         envelopes = self.envelopes[part]
         parcel = Parcel(
             exchange=self.destination.exchange,
             routing_key=self.destination.routing_key,
-            body=body,
+            encoded=body,
             content_type=PLAIN if len(envelopes) == 1 else LINES,
             persistent=self.destination.kind.is_kept,
             mandatory=self.destination.kind is not Kind.EVENT,
             reply_to=self.key[2],
-            # Readers check messages of strict types by their bytes.
             envelopes=() if envelopes[0].message.IS_STRICT else tuple(envelopes),
         )
         return parcel, Counter(self.waiters[part])

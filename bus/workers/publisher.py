@@ -300,8 +300,10 @@ class Publisher:
     def _dispatch(self, bucket: Bucket) -> None:
         self.waiting -= len(bucket.waiters)
         self._tell_of_room()
+        connection = self._sender.connection
+        hands_over = connection is not None and connection.hands_over
         try:
-            parcels = [*bucket.parcels(self._settings.parcel_bytes_max)]
+            parcels = [*bucket.parcels(self._settings.parcel_bytes_max, hands_over=hands_over)]
         except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
             bucket.fail(problem)
             return

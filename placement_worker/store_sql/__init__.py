@@ -14,8 +14,10 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.message import ProviderId
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerState
 from bus.messages.placement import ProviderState
+from bus.retrying import Retrying
 from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
@@ -40,7 +42,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.quotas import QuotaKeys
 from placement_worker.core.vocabulary import custom_of
-from placement_worker.store import ChangeFeed
+from placement_worker.store import ChangeFeed, Unpublished
 from placement_worker.store_sql.answers import (
     keep_answer,
     keep_page,
@@ -54,7 +56,7 @@ from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
 from placement_worker.store_sql.claims.sqlite import SqliteClaims
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
-from placement_worker.store_sql.log import SqlFeed, changes_since
+from placement_worker.store_sql.log import SqlFeed, changes_since, unchanged_since
 from placement_worker.store_sql.log_cursors import begin_term
 from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.pages import (
@@ -151,6 +153,10 @@ class SqlPlacementTransaction:
         return tuple([state_of(one, self._vocabulary) for one in stored])
 
 
+# For statements outside of a transaction, which may find that the session is broken.
+_READ_AGAIN = Retrying(4)
+
+
 def _reads_by(
     query: Callable[Concatenate[Transaction, CachedVocabulary, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
@@ -213,17 +219,34 @@ class SqlPlacementStore:
 
     snapshot_page = _reads_by(snapshot_page)
     changes_page = _reads_by(changes_page)
-    changes_since = _reads_by(changes_since)
+    _changes_since = _reads_by(changes_since)
     revisions_page = reads(revisions_page)
     members_page = reads(members_page)
 
-    consumer = _reads_named(consumer_reads.consumer)
     holders_of = _reads_named(consumer_reads.holders_of)
     books_page = _reads_named(consumer_reads.books_page)
     book_entries = _reads_named(consumer_reads.book_entries)
     usages = _reads_named(consumer_reads.usages)
     custom_names = reads(custom_names)
     quotas = reads(quotas_page)
+
+    async def changes_since(self, since: str) -> Unpublished | None:
+        if isinstance(self._database, PostgresDatabase):
+            # Most times nothing is new: then this is one round trip to the server, and a transaction would be three.
+            async with self._database.reading_each() as statements:
+                if (cursor := await unchanged_since(statements, since)) is not None:
+                    return Unpublished(cursor=cursor)
+        return await self._changes_since(since)
+
+    async def consumer(self, which: ConsumerId) -> ConsumerState | None:
+        return await _READ_AGAIN(self._consumer, which)
+
+    async def _consumer(self, which: ConsumerId) -> ConsumerState | None:
+        vocabulary = CachedVocabulary(self._known)
+        async with self._database.reading_each() as statements:
+            found = await consumer_reads.consumer(statements, vocabulary, which)
+        vocabulary.committed()
+        return found
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
         await write_once(self._database, keep_answer, answer, pages)

@@ -172,6 +172,12 @@ async def changes_since(
     return None if read is None else await _unpublished(transaction, vocabulary, read)
 
 
+async def unchanged_since(transaction: Transaction, since: str) -> str | None:
+    """The cursor of now, if the log has nothing since this one; None if it has, or if it does not reach back so far."""
+    read = await read_log(transaction, since, 1)
+    return read.cursor if read is not None and read.entry == _UNCHANGED and not read.is_cut else None
+
+
 async def _unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
     """The providers that these log entries name, with their current state, and everything else in the entries.
 

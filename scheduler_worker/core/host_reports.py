@@ -1,11 +1,71 @@
-"""The state of a host after a report, or after another worker wrote its row."""
+"""The state of a host after a report, or after another worker wrote its row.
 
+Nearly all reports tell only a new load: how many instances the host has, how many builds are under way there, and how many
+have just failed. Such a load is written beside the host's row, which then need not be read (`load_of`).
+"""
+
+from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
+from typing import NamedTuple
 
 from msgspec import structs
 
-from bus.messages.hosts import NODE, HostFacts, HostSetting, HostsReported, HostState
+from bus.message import ProviderId
+from bus.messages.hosts import NODE, HostDescription, HostFacts, HostSetting, HostsReported, HostState
 from scheduler_worker.core.host_modes import with_mode
+
+_LOADS = ("id", "instances", "io_ops", "failed_builds")
+# All that a host tells of itself, but for its load.
+_steady = attrgetter(*[each.name for each in structs.fields(HostDescription) if each.name not in _LOADS])
+
+
+class HostLoad(NamedTuple):
+    """The load of a host by a report that changes nothing else in its row, which has the sequence `row`. `epoch` and
+    `sequence` are those of the report.
+    """
+
+    host: ProviderId
+    row: int
+    epoch: int
+    sequence: int
+    instances: int
+    io_ops: int
+    failed_builds: int
+
+    @property
+    def number(self) -> tuple[int, int]:
+        return self.epoch, self.sequence
+
+
+def load_of(
+    row: HostState, facts: HostFacts, report: HostsReported, failed_builds_max: int
+) -> HostLoad | None:
+    """The load of the host with this row, if the report changes nothing else; otherwise None."""
+    if 0 < failed_builds_max <= facts.failed_builds:
+        # It may have to be set draining.
+        return None
+    if facts.is_gone or row.cell != report.cell or _steady(row) != _steady(facts):
+        return None
+    epoch, sequence = _number_of(facts, report)
+    if (epoch, sequence) < (row.report_epoch, row.report_sequence):
+        return None
+    told = facts.instances, facts.io_ops, facts.failed_builds
+    return HostLoad(row.id, row.sequence, epoch, sequence, *told)
+
+
+def with_load(row: HostState, load: HostLoad) -> HostState:
+    """The host's row with its load, unless the row is of a later report."""
+    if load.number < (row.report_epoch, row.report_sequence):
+        return row
+    return structs.replace(
+        row,
+        instances=load.instances,
+        io_ops=load.io_ops,
+        failed_builds=load.failed_builds,
+        report_epoch=load.epoch,
+        report_sequence=load.sequence,
+    )
 
 
 def reported(
@@ -16,7 +76,7 @@ def reported(
     *,
     speaks_for: str | None = None,
     failed_builds_max: int = 0,
-    placed_in: str = "",
+    placed_in: Callable[[ProviderId], str] = lambda _: "",
 ) -> HostState | None:
     """The host with these facts, or unchanged if a later report is known; None if the host belongs to another cell than
     the one that reports it.
@@ -24,14 +84,14 @@ def reported(
     A node moves to another cell when its conductor group or shard changes. Only a sender that stands above cells
     (`speaks_for` is None) may report that: otherwise one cell could take the nodes of another.
 
-    `placed_in` is the cell that placement names for the host, empty if it has none. A cell that reports a host first
+    `placed_in` gives the cell that placement names for a host, empty if it has none. A cell that reports a host first
     cannot keep it from the cell whose it is: the row of the false report is replaced.
 
     A host on which `failed_builds_max` builds in a row have failed is set draining, and again by each further failure
     after an operator has set it up; 0: never.
     """
     may_move = host is not None and speaks_for is None and host.kind == facts.kind == NODE
-    if host is None or (host.cell != report.cell == placed_in and not may_move):
+    if host is None or (host.cell != report.cell == placed_in(host.id) and not may_move):
         # Its cell may remember settings of a host that was forgotten here: those of the new one have later numbers.
         number = int(now.timestamp()) if host is None else max(int(now.timestamp()), host.setting.number + 1)
         host = HostState(
@@ -45,9 +105,7 @@ def reported(
         )
     if host.cell != report.cell and not may_move:
         return None
-    epoch, sequence = report.epoch, report.sequence
-    if facts.epoch or facts.sequence:
-        epoch, sequence = facts.epoch, facts.sequence
+    epoch, sequence = _number_of(facts, report)
     if (epoch, sequence) < (host.report_epoch, host.report_sequence):
         return host
     if 0 < failed_builds_max <= facts.failed_builds and facts.failed_builds > host.failed_builds:
@@ -76,6 +134,12 @@ def reported(
         failed_builds=facts.failed_builds,
         report_refused=facts.report_refused,
     )
+
+
+def _number_of(facts: HostFacts, report: HostsReported) -> tuple[int, int]:
+    if facts.epoch or facts.sequence:
+        return facts.epoch, facts.sequence
+    return report.epoch, report.sequence
 
 
 def rewritten(known: HostState, row: HostState) -> HostState:

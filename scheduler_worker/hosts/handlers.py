@@ -26,7 +26,7 @@ from bus.messages.hosts import (
 from bus.topology import CELL0
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, answering
 from scheduler_worker.core.host_modes import cleaned, problem_of, with_mode, without_setting
-from scheduler_worker.core.host_reports import is_news, reported
+from scheduler_worker.core.host_reports import HostLoad, is_news, reported
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.store import HostQuery, SchedulerStore
@@ -54,7 +54,7 @@ class _Rows:
         now: datetime,
         *,
         failed_builds_max: int,
-        placed_in: str,
+        placed_in: Callable[[ProviderId], str],
     ) -> None:
         before = self.known.get(facts.id)
         if before is None and facts.is_gone:
@@ -90,44 +90,72 @@ class _Rows:
         self.gone.add(host)
 
 
+def _loads_alone(asks: Sequence[Received[HostsReported]], registry: HostRegistry) -> list[HostLoad]:
+    """The last load of each reported host. None of them if a report may change more than loads: then rows are locked, all in
+    one order.
+    """
+    loads: dict[int, HostLoad] = {}
+    for ask in asks:
+        for facts in ask.message.hosts:
+            if (load := registry.load_of(facts, ask.message)) is None:
+                return []
+            before = loads.get(facts.id.int)
+            if before is None or before.number <= load.number:
+                loads[facts.id.int] = load
+    return list(loads.values())
+
+
 def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
     async def on_hosts_reported(
         asks: Sequence[Received[HostsReported]], transaction: OutboxTransaction
     ) -> list[Said]:
         asks = [ask for ask in asks if ask.message.cell != CELL0]
         store = await transaction.begun()
+        said: list[Said] = []
+        loads = _loads_alone(asks, registry)
+        if loads and await store.save_loads(loads) == len(loads):
+            transaction.when_committed(lambda: registry.learn_loads(loads))
+        else:
+            said = await write_rows(asks, transaction)
+        transaction.when_committed(lambda: _hear_beats(asks, registry))
+        return said
+
+    async def write_rows(
+        asks: Sequence[Received[HostsReported]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        store = await transaction.begun()
         ids = sorted({host.id for ask in asks for host in ask.message.hosts}, key=lambda id_: id_.int)
         rows = _Rows(await store.lock_hosts(ids, ()))
         said: list[Said] = []
+        now = clock()
         for ask in asks:
             for facts in ask.message.hosts:
                 before = rows.known.get(facts.id)
                 rows.take(
                     ask,
                     facts,
-                    clock(),
+                    now,
                     failed_builds_max=registry.failed_builds_max,
-                    placed_in=registry.placed_in(facts.id),
+                    placed_in=registry.placed_in,
                 )
                 host = rows.known.get(facts.id)
                 if before is not None and host is not None and host.setting != before.setting:
                     said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
         changed, gone = list(rows.changed.values()), sorted(rows.gone)
-        await store.save_hosts(changed, clock())
+        await store.save_hosts(changed, now)
         if gone:
             await store.forget_hosts(gone)
-
-        def learn() -> None:
-            registry.learn(changed)
-            registry.forget(gone)
-            for ask in asks:
-                alive = [host.id for host in ask.message.hosts if not host.is_gone]
-                registry.hear_beats(ask.message.cell, alive, ask.cell)
-
-        transaction.when_committed(learn)
+        transaction.when_committed(lambda: registry.learn(changed))
+        transaction.when_committed(lambda: registry.forget(gone))
         return said
 
     return {HostsReported: on_hosts_reported, **_cleaned_handlers(registry, clock)}
+
+
+def _hear_beats(asks: Sequence[Received[HostsReported]], registry: HostRegistry) -> None:
+    for ask in asks:
+        alive = [host.id for host in ask.message.hosts if not host.is_gone]
+        registry.hear_beats(ask.message.cell, alive, ask.cell)
 
 
 def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:

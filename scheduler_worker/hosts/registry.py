@@ -18,6 +18,7 @@ from bus.message import Message, ProviderId
 from bus.messages.hosts import (
     NODE,
     HostChanged,
+    HostFacts,
     HostMetrics,
     HostsAlive,
     HostsMeasured,
@@ -28,7 +29,7 @@ from bus.messages.hosts import (
 from bus.workers.announcing import is_silent
 from bus.workers.handling import Received
 from scheduler_worker.core.host_modes import is_untold, may_be_up
-from scheduler_worker.core.host_reports import reported, rewritten
+from scheduler_worker.core.host_reports import HostLoad, load_of, reported, rewritten, with_load
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.metrics import HOST_NAME_CLASHES
 
@@ -71,11 +72,13 @@ class KnowsHosts(Protocol):
 class _KnownHost:
     """A host's row, and the facts about it that only this process's memory has, since they are not written."""
 
-    __slots__ = ("cached", "heard", "measured", "row")
+    __slots__ = ("cached", "heard", "measured", "row", "written")
 
     def __init__(self, row: HostState, heard: datetime) -> None:
         self.row = row
         self.heard = heard
+        # Its row in the database, as this process knows it; None before one is known. `row` may be of a later report.
+        self.written: HostState | None = None
         # The sequences of its last metrics and of its last list of images.
         self.measured = 0
         self.cached = 0
@@ -96,11 +99,14 @@ class HostRegistry:
         They may, for instance, if the cell itself is down.
         """
         self.failed_builds_max = failed_builds_max
+        # The cell that placement names for a host; empty if placement does not have it.
+        self.placed_in = picture.placed_in
         self._excuses = excuses
         self._picture = picture
         self._down_after = down_after
         self._clock = clock
-        self._hosts: dict[ProviderId, _KnownHost] = {}
+        # By integers: a UUID's hash runs in Python, and every report and heartbeat looks its host up.
+        self._hosts: dict[int, _KnownHost] = {}
         # For each cell: since when something of it is heard without a long pause, and when it was last heard.
         self._heard_of: dict[str, tuple[datetime, datetime]] = {}
         self._when_untold: list[Callable[[], None]] = []
@@ -125,10 +131,10 @@ class HostRegistry:
         changed = []
         now = self._clock()
         for row in rows:
-            known = self._hosts.get(row.id)
+            known = self._hosts.get(row.id.int)
             if known is None:
                 heard = now if row.silent_since is None else min(row.silent_since, now - self._down_after)
-                known = self._hosts[row.id] = _KnownHost(row, heard)
+                known = self._hosts[row.id.int] = _KnownHost(row, heard)
             elif row.sequence > known.row.sequence:
                 if known.row.silent_since is not None and row.silent_since is None:
                     # Another worker has heard it.
@@ -136,11 +142,30 @@ class HostRegistry:
                 known.row = rewritten(known.row, row)
             else:
                 continue
+            known.written = row
             changed.append(known)
         self._tell(changed, now)
         if any(is_untold(known.row) for known in changed):
             for do in self._when_untold:
                 do()
+
+    def load_of(self, facts: HostFacts, report: HostsReported) -> HostLoad | None:
+        """The load of a reported host, if by the host's row nothing else has changed; otherwise None."""
+        known = self._hosts.get(facts.id.int)
+        written = None if known is None else known.written
+        return None if written is None else load_of(written, facts, report, self.failed_builds_max)
+
+    def learn_loads(self, loads: Iterable[HostLoad]) -> None:
+        """Take over loads that were written beside rows of hosts, by this worker or another."""
+        changed = []
+        for load in loads:
+            known = self._hosts.get(load.host.int)
+            if known is None or (row := known.written) is None or known.row.sequence != load.row:
+                continue
+            if (known.row.report_epoch, known.row.report_sequence) < load.number:
+                known.row = with_load(row, load)
+                changed.append(known)
+        self._tell(changed, self._clock())
 
     def hear(self, heard: Received[Message]) -> None:
         """Take over what a message of the feed says about hosts; any other message is ignored."""
@@ -163,7 +188,7 @@ class HostRegistry:
         changed = []
         gone = []
         for each in report.hosts:
-            known = self._hosts.get(each.id)
+            known = self._hosts.get(each.id.int)
             if each.is_gone and known is None:
                 continue
             row = None if known is None else known.row
@@ -174,7 +199,7 @@ class HostRegistry:
                 now,
                 speaks_for=speaks_for,
                 failed_builds_max=self.failed_builds_max,
-                placed_in=self.placed_in(each.id),
+                placed_in=self.placed_in,
             )
             if host is None:
                 log.warning("cell %s reports host %s of another cell", report.cell, each.name)
@@ -185,7 +210,7 @@ class HostRegistry:
                 gone.append(each.id)
                 continue
             if known is None:
-                known = self._hosts[each.id] = _KnownHost(host, now)
+                known = self._hosts[each.id.int] = _KnownHost(host, now)
             known.row, known.heard = host, now
             changed.append(known)
         self._tell(changed, now)
@@ -201,7 +226,7 @@ class HostRegistry:
         self.hear_of_cell(cell, speaks_for)
         back = []
         for each in hosts:
-            known = self._hosts.get(each)
+            known = self._hosts.get(each.int)
             if known is None:
                 continue
             host = known.row
@@ -228,9 +253,10 @@ class HostRegistry:
         """
         now = self._clock()
         found: dict[ProviderId, datetime | None] = {}
-        for known in self._hosts.values():
+        silent = {known.row.id.int for known in self._silent(now)}
+        for number, known in self._hosts.items():
             host, heard = known.row, known.heard
-            if is_silent(now - heard, self._down_after) is (host.silent_since is not None):
+            if (number in silent) is (host.silent_since is not None):
                 continue
             if host.silent_since is not None:
                 found[host.id] = None
@@ -248,7 +274,7 @@ class HostRegistry:
         Both count only for known hosts, if they come from the host's own cell and are no older than the last ones.
         """
         for each in told.hosts:
-            known = self._hosts.get(each.id)
+            known = self._hosts.get(each.id.int)
             if known is None or known.row.cell != told.cell or speaks_for not in (None, told.cell):
                 continue
             if isinstance(each, HostMetrics):
@@ -259,12 +285,8 @@ class HostRegistry:
                 known.cached = told.sequence
                 self._picture.cache_images(each.id, each.images)
 
-    def placed_in(self, host: ProviderId) -> str:
-        """The cell that placement names for this host; empty if placement does not have it."""
-        return self._picture.placed_in(host)
-
     def get(self, host: ProviderId) -> HostState | None:
-        known = self._hosts.get(host)
+        known = self._hosts.get(host.int)
         return None if known is None else known.row
 
     def rows(self) -> Iterator[HostState]:
@@ -272,7 +294,7 @@ class HostRegistry:
 
     def name_of(self, host: ProviderId) -> str:
         """The name of this host, or its id if it is not known."""
-        known = self._hosts.get(host)
+        known = self._hosts.get(host.int)
         return str(host) if known is None else known.row.name
 
     def count_by_cell(self) -> tuple[Counter[str], Counter[str]]:
@@ -303,7 +325,7 @@ class HostRegistry:
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
         """Remove hosts whose rows were deleted. If such a host reports again, it counts as a new host."""
-        self._picture.remove_hosts([host for host in hosts if self._hosts.pop(host, None) is not None])
+        self._picture.remove_hosts([host for host in hosts if self._hosts.pop(host.int, None) is not None])
 
     def look(self) -> None:
         """Mark the hosts down that were not heard for too long, and raise an alarm about names that are in several cells."""
@@ -316,14 +338,19 @@ class HostRegistry:
                 )
         self._clashes = clashes
         now = self._clock()
-        fallen = [known for known in self._hosts.values() if known.row.up and not self._is_up(known, now)]
+        fallen = [known for known in self._silent(now) if known.row.up and not self._is_up(known, now)]
         self._tell(fallen, now)
+
+    def _silent(self, now: datetime) -> list[_KnownHost]:
+        """The hosts for which `is_silent` holds. All are looked at every few seconds, so without a call for each."""
+        since = now - self._down_after
+        return [known for known in self._hosts.values() if known.heard <= since]
 
     def as_heard(self, row: HostState) -> HostState:
         """This row of the database, completed by what only this process knows: whether the host is up, when it was
         heard, the zone that its aggregates give it, and which other cells have a host of its name.
         """
-        known = self._hosts.get(row.id)
+        known = self._hosts.get(row.id.int)
         return structs.replace(
             row,
             up=known is not None and may_be_up(row) and self._is_heard(known, self._clock()),

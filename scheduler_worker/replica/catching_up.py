@@ -1,5 +1,10 @@
-"""Reads from placement what changed since the picture's cursor, or everything if placement's log does not reach back
-that far.
+"""Brings the picture up to date with placement: by the changes that placement publishes, and by reading what changed since
+the picture's cursor, or everything if placement's log does not reach back that far.
+
+How up to date the picture is, two values say: a position in the feed and a cursor of placement's database, up to which the
+picture has every change. Messages of the feed advance both, as long as they follow each other without a gap. A reading of
+the database sets both to the moment when it began. Messages that arrive while a reading is under way form a separate run.
+When the reading has reached the beginning of that run, nothing is missing between them, and the end of the run counts.
 
 The answer has every write that was committed before it was given, by whichever placement worker: it is read from
 placement's database, not from published messages. All callers that wait when a reading begins share that reading.
@@ -23,18 +28,78 @@ from bus.messages.placement import (
     AskRevisions,
     AskSnapshot,
     GroupMember,
+    LogPosition,
     MembersPage,
+    ProvidersChanged,
     RevisionsPage,
     SnapshotPage,
 )
 from bus.parts import SingleFlight
 from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.picture.progress import Progress
 
 log = logging.getLogger(__name__)
 
 Page = TypeVar("Page", SnapshotPage, MembersPage, RevisionsPage)
+
+# Placement notes how far it has published after the broker has confirmed it. So the feed may be ahead of that note, but not
+# by more messages than this.
+UNMARKED_MAX = 1000
+
+
+class Progress:
+    def __init__(self) -> None:
+        # Empty: the database was not read yet.
+        self.cursor = ""
+        self._known: LogPosition | None = None
+        self._first: LogPosition | None = None
+        self._last: LogPosition | None = None
+        # The last cursor of the run, and its position.
+        self._told: tuple[LogPosition, str] | None = None
+
+    def heard(self, at: LogPosition, cursor: str) -> bool:
+        """The picture has this message of the feed. Returns whether a message before it was missed."""
+        last = self._last
+        if last is None or last.term != at.term or at.position > last.position + 1:
+            self._first, self._last, self._told = at, at, None
+        elif at.position <= last.position:
+            # A repeated message.
+            return False
+        self._last = at
+        if cursor:
+            self._told = at, cursor
+        return not self._join() and self._known is not None
+
+    @property
+    def heard_up_to(self) -> LogPosition | None:
+        """The last message of the feed that was heard."""
+        return self._last
+
+    def read(self, published: LogPosition, cursor: str, heard: LogPosition | None = None) -> None:
+        """The database was read as of this cursor; that includes every change published up to there. `heard` is the last
+        message that was heard before it was asked. If placement is far from there, the message was false, and so is
+        the run that it belongs to.
+        """
+        self._known, self.cursor = published, cursor
+        if (
+            heard is not None
+            and heard.term == published.term
+            and heard.position > published.position + UNMARKED_MAX
+        ):
+            self._first = self._last = self._told = None
+        self._join()
+
+    def _join(self) -> bool:
+        """Continue at the end of the run, if it begins at or before the known position."""
+        known, first, last = self._known, self._first, self._last
+        if known is None or first is None or last is None:
+            return False
+        if first.term != known.term or first.position > known.position + 1:
+            return False
+        if self._told is not None and self._told[0] > known:
+            self.cursor = self._told[1]
+        self._known = max(known, last)
+        return True
 
 
 class CatchingUp:
@@ -44,14 +109,13 @@ class CatchingUp:
         self,
         station: Station,
         picture: Picture,
-        progress: Progress,
         *,
         page: int,
         chance: random.Random | None = None,
     ) -> None:
         self._station = station
         self._picture = picture
-        self._progress = progress
+        self._progress = Progress()
         self._page_size = page
         # A change is missing, and it is not known since when.
         self._is_doubted = False
@@ -62,6 +126,26 @@ class CatchingUp:
     async def catch_up(self) -> None:
         """Read changes from placement. On return, the picture has every write that was committed before the call."""
         await self.flight.done()
+
+    def merge(self, changed: ProvidersChanged) -> None:
+        """Put changes that placement has published into the picture. If some before them were missed, they are read."""
+        # Most messages have only usage: those of boots and deletes.
+        if changed.providers:
+            self._picture.apply(changed.providers)
+        if changed.gone:
+            self._picture.prune(each.internal for each in changed.gone)
+        has_all = self._picture.use(changed.usage)
+        # Members first: a choice that is dropped must be known as a member by then.
+        if changed.joined or changed.left:
+            self._picture.groups.join(changed.joined)
+            self._picture.groups.leave(changed.left)
+        self._picture.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
+        if self._progress.heard(changed.at, changed.cursor):
+            log.info("the feed jumped to %s: asking what was missed", changed.at)
+            self.flight.soon()
+        elif not has_all and self.whole.is_set():
+            log.error("the feed has usage of providers whose states it never sent: reading all pages again")
+            self.doubt()
 
     def doubt(self) -> None:
         """Have everything read from placement again, since some change is missing and nobody knows since when."""

@@ -5,7 +5,6 @@ After a jump in the positions, or with another term, messages may be missing. Th
 (catching_up.py); a scheduler does the same before it refuses a request for lack of a host.
 """
 
-import logging
 import random
 from collections.abc import Callable, Sequence
 
@@ -18,11 +17,8 @@ from bus.topology import EVENTS, Grant
 from bus.workers.handling import Received
 from bus.workers.station import FeedListener, Station
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.replica.catching_up import CatchingUp
 from scheduler_worker.waiting import WaitingSpecs
-
-log = logging.getLogger(__name__)
 
 # What schedulers hear of cells, from their own brokers or the API level's.
 _OF_CELLS = ("host.*.*", "conductor.beat.*", "live.told.*", "console.told.*", "worker.beat.*")
@@ -51,8 +47,7 @@ class Replica(PartGroup):
         self._picture = picture
         self._hear = hear
         self._waiting = waiting
-        self._progress = Progress()
-        self.catching_up = CatchingUp(station, picture, self._progress, page=page, chance=chance)
+        self.catching_up = CatchingUp(station, picture, page=page, chance=chance)
         self.whole = self.catching_up.whole
         super().__init__(
             FeedListener("hear the feed", station, heard, self._take, is_needed=True),
@@ -88,7 +83,7 @@ class Replica(PartGroup):
             self._waiting.doubt()
         for each in batch:
             if isinstance(each.message, ProvidersChanged):
-                self._merge(each.message)
+                self.catching_up.merge(each.message)
             elif isinstance(each.message, AggregateChanged):
                 self._hear_aggregate(each.message)
             elif isinstance(each.message, InstanceWaiting):
@@ -102,25 +97,6 @@ class Replica(PartGroup):
             self._picture.remove_aggregate(changed.aggregate)
         else:
             self._picture.put_aggregates((changed.aggregate,))
-
-    def _merge(self, changed: ProvidersChanged) -> None:
-        # Most messages have only usage: those of boots and deletes.
-        if changed.providers:
-            self._picture.apply(changed.providers)
-        if changed.gone:
-            self._picture.prune(each.internal for each in changed.gone)
-        has_all = self._picture.use(changed.usage)
-        # Members first: a choice that is dropped must be known as a member by then.
-        if changed.joined or changed.left:
-            self._picture.groups.join(changed.joined)
-            self._picture.groups.leave(changed.left)
-        self._picture.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
-        if self._progress.heard(changed.at, changed.cursor):
-            log.info("the feed jumped to %s: asking what was missed", changed.at)
-            self.catching_up.flight.soon()
-        elif not has_all and self.whole.is_set():
-            log.error("the feed has usage of providers whose states it never sent: reading all pages again")
-            self.catching_up.doubt()
 
     async def _verify(self) -> None:
         if self.whole.is_set():

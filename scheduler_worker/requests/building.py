@@ -19,6 +19,7 @@ the request before it becomes a dead letter: otherwise the claim of its first de
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -26,6 +27,7 @@ import msgspec
 from msgspec import structs
 
 from bus.logs import InstanceLine
+from bus.measuring import Histogram, Readings
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
 from scheduler_worker.claiming.claimer import Claimer
@@ -33,8 +35,17 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.messages import release_of
 from scheduler_worker.core.instances.outcomes import Holds, SearchRefused
 from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
-from scheduler_worker.core.instances.rows import ACCEPTED, PLACED, WAITING, InstanceRow, KeptRequest
+from scheduler_worker.core.instances.rows import (
+    ACCEPTED,
+    PLACED,
+    WAITING,
+    InstanceRow,
+    KeptRequest,
+    instance_ids_of,
+)
 from scheduler_worker.core.requests import COUNT_MAX
+from scheduler_worker.metrics import ACCEPTED as WAITED
+from scheduler_worker.metrics import REQUESTS
 from scheduler_worker.outbox.log_lines import rejected_line, request_line
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
@@ -43,11 +54,10 @@ from scheduler_worker.requests.answering import (
     rejected,
     taken_instances,
 )
-from scheduler_worker.requests.instance_ids import instance_ids_of
+from scheduler_worker.requests.last_filters import LastFilters
 from scheduler_worker.requests.named_by_requests import with_groups, with_neighbours
-from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.releasing import released_unless_held
-from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
+from scheduler_worker.requests.request_reader import RequestReader, ValidRequest, names_stored
 from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
@@ -76,16 +86,26 @@ class Builder:
         settings: SchedulerSettings,
         *,
         begin_waits: Callable[[Sequence[InstanceRow]], None],
-        outcomes: RequestOutcomes,
+        last_filters: LastFilters,
     ) -> None:
         """`begin_waits` is called after a commit, with the rows of instances that begin to wait for room."""
         self._begin_waits = begin_waits
-        self._outcomes = outcomes
+        self._last_filters = last_filters
+        self._counts = Counter({"accepted": 0, "rejected": 0})
+        self._waited = Histogram(WAITED)
         self._store = store
         self._claimer = claimer
         self.reader = reader
         self._clock = clock
         self._settings = settings
+
+    @property
+    def readings(self) -> Readings:
+        """How long requests waited until work on them began, and how many were accepted and rejected."""
+        return (
+            self._waited,
+            REQUESTS.numbers({(outcome,): count for outcome, count in self._counts.items()}),
+        )
 
     def handlers(self) -> Handlers:
         return {BuildInstance: Weighed(self.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX)}
@@ -94,7 +114,7 @@ class Builder:
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         now = self._clock()
-        read = await read_requests(self.reader, self._store, asks, now)
+        read = await self._read(asks, now)
         valid = [each for each in read if isinstance(each, ValidRequest)]
         invalid = [(ask, why) for ask, why in zip(asks, read, strict=True) if isinstance(why, BuildRejected)]
         said = [each for ask, why in invalid for each in rejected(ask, why)]
@@ -105,7 +125,9 @@ class Builder:
             came_back_too_late += [request.ask for request, _ in unknown]
             valid = await with_groups(self._store, valid)
         builds = _builds(valid, now, self._settings)
-        self._outcomes.took(asks[0].sent_at, now, sum([len(build.rows) for build in builds]))
+        if asks[0].sent_at is not None and builds:
+            instances = sum([len(build.rows) for build in builds])
+            self._waited.observe((now - asks[0].sent_at).total_seconds(), instances)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once(
                 [one for build in builds if not build.is_whole for one in build.searches]
@@ -114,9 +136,9 @@ class Builder:
         await self._decide(builds, transaction)
         await self._place_waiting(builds, transaction)
         await transaction.note(row for build in builds if not build.rejection for row in build.rows)
-        self._outcomes.count(
-            invalid=len(asks) - len(valid), builds=[build.rejection is None for build in builds]
-        )
+        accepted = sum([build.rejection is None for build in builds])
+        self._counts["accepted"] += accepted
+        self._counts["rejected"] += len(asks) - len(valid) + len(builds) - accepted
         if transaction.is_logged:
             transaction.lines += [rejected_line(ask, why) for ask, why in invalid]
             # The line of an instance that was placed alone says enough about its request, too.
@@ -126,7 +148,8 @@ class Builder:
                 if build.rejection is not None or len(build.rows) > 1 or build.rows[0].told.state != PLACED
             ]
         for build in builds:
-            said += await self._release(build, transaction)
+            if not build.is_placed:
+                said += await self._release(build, transaction)
             for each in build.requests:
                 said += _answered(each, build, transaction)
         for ask in came_back_too_late:
@@ -134,6 +157,13 @@ class Builder:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 said += await released_unless_held(ask, transaction, self._clock())
         return said
+
+    async def _read(
+        self, asks: Sequence[Received[BuildInstance]], now: datetime
+    ) -> list[ValidRequest | BuildRejected]:
+        if any(names_stored(ask.message) for ask in asks):
+            return await read_requests(self.reader, self._store, asks, now)
+        return [self.reader.read(ask, now) for ask in asks]
 
     async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         found: list[_Build] = []
@@ -172,7 +202,7 @@ class Builder:
             for build, at, row in decided:
                 build.rows[at] = others.get(row.id, row)
                 if row.told.no_valid_host is not None and row.id not in others:
-                    self._outcomes.no_host(row.told.no_valid_host)
+                    self._last_filters.no_host(row.told.no_valid_host)
             begun = [row for _, _, row in decided if row.kept is not None and row.id not in others]
             if begun:
                 transaction.when_committed(lambda: self._begin_waits(begun))
@@ -279,6 +309,11 @@ class _Build:
         return len(still_open) == len(self.rows)
 
     @property
+    def is_placed(self) -> bool:
+        """Are all of its instances placed, so that each keeps what was claimed for it?"""
+        return self.rejection is None and not [row for row in self.rows if row.told.state != PLACED]
+
+    @property
     def is_found(self) -> bool:
         return all(isinstance(one.outcome, Holds) for one in self.searches)
 
@@ -338,8 +373,12 @@ def _instances_of(build: BuildInstance) -> int:
 async def _accept(
     store: SchedulerTransaction, builds: Sequence[_Build], requests: Sequence[NewRequest]
 ) -> None:
-    for build, acceptance in zip(builds, await store.accept(requests), strict=True):
-        build.learn(acceptance)
+    for build, request, acceptance in zip(builds, requests, await store.accept(requests), strict=True):
+        if isinstance(acceptance, Known) and acceptance.rows is request.rows:
+            # As they were made here.
+            build.rows = [*request.rows]
+        else:
+            build.learn(acceptance)
 
 
 def _kept_request(request: ValidRequest) -> KeptRequest | None:

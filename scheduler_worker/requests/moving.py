@@ -22,11 +22,11 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.companions import Unit
 from scheduler_worker.requests.kept_moves import kept_order, source_of
+from scheduler_worker.requests.last_filters import LastFilters
 from scheduler_worker.requests.locked_rows import follow_several
 from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound
 from scheduler_worker.requests.move_verdicts import after_order, room_for_moves, why_none_named
-from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
@@ -44,7 +44,7 @@ class Mover:
         know_hosts: Callable[[], Awaitable[None]],
         waiting: WaitingSpecs,
         unclaimed: UnclaimedShares,
-        outcomes: RequestOutcomes,
+        last_filters: LastFilters,
     ) -> None:
         self._needs = needs
         self._hosts = hosts
@@ -54,7 +54,7 @@ class Mover:
         self._know_hosts = know_hosts
         self._waiting = waiting
         self._unclaimed = unclaimed
-        self._outcomes = outcomes
+        self._last_filters = last_filters
 
     def handlers(self) -> Handlers:
         return {MoveInstance: self._on_moves}
@@ -125,7 +125,7 @@ class Mover:
         )
         if isinstance(verdict, NoValidHost):
             assert row is not None, "a row that is not there is refused"
-            self._outcomes.no_host(verdict)
+            self._last_filters.no_host(verdict)
             verdict = self._without_host(row, order, verdict, kept, unit.together)
         if isinstance(verdict, InstanceRow) and row is not None and verdict.told is not row.told:
             refusal = None if room is None or verdict.move_waits else room.take(verdict, order)

@@ -6,8 +6,8 @@ from datetime import datetime
 from bus.messages.build import BuildInstance, InstanceId
 from bus.workers.handling import Received, Said, Tell
 from scheduler_worker.core.instances.messages import releases_of_ended
+from scheduler_worker.core.instances.rows import instance_ids_of
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.instance_ids import instance_ids_of
 
 
 async def released_unless_held(

@@ -21,6 +21,7 @@ from scheduler_worker.core.requests import (
     read_request,
     with_specs,
 )
+from scheduler_worker.core.requests.device_profiles import PROFILE
 from scheduler_worker.requests.answering import rejection, too_old
 
 SPECS_MAX = 1000
@@ -59,6 +60,15 @@ class ValidRequest(Struct, frozen=True, eq=False):
         spec, alternatives = change(self.spec), with_specs(self.alternatives, change)
         kept = encoded(spec, self.ask.message, alternatives)
         return structs.replace(self, spec=spec, alternatives=alternatives, kept=kept)
+
+
+def names_stored(build: BuildInstance) -> bool:
+    """Does the request name flavors, an image or a device profile that are stored (stored_names.py)?"""
+    if build.flavor_names or build.image_name:
+        return True
+    flavor = build.flavor
+    is_in_flavor = flavor is not None and PROFILE in flavor.extra_specs
+    return is_in_flavor or any(PROFILE in each.extra_specs for each in build.alternatives)
 
 
 class _Understood(NamedTuple):

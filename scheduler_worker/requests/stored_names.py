@@ -20,7 +20,7 @@ from bus.messages.images import NamedImage
 from bus.workers.handling import Received
 from scheduler_worker.core.requests.device_profiles import PROFILE, profile_to_find, with_profile
 from scheduler_worker.requests.answering import rejection
-from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
+from scheduler_worker.requests.request_reader import RequestReader, ValidRequest, names_stored
 from scheduler_worker.store import NameQuery, SchedulerStore
 
 # In place of a flavor that is not stored: its request is accepted, and none is built.
@@ -50,19 +50,17 @@ async def read_requests(
     reader: RequestReader, store: SchedulerStore, asks: Sequence[Received[BuildInstance]], now: datetime
 ) -> list[ValidRequest | BuildRejected]:
     """Each request checked, with the flavors and the image that it names."""
-    naming = [ask for ask in asks if _names_something(ask.message)]
-    if not naming:
-        return [reader.read(ask, now) for ask in asks]
+    naming = [ask for ask in asks if names_stored(ask.message)]
     stored = await _stored(store, [ask.message for ask in naming])
     return [
-        _read(reader, ask, now, stored) if _names_something(ask.message) else reader.read(ask, now)
+        _read(reader, ask, now, stored) if names_stored(ask.message) else reader.read(ask, now)
         for ask in asks
     ]
 
 
 async def with_named(store: SchedulerStore, build: BuildInstance) -> BuildInstance | BuildRejected:
     """A request for which nothing is built, with what it names."""
-    if not _names_something(build):
+    if not names_stored(build):
         return build
     if (wrong := _given_twice(build)) is not None:
         return wrong
@@ -70,14 +68,6 @@ async def with_named(store: SchedulerStore, build: BuildInstance) -> BuildInstan
     if isinstance(named, _Unknown):
         return rejection(named.field, named.name, named.reason, build.request_id)
     return named
-
-
-def _names_something(build: BuildInstance) -> bool:
-    if build.flavor_names or build.image_name:
-        return True
-    flavor = build.flavor
-    is_in_flavor = flavor is not None and PROFILE in flavor.extra_specs
-    return is_in_flavor or any(PROFILE in each.extra_specs for each in build.alternatives)
 
 
 async def _stored(store: SchedulerStore, builds: Sequence[BuildInstance]) -> _Stored:
@@ -109,7 +99,7 @@ def _read(
     unknown = str(named) if isinstance(named, _Unknown) else ""
     if isinstance(named, _Unknown):
         named = structs.replace(build, image_name="")
-        if build.flavor_names or _names_something(named):
+        if build.flavor_names or names_stored(named):
             named = structs.replace(named, flavor=_NO_FLAVOR, alternatives=(), flavor_names=())
     read = reader.read(structs.replace(ask, message=named), now)
     if isinstance(read, BuildRejected):

@@ -28,6 +28,7 @@ from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import DatabaseSettings, Transaction, open_database, reads, runs
 from bus.workers.handling import OutboxKey
+from scheduler_worker.core.host_reports import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
@@ -50,7 +51,15 @@ from scheduler_worker.store_sql.cells import count_instances, count_work, find_c
 from scheduler_worker.store_sql.conflicts import judge_conflicts
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
 from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
-from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
+from scheduler_worker.store_sql.hosts import (
+    find_hosts,
+    find_loads,
+    find_versions,
+    forget_hosts,
+    lock_hosts,
+    save_hosts,
+    save_loads,
+)
 from scheduler_worker.store_sql.named import (
     create_named,
     delete_named,
@@ -155,6 +164,9 @@ class SqlSchedulerTransaction:
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
         await save_hosts(self._transaction, hosts, at)
 
+    async def save_loads(self, loads: Sequence[HostLoad]) -> int:
+        return await save_loads(self._transaction, loads)
+
     forget_hosts = runs(forget_hosts)
     save_cells = runs(save_cells)
     set_application = runs(set_application)
@@ -199,6 +211,8 @@ class SqlSchedulerStore:
     some_are_woken = reads(waiting.some_are_woken)
     unsaid = reads(rare_statements.find_unsaid)
     hosts = reads(find_hosts)
+    host_versions = reads(find_versions)
+    host_loads = reads(find_loads)
     changes = reads(find_changes)
     cells = reads(find_cells)
     instance_counts = reads(count_instances)

@@ -86,7 +86,11 @@ def scheduler_parts(
     )
     first = _first(given, known, sending)
     workers = _workers(given, known, deciders, sending, queues)
-    return (Staged(first, ready, workers, seen=(deciders.claimer, deciders.outcomes, remade)),)
+    return (
+        Staged(
+            first, ready, workers, seen=(deciders.claimer, deciders.builder, deciders.last_filters, remade)
+        ),
+    )
 
 
 def _plugins_of(settings: SchedulerSettings) -> Plugins:

@@ -11,11 +11,11 @@ from scheduler_worker.core.choosing.plugins import multiplier_key
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
+from scheduler_worker.requests.last_filters import LastFilters
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.wiring.given import Given
 from scheduler_worker.wiring.knowledge import Knowledge
@@ -41,7 +41,7 @@ class Deciders:
             chance=chance,
             clock=clock,
         )
-        self.outcomes = RequestOutcomes([each.name for each in plugins.filters])
+        self.last_filters = LastFilters([each.name for each in plugins.filters])
         self.builder = Builder(
             store,
             self.claimer,
@@ -49,7 +49,7 @@ class Deciders:
             clock,
             settings,
             begin_waits=known.waiting.wrote,
-            outcomes=self.outcomes,
+            last_filters=self.last_filters,
         )
         self.burial = Burial(self.reader, store, clock, settings)
         self.membership = AggregateMembership(picture, ask_all, known.replica.catch_up)
@@ -81,7 +81,7 @@ class Deciders:
             know_hosts=known.host_watch.look_again,
             waiting=known.waiting,
             unclaimed=known.unclaimed,
-            outcomes=self.outcomes,
+            last_filters=self.last_filters,
         )
         self.adopter = InstanceAdopter(
             store, self.reader, ask_all, clock, timeout_s=settings.request_timeout_s

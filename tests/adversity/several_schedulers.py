@@ -25,7 +25,7 @@ from bus.messages.quotas import SetQuota
 from bus.process import run_until
 from bus.topology import CELL0, user_of
 from bus.workers.station import Station
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.adversity.worker_process import BUS
 

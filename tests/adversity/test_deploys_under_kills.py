@@ -37,7 +37,7 @@ from compute_sim.laboratory.ironic import (
 )
 from compute_sim.laboratory.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.rows import NodeRow
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.deploy_counter import DeployCounter
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 

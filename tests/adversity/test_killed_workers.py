@@ -14,7 +14,7 @@ from bus.errors import Transient
 from bus.message import Message
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.real_cloud import CloudOn, RealCloud, real_cloud, wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]

@@ -4,16 +4,20 @@ tables.
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from bus.messages.placement import Claimed
+from bus.message import ProviderId
+from bus.messages.hosts import HostState
+from bus.messages.placement import Claimed, ClaimResources
 from bus.sql import upgrade
 from cell_conductor.store_sql import SqlConductorStore
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store_sql import SqlIronicStore
 from placement_worker.store_sql import SqlPlacementStore
+from scheduler_worker.core.host_reports import HostLoad
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.contracts import placement_orders as placement
@@ -43,6 +47,21 @@ async def add_to_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None
     async with store.transaction() as transaction:
         await transaction.accept(new)
         await transaction.note([[row for each in new for row in each.rows]])
+        await transaction.save_hosts([reporting_host(number) for number in numbers], scheduler.NOON)
+
+
+def reporting_host(number: int) -> HostState:
+    id_ = ProviderId(UUID(int=number))
+    # As long as the description of a host that reports what it is capable of.
+    return HostState(
+        id=id_, name=f"host-{number}", cell="c1", up=True, sequence=1, capabilities={"cpu": 400 * "x"}
+    )
+
+
+async def write_loads(store: SqlSchedulerStore, numbers: range, report: int) -> None:
+    loads = [HostLoad(ProviderId(UUID(int=number)), 1, 0, report, 7, 1, 0) for number in numbers]
+    async with store.transaction() as transaction:
+        assert await transaction.save_loads(loads) == len(loads)
 
 
 async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
@@ -56,6 +75,7 @@ async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> N
         ending = [each for row in rows.values() if (each := deleted(row, scheduler.LATER)) is not None]
         await transaction.save(ending)
         names = await transaction.note([ending])
+    await write_loads(store, numbers, report=numbers.start)
     async with store.transaction() as transaction:
         await transaction.confirm(names)
 
@@ -75,19 +95,28 @@ async def add_hosts(store: SqlPlacementStore, numbers: range) -> None:
     await StoreClient(store).report(*(placement.a_host(f"host-{number}") for number in numbers))
 
 
+async def add_hosts_in_use(store: SqlPlacementStore, numbers: range) -> None:
+    await add_hosts(store, numbers)
+    claims = [a_claim_on(number, f"stays-{number}") for number in numbers]
+    assert all(isinstance(each, Claimed) for each in await StoreClient(store).ask(*claims))
+
+
+def a_claim_on(number: int, who: str) -> ClaimResources:
+    return placement.a_claim(placement.a_share(placement.provider(f"host-{number}")), placement.consumer(who))
+
+
 async def claim_and_release(store: SqlPlacementStore, numbers: range) -> None:
     client = StoreClient(store)
     who = [placement.consumer(f"server-{number}") for number in numbers]
-    claims = [
-        placement.a_claim(placement.a_share(placement.provider(f"host-{number}")), one)
-        for number, one in zip(numbers, who, strict=True)
-    ]
+    claims = [a_claim_on(number, f"server-{number}") for number in numbers]
     assert all(isinstance(each, Claimed) for each in await client.ask(*claims))
+    for one in who:
+        assert (await store.consumer(one)) is not None
     await client.ask(*(placement.a_release(one) for one in who))
 
 
 CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {
-    "placement_worker": (SqlPlacementStore, add_hosts, claim_and_release),
+    "placement_worker": (SqlPlacementStore, add_hosts_in_use, claim_and_release),
     "cell_conductor": (lambda url: SqlConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
     "scheduler_worker": (SqlSchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
     "ironic_sync": (SqlIronicStore, add_nodes, change_nodes),
@@ -111,7 +140,7 @@ async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: st
             await store.close()
 
         # Adding a row reads a few rows by key. A statement that walks the table would read 1,000 more each time.
-        assert await _rows_read(url) < 10 * MANY
+        assert await _rows_read(url) < 20 * MANY
 
 
 async def test_to_become_active_writes_no_index() -> None:
@@ -133,6 +162,22 @@ async def test_to_become_active_writes_no_index() -> None:
         changed, in_place = await _updates(url, "requested_instances")
         assert changed == 200
         assert in_place > 150
+
+
+async def test_a_load_writes_no_index_of_hosts() -> None:
+    async with empty_database("postgresql") as url:
+        await upgrade(url, "scheduler_worker")
+        store = SqlSchedulerStore(url)
+        try:
+            await add_to_the_scheduler(store, numbers := range(1, 201))
+            for report in range(1, 11):
+                await write_loads(store, numbers, report)
+        finally:
+            await store.close()
+
+        changed, in_place = await _updates(url, "known_hosts")
+        assert changed == 2000
+        assert in_place > 1500
 
 
 async def test_claims_write_no_index_of_providers() -> None:

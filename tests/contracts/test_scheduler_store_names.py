@@ -18,6 +18,7 @@ from bus.messages.images import NamedImage
 from bus.messages.overview import InstanceCount
 from bus.messages.placement import GroupPolicy, ServerGroup
 from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
+from scheduler_worker.core.host_reports import HostLoad
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import DELETED
 from scheduler_worker.store import (
@@ -66,6 +67,8 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
     assert await store.hosts(HostQuery(after="host-2", limit=2)) == [host(3)]
     assert await store.hosts(HostQuery(name="host-3", limit=2)) == [host(3)]
     assert await store.hosts(HostQuery(changed_since=LATER)) == [host(2, io_ops=5, sequence=2)]
+    assert await store.host_versions(LATER) == [(host(2).id, (LATER, 2))]
+    assert len(await store.host_versions(NOON)) == 3
     assert await store.hosts(HostQuery(ids=(host(2).id, host(99).id))) == [host(2, io_ops=5, sequence=2)]
     async with store.transaction() as transaction:
         locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])
@@ -76,6 +79,55 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
         await transaction.forget_hosts([host(2).id])
     assert await store.hosts(HostQuery(limit=3)) == [host(1), host(3)]
     assert await store.hosts(HostQuery(changed_since=LATER)) == []
+
+
+async def test_a_load_is_written_beside_the_row_that_it_names_and_never_over_a_later_one(
+    store: SchedulerStore,
+) -> None:
+    def host(number: int, report: int = 0, io_ops: int = 0) -> HostState:
+        return HostState(
+            id=ProviderId(UUID(int=number)),
+            name=f"host-{number}",
+            cell="c1",
+            up=True,
+            sequence=1,
+            report_sequence=report,
+            instances=report,
+            io_ops=io_ops,
+            failed_builds=2 * io_ops,
+        )
+
+    def load(number: int, report: int, *, row: int = 1, epoch: int = 0, io_ops: int = 0) -> HostLoad:
+        return HostLoad(ProviderId(UUID(int=number)), row, epoch, report, report % 100, io_ops, 2 * io_ops)
+
+    async def write(*loads: HostLoad) -> int:
+        async with store.transaction() as transaction:
+            return await transaction.save_loads(loads)
+
+    async with store.transaction() as transaction:
+        await transaction.save_hosts([host(1, 5), host(2), host(3)], NOON)
+
+    assert await write(load(2, 7), load(1, 6, io_ops=2)) == 2
+    assert await write(load(1, 5), load(3, 8, row=2), load(9, 8), load(2, 7)) == 1
+    assert await store.hosts(HostQuery(changed_since=NOON)) == [
+        host(1, 6, io_ops=2),
+        host(2, 7),
+        host(3),
+    ]
+    assert await store.hosts(HostQuery(changed_since=LATER)) == []
+    assert {*await store.host_loads()} == {load(1, 6, io_ops=2), load(2, 7)}
+    # A report of a later epoch, and a number of two bytes.
+    assert await write(load(2, 300)) == 1
+    assert await write(load(2, 1, epoch=1)) == 1
+    assert await write(load(2, 301)) == 0
+
+    async with store.transaction() as transaction:
+        (locked,) = await transaction.lock_hosts([host(2).id], ())
+        assert (locked.instances, locked.report_epoch, locked.report_sequence) == (1, 1, 1)
+        await transaction.save_hosts([structs.replace(locked, io_ops=9, sequence=2)], NOON)
+    assert {*await store.host_loads()} == {load(1, 6, io_ops=2)}
+    assert (await store.hosts(HostQuery(name="host-2")))[0].io_ops == 9
+    assert await write(load(2, 400)) == 0, "the row has another sequence now"
 
 
 async def test_of_each_cell_the_latest_time_is_kept(store: SchedulerStore) -> None:

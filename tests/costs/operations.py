@@ -20,7 +20,7 @@ from moor.worker_settings import CloudSettings
 from placement_worker.api.grammar.queries import candidates_query
 from placement_worker.core.candidates.search import find_candidates
 from scheduler_worker.core.choosing.choosing import choose
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.benchmarks.books import SqliteBooks, asked, handled, handlers_on
 from tests.benchmarks.clouds import hosts_alone
 from tests.benchmarks.messages import HOST_IDS, claims, reports

@@ -24,6 +24,7 @@ from bus.messages.moves import Change
 from bus.messages.overview import InstanceCount
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
+from scheduler_worker.core.host_reports import HostLoad, with_load
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, heard
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
@@ -39,6 +40,7 @@ from scheduler_worker.store import (
     ChangeQuery,
     GroupQuery,
     HostQuery,
+    HostVersion,
     InstanceQuery,
     InstancesTaken,
     Known,
@@ -99,6 +101,7 @@ class _Rows:
         self.open: dict[InstanceId, None] = dict(before.open) if before else {}
         # Each host, and when it was written.
         self.hosts: dict[ProviderId, tuple[HostState, datetime]] = dict(before.hosts) if before else {}
+        self.loads: dict[ProviderId, HostLoad] = dict(before.loads) if before else {}
         self.cells: dict[str, datetime] = dict(before.cells) if before else {}
         self.applications: dict[str, KnownApplication] = dict(before.applications) if before else {}
         # When the latest order about each was sent.
@@ -240,10 +243,25 @@ class MemorySchedulerTransaction:
 
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
         self._rows.hosts |= {host.id: (host, at) for host in hosts}
+        for host in hosts:
+            self._rows.loads.pop(host.id, None)
+
+    async def save_loads(self, loads: Sequence[HostLoad]) -> int:
+        written = 0
+        for load in loads:
+            host, at = self._rows.hosts.get(load.host, (None, None))
+            if host is None or at is None or host.sequence != load.row:
+                continue
+            if (before := self._rows.loads.get(load.host)) is None or before.number <= load.number:
+                self._rows.loads[load.host] = load
+                self._rows.hosts[load.host] = with_load(host, load), at
+                written += 1
+        return written
 
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         for host in hosts:
             self._rows.hosts.pop(host, None)
+            self._rows.loads.pop(host, None)
 
     async def save_cells(self, cells: Sequence[KnownCell]) -> None:
         for each in cells:
@@ -430,6 +448,15 @@ class MemorySchedulerStore:
                 and (query.changed_since is None or written_at >= query.changed_since)
             ]
             return sorted(found, key=lambda host: (host.name, host.id.int))[: query.limit]
+
+    async def host_versions(self, changed_since: datetime) -> Sequence[tuple[ProviderId, HostVersion]]:
+        async with self._lock:
+            rows = self._rows.hosts.values()
+            return [(host.id, (at, host.sequence)) for host, at in rows if at >= changed_since]
+
+    async def host_loads(self) -> Sequence[HostLoad]:
+        async with self._lock:
+            return list(self._rows.loads.values())
 
     async def changes(self, query: ChangeQuery) -> Sequence[Change]:
         async with self._lock:

@@ -72,7 +72,7 @@ from bus.messages.quotas import AskQuotas, QuotasFound, SetQuota
 from bus.topology import EVENTS, FEED, Grant
 from bus.workers.listening import listen
 from bus.workers.station import Station
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.drawing_hosts import NOWHERE
 from tests.simulation.faults import CellDown
 from tests.simulation.findings import Findings

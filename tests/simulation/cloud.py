@@ -22,8 +22,7 @@ from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import InstanceRow, instance_id_of
 from tests.simulation import faults as may
 from tests.simulation.admins import Admins
 from tests.simulation.auditor import NAME as AUDITOR

@@ -14,7 +14,7 @@ from bus.messages.placement import ClaimResources, ReleaseClaim, ResourceAmount,
 from compute_sim.laboratory.driver import root_of
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.demands import Demand, ProviderNow, Tree, has_room, ways
 from tests.simulation.drawing_demands import FEATURES, WATTS

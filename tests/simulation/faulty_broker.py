@@ -108,6 +108,10 @@ class FaultyConnection:
     def blocked(self) -> str:
         return self._inner.blocked
 
+    @property
+    def hands_over(self) -> bool:
+        return self._hands_over
+
     async def until_unblocked(self) -> None:
         await self._inner.until_unblocked()
 
@@ -136,8 +140,10 @@ class FaultyConnection:
 
     async def publish(self, parcel: Parcel, publishing: MemoryPublishing) -> Receipt:
         process = self._process
-        if not self._hands_over:
-            parcel = structs.replace(parcel, envelopes=())
+        # The bytes of now: a later change of an object shows.
+        parcel = structs.replace(
+            parcel, encoded=parcel.body, envelopes=parcel.envelopes if self._hands_over else ()
+        )
         await process.until_awake()
         if process.will_crash_at(ON_THE_WAY):
             await asyncio.sleep(LOST_AFTER_S)

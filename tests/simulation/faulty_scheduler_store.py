@@ -15,6 +15,7 @@ from bus.messages.moves import Change
 from bus.messages.overview import InstanceCount
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
+from scheduler_worker.core.host_reports import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
@@ -23,6 +24,7 @@ from scheduler_worker.store import (
     ChangeQuery,
     GroupQuery,
     HostQuery,
+    HostVersion,
     InstanceQuery,
     Known,
     KnownCell,
@@ -90,6 +92,14 @@ class FaultySchedulerStore:
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
         await reach_database(self._process)
         return await self._store.hosts(query)
+
+    async def host_versions(self, changed_since: datetime) -> Sequence[tuple[ProviderId, HostVersion]]:
+        await reach_database(self._process)
+        return await self._store.host_versions(changed_since)
+
+    async def host_loads(self) -> Sequence[HostLoad]:
+        await reach_database(self._process)
+        return await self._store.host_loads()
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         await reach_database(self._process)
@@ -203,6 +213,10 @@ class RequestsTransaction:
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         fail_if_armed(self._process, "deadlock")
         return await self._inner.lock_hosts(ids, names)
+
+    async def save_loads(self, loads: Sequence[HostLoad]) -> int:
+        fail_if_armed(self._process, "deadlock")
+        return await self._inner.save_loads(loads)
 
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         await self._inner.forget_hosts(hosts)

@@ -20,7 +20,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound, MoveWait
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.plan import GOLD, PROJECT, EndOfMove, Evacuation, PlannedMove, Switch

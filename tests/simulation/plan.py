@@ -15,7 +15,7 @@ from bus.messages.placement import ServerGroup
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import SimulatedHost
 from compute_sim.laboratory.ironic import IronicScript, SimulatedNode
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.demands import Demand
 from tests.simulation.faults import CellDown, Fault
 

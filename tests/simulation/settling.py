@@ -11,8 +11,8 @@ from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptState
 from ironic_sync.core.ring import names_alive
+from scheduler_worker.core.instances.rows import instance_id_of
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.cloud import Cloud
 from tests.simulation.fixtures import CONSUMERS
 from tests.simulation.host_history import short_id

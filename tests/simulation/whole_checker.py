@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable
 
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId, RequestId
-from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, PLACED, InstanceRow
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, PLACED, InstanceRow, instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.plan import Plan

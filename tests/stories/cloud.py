@@ -52,8 +52,8 @@ from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
+from scheduler_worker.core.instances.rows import instance_id_of
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts

@@ -16,7 +16,7 @@ import pytest
 from bus.messages.applications import SetApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import objects_of_application
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters, until

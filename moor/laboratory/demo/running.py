@@ -25,7 +25,7 @@ from moor.laboratory.demo.tally import Tally
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, spread
 from moor.options import fail, out
 from moor.worker_settings import CloudSettings
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)
 GIANT = Flavor(name="giant", vcpus=500, ram_mb=8192, root_gb=20)

@@ -31,7 +31,7 @@ from moor.laboratory.load.firing import Clock, DueOrder, Run
 from moor.laboratory.load.metal.firing import FLAVOR as METAL
 from moor.laboratory.load.mix import BUILDING, MOVES, Entry, Mix, plain
 from moor.laboratory.load.results import OfKind, latency_of
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
 PROJECT = "moor-load"

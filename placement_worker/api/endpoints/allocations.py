@@ -39,13 +39,16 @@ async def show_of_provider(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
     allocations: dict[str, dict[str, object]] = {}
     after: ConsumerId | None = None
-    while page := await books.records.holders_of(state.id, after, PAGE):
+    is_last = False
+    while not is_last:
+        page = await books.records.holders_of(state.id, after, PAGE)
         for holder in page:
             row: dict[str, object] = {"resources": _held_of(holder, state.id)}
             if request.version >= _GENERATIONS:
                 row["consumer_generation"] = holder.generation
             allocations[str(holder.id)] = row
-        after = page[-1].id
+        is_last = len(page) < PAGE
+        after = None if is_last else page[-1].id
     return Reply(
         body={"allocations": allocations, "resource_provider_generation": state.generation},
         is_fresh=True,

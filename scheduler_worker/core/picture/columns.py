@@ -5,6 +5,7 @@ only read for single hosts are in lists, which are faster for that.
 """
 
 from collections.abc import Callable, Hashable, Mapping
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -238,6 +239,12 @@ class PictureColumns:
 
 _ARRAYS = {name: each for name, each in vars(PictureColumns).items() if isinstance(each, Column)}
 _TOLD = [(name, each.told) for name, each in _ARRAYS.items() if each.told is not None]
+
+# All that a host's row has from the registry. Two states of a host that are equal in this are written alike.
+written_of = attrgetter(
+    *("up", "setting.mode", "io_ops", "failed_builds", "kind", "projects", "availability_zone"),
+    *("hypervisor_type", "hypervisor_version", "supports", "capabilities"),
+)
 
 
 def _profile_of(host: HostState) -> HostProfile:

@@ -24,7 +24,8 @@ class GroupMembers:
         self._by_group: dict[GroupId, dict[ConsumerId, GroupMember]] = {}
         # The last attempt that ended, of consumers that are members no more.
         self._left: dict[ConsumerId, int] = {}
-        self._held: dict[tuple[ConsumerId, int], GroupMember] = {}
+        # This scheduler's choices that are not answered yet.
+        self.held: dict[tuple[ConsumerId, int], GroupMember] = {}
 
     # From placement
 
@@ -89,13 +90,12 @@ class GroupMembers:
     # This scheduler's choices
 
     def hold(self, member: GroupMember) -> None:
-        self._held[member.consumer, member.attempt] = member
+        self.held[member.consumer, member.attempt] = member
 
     def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
-        if self._held:
-            for consumer, attempt in choices:
-                if self._held.pop((consumer, attempt), None) is not None:
-                    self._member_left()
+        for consumer, attempt in choices:
+            if self.held.pop((consumer, attempt), None) is not None:
+                self._member_left()
 
     # Questions
 
@@ -106,7 +106,7 @@ class GroupMembers:
         members = self._by_group.get(group, {})
         held = {
             each.consumer: each
-            for each in self._held.values()
+            for each in self.held.values()
             if each.group == group
             and ((known := members.get(each.consumer)) is None or known.attempt < each.attempt)
         }

@@ -4,6 +4,7 @@ A host is a root provider, or a host of the registry without a provider. Nothing
 choice its columns, and compounds.py searches the provider index where a host's columns do not say enough.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -15,16 +16,24 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import NODE, HostState, cell_and_name
 from bus.messages.placement import ONE_CLASS_AT_A_TIME, ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
-from placement_worker.core.candidates.columns import BatchedValues, Flags
+from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.known_providers import KnownBefore
 from scheduler_worker.core.picture.aggregates import HostAggregates
-from scheduler_worker.core.picture.columns import PictureColumns, PictureStock
+from scheduler_worker.core.picture.columns import PictureColumns, PictureStock, written_of
 from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.preferences import HostPreferences, preferences_of
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
 from scheduler_worker.core.picture.touched import TouchedHosts
 from scheduler_worker.core.picture.trees import Tree, Trees
+
+# Numbers by the column that they are for, with their rows: so each column is written once for a batch.
+_Gathered = defaultdict[PictureStock, tuple[list[int], list[int]]]
+
+
+def _no_numbers() -> tuple[list[int], list[int]]:
+    return [], []
+
 
 # A choice: the instance, and its attempt.
 Key = tuple[ConsumerId, int]
@@ -53,11 +62,11 @@ class Picture:
         # A member that left its group may leave room to others of the group on any host.
         self.groups = GroupMembers(self.touched.add_all)
         self.aggregates = HostAggregates()
-        self._registry: dict[ProviderId, HostState] = {}
         self._named: dict[str, set[int]] = {}
         # The names of several hosts.
         self._shared_names: set[str] = set()
-        # Every boot looks these two up, so by integers: a UUID's hash runs in Python, 0.48 us a look-up against 0.11.
+        # Every boot or report looks these up, so by integers: a UUID's hash runs in Python, 0.48 us a look-up against 0.11.
+        self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._holds: dict[tuple[int, int], _Hold] = {}
         self._preferences: tuple[tuple[int, int], HostPreferences] | None = None
@@ -124,18 +133,19 @@ class Picture:
     def put_hosts(self, hosts: Iterable[HostState]) -> None:
         """Write these hosts, as the host registry has them now."""
         for host in hosts:
-            known = self._registry.get(host.id)
-            self._registry[host.id] = host
-            if known is not None and (known.name, known.cell) == (host.name, host.cell):
-                # Usually only the load has changed: the providers' columns stay.
-                self._write_registry(self.row_of(host.id), host)
-            else:
-                self._write_row(self.trees.by_root.get(host.id.int) or Tree(host.id))
+            number = host.id.int
+            known = self._registry.get(number)
+            self._registry[number] = host
+            if known is None or (known.name, known.cell) != (host.name, host.cell):
+                self._write_row(self.trees.by_root.get(number) or Tree(host.id))
+            elif written_of(known) != written_of(host):
+                # The providers' columns stay.
+                self._write_registry(self._rows[number], host)
 
     def remove_hosts(self, hosts: Iterable[ProviderId]) -> None:
         """Remove these hosts, which the host registry has forgotten."""
         for host in hosts:
-            if self._registry.pop(host, None) is not None:
+            if self._registry.pop(host.int, None) is not None:
                 self._write_row(self.trees.by_root.get(host.int) or Tree(host))
 
     def put_cells_down(self, reasons: Mapping[str, str]) -> None:
@@ -177,7 +187,7 @@ class Picture:
         if changed:
             self.touched.add_all()
         for row in np.flatnonzero(np.isin(columns.aggregates[: columns.rows], codes)).tolist():
-            self._write_zone(row, self._registry.get(columns.ids[row]))
+            self._write_zone(row, self._registry.get(columns.ids[row].int))
 
     # This scheduler's choices
 
@@ -210,7 +220,8 @@ class Picture:
     def drop(self, choices: Iterable[Key]) -> None:
         """Stop holding these choices: placement has refused them, or their usage is in the providers' states by now."""
         choices = tuple(choices)
-        self.groups.drop(choices)
+        if self.groups.held:
+            self.groups.drop(choices)
         holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
         self._count([hold for hold in holds if hold is not None], -1)
 
@@ -229,7 +240,7 @@ class Picture:
 
     def registered(self, row: int) -> HostState | None:
         """The host in this row, as the host registry has it."""
-        return self._registry.get(self.columns.ids[row])
+        return self._registry.get(self.columns.ids[row].int)
 
     def unregistered(self) -> list[ProviderId]:
         """The hosts that placement has and the host registry lacks."""
@@ -334,7 +345,7 @@ class Picture:
         """Write into the host columns how much is used of these providers, each given with its tree, and how many
         consumers the root providers have.
         """
-        gathered, consumers = BatchedValues[PictureStock](), dict[int, int]()
+        gathered, consumers = _Gathered(_no_numbers), dict[int, int]()
         touched = self.touched
         for tree, provider, used, count in news:
             is_alone = len(tree.providers) == 1
@@ -346,10 +357,13 @@ class Picture:
             for resource, amount in used.items():
                 if resource in tree.classes:
                     in_all = amount if is_alone else self.trees.used_in_all(tree, resource)
-                    gathered.add(self.columns.stocks[resource], tree.row, in_all)
-        for stock, rows, amounts in gathered:
-            stock.use(rows, amounts)
-        touched.add(row for row, count in consumers.items() if count < self.columns.consumers[row])
+                    rows, amounts = gathered[self.columns.stocks[resource]]
+                    rows.append(tree.row)
+                    amounts.append(in_all)
+        for stock, (rows, amounts) in gathered.items():
+            stock.use(np.array(rows), np.array(amounts))
+        if touched.is_watched:
+            touched.add(row for row, count in consumers.items() if count < self.columns.consumers[row])
         if consumers:
             self.columns.consumers[[*consumers]] = [*consumers.values()]
 
@@ -371,7 +385,7 @@ class Picture:
     def _write_row(self, tree: Tree) -> None:
         """Write all columns of a host, since more than its usage has changed."""
         self._compound = self._sharing = None
-        host = self._registry.get(tree.root)
+        host = self._registry.get(tree.root.int)
         if host is None and not tree.is_host:
             self.touched.add_all()
             self._erase(tree)
@@ -434,22 +448,21 @@ class Picture:
         self._set_name(row, "")
         self.columns.give_back(row)
 
-    def _is_of(self, provider: ProviderId, host: ProviderId) -> bool:
-        """Is the provider in this host's tree?"""
-        if provider.int == host.int:
-            return True
+    def _is_in_tree(self, provider: ProviderId, host: int) -> bool:
+        """Is the provider in the tree of the host with this number?"""
         row = self.index.row_of(provider)
-        return row is not None and self.index.state(row).root.int == host.int
+        return row is not None and self.index.state(row).root.int == host
 
     def _taken(self, share: Share) -> tuple[tuple[PictureStock, int], ...]:
         """The share's amounts with their columns. Those of sharing providers are left out: the host's columns lack them."""
-        stocks = self.columns.stocks
+        stocks, host = self.columns.stocks, share.host.int
         return tuple(
             [
                 (stock, amount.amount)
                 for amount in share.amounts
                 if (stock := stocks.get(amount.resource)) is not None
-                and self._is_of(amount.provider, share.host)
+                # Nearly all hosts are one provider.
+                and (amount.provider.int == host or self._is_in_tree(amount.provider, host))
             ]
         )
 
@@ -457,14 +470,16 @@ class Picture:
         """Add the amounts of these unanswered choices to the columns (`times` is 1), or subtract them (-1)."""
         if not holds:
             return
-        gathered = BatchedValues[PictureStock]()
-        if times < 0:
+        gathered = _Gathered(_no_numbers)
+        if times < 0 and self.touched.is_watched:
             self.touched.add([hold.row for hold in holds])
         for hold in holds:
             for stock, amount in hold.taken:
-                gathered.add(stock, hold.row, amount)
-        for stock, rows, amounts in gathered:
-            stock.hold(rows, amounts * times)
+                rows, amounts = gathered[stock]
+                rows.append(hold.row)
+                amounts.append(amount)
+        for stock, (rows, amounts) in gathered.items():
+            stock.hold(np.array(rows), np.array(amounts) * times)
         np.add.at(self.columns.holding, [hold.row for hold in holds], times)
 
     def _set_name(self, row: int, name: str) -> None:

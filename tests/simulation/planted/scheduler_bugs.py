@@ -8,8 +8,8 @@ from msgspec import structs
 
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.outbox.outbox import Outbox, OutboxTransaction
+from scheduler_worker.replica.catching_up import CatchingUp, Progress
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests import cell_events, more_alternates
 from tests.simulation.replacing import replaced
@@ -86,7 +86,7 @@ def usage_ignored() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         return lambda self, changed: real(self, structs.replace(changed, usage=()))
 
-    return replaced(Replica, "_merge", planted)
+    return replaced(CatchingUp, "merge", planted)
 
 
 def failed_hosts_chosen_again() -> AbstractContextManager[None]:

@@ -32,7 +32,7 @@ from bus.messages.moves import MoveInstance
 from bus.process import run_until
 from bus.urls import broker_at
 from bus.workers.station import Station
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.stories.moor.moor_process import Process, moor, moor_json, started_anew
 from tests.stories.moor.test_moor_up import MISFORTUNES, problems_in_the_books
 

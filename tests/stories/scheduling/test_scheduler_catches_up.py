@@ -39,7 +39,6 @@ from placement_worker.store import (
     Unpublished,
 )
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.replica.catching_up import CatchingUp
 from tests.contracts.stage import SETTINGS, until
 from tests.stories.cloud import (
@@ -241,7 +240,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
         station = Station(setup.client.consuming.broker, "away", settings=SETTINGS, asks=True)
         async with setup.running((station,), station):
             picture = Picture()
-            catching_up = CatchingUp(station, picture, Progress(), page=2)
+            catching_up = CatchingUp(station, picture, page=2)
             for name in ("h1", "h2", "h3"):
                 await setup.report(a_host(name))
             await catching_up.catch_up()

@@ -23,7 +23,7 @@ def handle(parcel: Parcel) -> str:
 @pytest.mark.parametrize(
     "other",
     [
-        structs.replace(BURIED, body=b"[]"),
+        structs.replace(BURIED, encoded=b"[]"),
         structs.replace(BURIED, routing_key="scheduler.requests"),
         structs.replace(BURIED, reply_to="answers.anyone.p1"),
         structs.replace(BURIED, headers={**BURIED.headers, headers.REASON: "too late"}),
@@ -53,7 +53,7 @@ async def a_letter() -> tuple[MemoryBroker, Connection]:
     memory = MemoryBroker()
     connection = await memory.as_user().connect()
     await connection.declare(objects_of(("c1",)))
-    await send(memory.as_user(), structs.replace(BURIED, body=line(order(1))))
+    await send(memory.as_user(), structs.replace(BURIED, encoded=line(order(1))))
     return memory, connection
 
 

@@ -13,7 +13,7 @@ from bus.messages.groups import CreateGroup, DeleteGroup
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.handling import Handler, Handlers, Received, Said, Weighed
 from bus.workers.runs import runs
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 
 REQUESTS = [RequestId(uuid5(UUID(int=0), str(number))) for number in range(4)]
 INSTANCES = [instance_id_of(request, 0) for request in REQUESTS]

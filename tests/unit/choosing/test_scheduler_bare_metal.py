@@ -25,7 +25,7 @@ from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.notes import OutboxNotes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.outcome_counts import RequestOutcomes
+from scheduler_worker.requests.last_filters import LastFilters
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
@@ -328,7 +328,7 @@ async def ends_after_s(build: BuildInstance, picture: Picture, settings: Schedul
         lambda: NOON,
         settings,
         begin_waits=list,  # type: ignore[arg-type]
-        outcomes=RequestOutcomes(),
+        last_filters=LastFilters(),
     )
     outbox = Outbox(store, OutboxNotes(store, timedelta(seconds=5), lambda: NOON))
     ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)

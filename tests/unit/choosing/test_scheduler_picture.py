@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from bus.messages.hosts import NODE, HostSetting, Supported
 from bus.messages.placement import ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
@@ -326,6 +327,49 @@ def test_a_host_that_is_renamed_is_found_by_its_new_name_only() -> None:
     assert (list(picture.rows_named("h")), list(picture.rows_named("other"))) == ([], [0])
     assert Hosts(Draft(picture)).busy("io_ops").tolist() == [8]
     assert free_of(picture, "other") == 16
+
+
+def rows_of(picture: Picture) -> dict[str, object]:
+    columns = picture.columns
+    (row,) = range(columns.rows)
+    arrays = {name: each[row] for name, each in vars(columns).items() if isinstance(each, np.ndarray)}
+    names = {"zone name": columns.zones.names[columns.zone[row]], "kind": columns.kinds[row]}
+    profile = {"its profile": columns.profiles.names[columns.profile[row]]}
+    projects = {"its projects": columns.project_sets.names[columns.projects[row]]}
+    codes = dict.fromkeys(("zone", "profile", "projects"), 0)
+    return arrays | names | profile | projects | codes
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"io_ops": 8},
+        {"instances": 3},
+        {"up": False},
+        {"setting": HostSetting(mode="draining", number=2)},
+        {"setting": HostSetting(mode="down", number=2)},
+        {"failed_builds": 2},
+        {"kind": NODE},
+        {"kind": NODE, "projects": ("shop",)},
+        {"availability_zone": "az2"},
+        {"hypervisor_type": "KVM"},
+        {"hypervisor_version": 9},
+        {"supports": (Supported(architecture="x86_64"),)},
+        {"capabilities": {"cpu": "fast"}},
+        {"report_refused": "too many"},
+        {"told": 7, "must_clean": True, "sequence": 2},
+    ],
+    ids=str,
+)
+def test_a_host_that_changes_ends_in_the_picture_as_if_it_had_always_been_so(news: dict[str, object]) -> None:
+    before = a_host("h", availability_zone="az1")
+    after = structs.replace(before, **news)
+    picture, fresh = (a_picture(a_state("h"), hosts=(each,)) for each in (before, after))
+
+    picture.put_hosts([after])
+
+    assert rows_of(picture) == rows_of(fresh)
+    assert picture.registered(0) == after
 
 
 def test_hundreds_of_hosts_and_traits_find_room() -> None:

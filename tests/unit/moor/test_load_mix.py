@@ -20,7 +20,7 @@ from bus.messages.build import (
 from moor.laboratory.load.mix import count_of, instances_of, names_for, read_mix
 from moor.laboratory.load.orders import FLAVOR, NONE_LEFT, OrderRun
 from moor.laboratory.load.results import latency_of
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 
 
 def event(id_: InstanceId, state: str) -> InstanceEvent:

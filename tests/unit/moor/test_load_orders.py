@@ -21,7 +21,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MoveInstance
 from moor.laboratory.load.orders import FLAVOR, Boot, OrderRun, figures_of, mix_of
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 
 IDS = [InstanceId(UUID(int=number)) for number in range(1, 5)]
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)

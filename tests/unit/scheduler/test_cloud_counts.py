@@ -25,7 +25,7 @@ from scheduler_worker.cloud_counts import CloudCounter, with_rare_classes_as_one
 from scheduler_worker.core.picture.capacity import CellCapacity
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry, state_of
-from scheduler_worker.requests.outcome_counts import last_filter
+from scheduler_worker.requests.last_filters import last_filter
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
 

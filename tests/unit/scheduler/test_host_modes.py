@@ -124,12 +124,12 @@ def test_a_cell_that_reports_a_host_first_does_not_keep_it_from_the_cell_whose_i
     )
     true = HostsReported(cell="c1", hosts=(facts,), sequence=1)
 
-    after = reported(false, facts, true, NOON, speaks_for="c1", placed_in="c1")
+    after = reported(false, facts, true, NOON, speaks_for="c1", placed_in=lambda _: "c1")
 
     assert after is not None
     assert (after.cell, after.setting.mode, after.sequence) == ("c1", "up", 40)
     assert after.setting.number > false.setting.number
-    assert reported(false, facts, true, NOON, speaks_for="c1", placed_in="c9") is None
+    assert reported(false, facts, true, NOON, speaks_for="c1", placed_in=lambda _: "c9") is None
     assert reported(false, facts, true, NOON, speaks_for="c1") is None
 
 

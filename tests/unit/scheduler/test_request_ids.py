@@ -5,7 +5,7 @@ import pytest
 
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 from moor.instances.request_ids import new_request_ids
-from scheduler_worker.requests.instance_ids import instance_id_of, instance_ids_of
+from scheduler_worker.core.instances.rows import instance_id_of, instance_ids_of
 
 REQUEST = RequestId(UUID("01a1fbd0-6b3d-7657-aceb-8df88742f75d"))
 

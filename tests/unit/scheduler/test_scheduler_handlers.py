@@ -47,6 +47,7 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.instances.placing import accepted
+from scheduler_worker.core.instances.rows import instance_id_of
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -59,13 +60,12 @@ from scheduler_worker.questions.planning import Planner
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.requests.last_filters import LastFilters
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.named_by_requests import with_neighbours
-from scheduler_worker.requests.outcome_counts import RequestOutcomes
 from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
 from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
@@ -124,7 +124,7 @@ class Worker:
             lambda: NOON,
             settings,
             begin_waits=list,  # type: ignore[arg-type]
-            outcomes=RequestOutcomes(),
+            last_filters=LastFilters(),
         )
         self.burial = Burial(reader, self.store, lambda: NOON, settings)
         publisher = Station(MemoryBroker().as_user(), "s").publisher
@@ -170,7 +170,7 @@ class Worker:
             know_hosts=self.look_at_hosts,
             waiting=self.waiting,
             unclaimed=self.unclaimed,
-            outcomes=RequestOutcomes(),
+            last_filters=LastFilters(),
         )
         self.handlers: Handlers = {
             **event_handlers(self.registry, self.applications, lambda: NOON, (), self.more_alternates),

@@ -67,7 +67,7 @@ FIRST_VALUES = {
 FIRST_TABLES = Path(__file__).parents[2] / "data" / "first_tables"
 # Which workers share a database, and the revision of each. Placement's migrations have tests of their own.
 WORKERS = {
-    "scheduler_worker": ("placement_worker", "0015"),
+    "scheduler_worker": ("placement_worker", "0016"),
     "cell_conductor": ("scheduler_worker", "0003"),
     "compute_sim": ("cell_conductor", "0001"),
     "ironic_sync": ("compute_sim", "0001"),

@@ -33,7 +33,7 @@ from moor.laboratory.load.schedule import Arrivals, due_times_s
 from moor.laboratory.load.senders import OwnSender
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
 from moor.worker_settings import CloudSettings
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.core.instances.rows import instance_id_of
 
 HOSTS_PER_CELL = 1
 KEYS = ("instance.active.#", "instance.error.#", "instance.deleted.#", "build.rejected", "providers.changed")
