@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.conformance.nova.operations import CELLS, OPERATIONS, OPTIONS, Operation, Outcome, done, prepared
+from tests.conformance.nova.cloud import CELLS, OPTIONS, Operation
+from tests.conformance.nova.operations import OPERATIONS, Outcome, done, prepared
 from tests.conformance.nova.our_scheduler import our_scheduler
 from tests.conformance.nova.stack import NovaStack, Wanted, nova_stack
 

@@ -29,9 +29,9 @@ import httpx
 from msgspec import Struct, to_builtins
 
 from moor.laboratory.private_servers.processes import descendants
+from tests.conformance.nova.cloud import Cloud
 from tests.conformance.nova.nova_api import NovaApi, NovaRefusedError
 from tests.conformance.nova.nova_conf import API_LEVEL, database_of
-from tests.conformance.nova.operations import Cloud
 from tests.conformance.nova.our_scheduler import our_scheduler, start_our_scheduler
 from tests.conformance.nova.stack import NovaStack, Wanted, nova_stack
 from tests.conformance.nova.stub_services import IMAGE

@@ -1,8 +1,8 @@
-"""What Nova's services say to and about schedulers, as it is on its RabbitMQ: `python -m tests.conformance.nova.recording FILE`.
+"""What Nova's services say to and about schedulers, as it is on its RabbitMQ: `python -m tests.conformance.nova.recording FILE [--only WORD]`.
 
 It does the operations with Nova's own scheduler and Placement, while the broker copies each message that is published. A line of the
 file has one message: `select_destinations` and its answer, casts to all schedulers, and notifications of what schedulers must know.
-Secrets are taken out. Of messages that are alike, but for ids and names, one is kept.
+Secrets are taken out. Of messages that are alike, but for ids and names, one is kept. With `--only`, the file's lines of other operations stay.
 """
 
 import argparse
@@ -17,8 +17,9 @@ from typing import Any
 import aio_pika
 
 from scheduler_worker.nova.redaction import redacted
+from tests.conformance.nova.cloud import CELLS, OPTIONS, Operation
 from tests.conformance.nova.nova_conf import API_LEVEL, virtual_host
-from tests.conformance.nova.operations import CELLS, OPERATIONS, OPTIONS, done, prepared
+from tests.conformance.nova.operations import OPERATIONS, done, prepared
 from tests.conformance.nova.stack import NovaStack, Wanted, nova_stack
 
 TRACE = "amq.rabbitmq.trace"
@@ -150,13 +151,24 @@ def _shape(value: Any, name: str = "") -> Any:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.nova.recording")
     parser.add_argument("file", type=Path)
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="only operations whose name has this word; may be repeated",
+    )
     options = parser.parse_args(arguments)
-    found: list[dict[str, Any]] = []
+    operations = [
+        each for each in OPERATIONS if not options.only or any(word in each.what for word in options.only)
+    ]
+    found = kept_of_others(options.file, operations) if options.only else []
     with nova_stack(Wanted(placement="theirs", scheduler="theirs", cells=CELLS, options=OPTIONS)) as stack:
         asyncio.run(begin(stack))
         cloud = prepared(stack)
-        found += of_schedulers(asyncio.run(said_since(stack)), "start")
-        for operation in OPERATIONS:
+        started = [*of_schedulers(asyncio.run(said_since(stack)), "start")]
+        found += [] if options.only else started
+        for operation in operations:
             outcome = done(cloud, operation)
             print(f"{'as expected' if outcome.is_right else 'WRONG':<12} {operation.what}", flush=True)
             found += of_schedulers(asyncio.run(said_since(stack)), operation.what)
@@ -164,6 +176,13 @@ def main(arguments: Sequence[str]) -> int:
     options.file.write_text("".join(f"{line}\n" for line in lines))
     print(f"{len(lines)} of {len(found)} messages, {options.file.stat().st_size} bytes")
     return 0
+
+
+def kept_of_others(file: Path, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    """What was recorded before, but not in these operations."""
+    again = {each.what for each in operations}
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [each for each in lines if each["operation"] not in again]
 
 
 if __name__ == "__main__":

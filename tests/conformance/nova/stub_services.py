@@ -1,6 +1,7 @@
-"""Stand-ins for Glance, Neutron and Keystone, as small as a Nova without networks allows: `python -m tests.conformance.nova.stub_services PORT COMPUTE_URL`.
+"""Stand-ins for Glance, Neutron and Keystone, as small as Nova allows: `python -m tests.conformance.nova.stub_services PORT COMPUTE_URL`.
 
-Glance has one image, and takes snapshots. Neutron has no network and no port. Keystone gives everybody a token. It imports only the standard library.
+Glance has two images, and takes snapshots. Neutron is in stub_neutron.py, and has no network at first. Keystone gives everybody a token.
+Beyond that it imports only the standard library.
 """
 
 import json
@@ -11,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
+
+from tests.conformance.nova.stub_neutron import Neutron
 
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 OTHER_IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e7"
@@ -50,23 +53,7 @@ SCHEMA = {
     },
     "additionalProperties": {"type": "string"},
 }
-EMPTY = {
-    "networks": [],
-    "ports": [],
-    "subnets": [],
-    "floatingips": [],
-    "extensions": [],
-    "security_groups": [
-        {
-            "id": "0f000000-0000-4000-8000-000000000001",
-            "name": "default",
-            "description": "",
-            "security_group_rules": [],
-        }
-    ],
-    "routers": [],
-    "segments": [],
-}
+NEUTRON = Neutron()
 
 
 class Stub(BaseHTTPRequestHandler):
@@ -97,14 +84,14 @@ class Stub(BaseHTTPRequestHandler):
                 self._answer(IMAGES[image])
             case ["v2", "images", image, "file"] if image in IMAGES:
                 self._answer(b"an image")
-            case ["v2.0", name] if name in EMPTY:
-                self._answer({name: EMPTY[name]})
-            case ["v2.0", "quotas", _]:
-                self._answer({"quota": {"port": -1, "network": -1, "floatingip": -1, "security_group": -1}})
+            case ["v2.0", *_]:
+                self._ask_neutron("GET")
             case _:
                 self._answer({"message": f"{self.path} is not here"}, HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
+        if self._ask_neutron("POST"):
+            return
         if self.path.partition("?")[0] == "/v3/auth/tokens":
             self._body()
             self._answer(
@@ -126,19 +113,35 @@ class Stub(BaseHTTPRequestHandler):
         self._answer(image)
 
     def do_PUT(self) -> None:
+        if self._ask_neutron("PUT"):
+            return
         self._body()
         self._answer(b"", HTTPStatus.NO_CONTENT)
 
     def do_DELETE(self) -> None:
+        if self._ask_neutron("DELETE"):
+            return
         IMAGES.pop(self.path.rsplit("/", 1)[-1], None)
         self._answer(b"", HTTPStatus.NO_CONTENT)
+
+    def _ask_neutron(self, method: str) -> bool:
+        """Answer the request if it is for Neutron."""
+        url = urlsplit(self.path)
+        version, *path = url.path.strip("/").split("/")
+        if version != "v2.0":
+            return False
+        body = self._body() if method in ("POST", "PUT") else None
+        query = parse_qs(url.query, keep_blank_values=True)
+        status, answer = NEUTRON.answer(method, path, query, body)
+        self._answer(b"" if answer is None else answer, status)
+        return True
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
 
     def _body(self) -> Any:
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        return json.loads(sent) if "json" in (self.headers.get("Content-Type") or "") else sent
+        return json.loads(sent) if sent and "json" in (self.headers.get("Content-Type") or "") else sent
 
     def _answer(
         self, body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None

@@ -1,0 +1,400 @@
+"""Servers with ports, some of which want bandwidth or packets of the host's network.
+
+Below the root providers of some hosts stand such providers as Neutron's agents write: an agent with a bridge to the physical network below it,
+and another agent without a bridge. Nova reads in the scheduler's answer which of them serves a port, and tells it to Neutron with the port.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.conformance.nova.cloud import (
+    BOOTS_WITHIN_S,
+    FAILING,
+    FLAVOR_HOLDS,
+    LARGE_HOLDS,
+    NO_HOST_FOUND,
+    NOTHING_FOUND,
+    SMALL,
+    Cloud,
+    Operation,
+    audited,
+    cell_of,
+    held_at,
+    host_of,
+    place_at,
+    soon,
+    state_of,
+    statuses,
+)
+from tests.conformance.nova.moves import moved
+from tests.conformance.nova.nova_api import PROJECT
+
+EGRESS, INGRESS = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"
+PACKETS = "NET_PACKET_RATE_KILOPACKET_PER_SEC"
+PHYSNET, OTHER_PHYSNET = "CUSTOM_PHYSNET_PHYSNET0", "CUSTOM_PHYSNET_PHYSNET1"
+VNIC_TYPE = "CUSTOM_VNIC_TYPE_NORMAL"
+# Of each bridge, in each direction, and of each agent.
+BRIDGE_KBPS = 10_000
+AGENT_KPPS = 1_000
+# Two that could be moved to each other, and one in another cell.
+HOSTS_ON_NETWORK = ("c1h2", "c1h3", "c2h1")
+# With a bridge to another network. Where builds fail there are bridges, too.
+HOST_ELSEWHERE = "c1h1"
+
+Group = dict[str, Any]
+
+
+def bandwidth(kbps: int) -> Group:
+    """What a port wants: half as much out as in."""
+    return {
+        "id": str(uuid.uuid4()),
+        "required": [PHYSNET, VNIC_TYPE],
+        "resources": {EGRESS: kbps // 2, INGRESS: kbps},
+    }
+
+
+def packets(kpps: int) -> Group:
+    return {"id": str(uuid.uuid4()), "required": [VNIC_TYPE], "resources": {PACKETS: kpps}}
+
+
+def bandwidth_holds(kbps: int) -> str:
+    return f"{EGRESS} {kbps // 2}, {INGRESS} {kbps}"
+
+
+def add_agents(cloud: Cloud) -> None:
+    """Providers below those hosts that have none. They stay: a compute does not forget providers below its own."""
+    known = {name: id_ for id_, name in cloud.names().items()}
+    for host in (*HOSTS_ON_NETWORK, *FAILING, HOST_ELSEWHERE):
+        if f"{host}:agent" in known:
+            continue
+        # The first that a search finds by name or by age must not always be the right one.
+        _add_provider(cloud, f"{host}:a lonely agent", known[host], {PACKETS: AGENT_KPPS}, VNIC_TYPE)
+        agent = _add_provider(cloud, f"{host}:agent", known[host], {PACKETS: AGENT_KPPS}, VNIC_TYPE)
+        physnet = OTHER_PHYSNET if host == HOST_ELSEWHERE else PHYSNET
+        both_ways = dict.fromkeys((EGRESS, INGRESS), BRIDGE_KBPS)
+        _add_provider(cloud, f"{host}:bridge", agent, both_ways, VNIC_TYPE, physnet)
+
+
+def _add_provider(cloud: Cloud, name: str, parent: str, amounts: Mapping[str, int], *traits: str) -> str:
+    ask = cloud.placement
+    id_ = str(uuid.uuid4())
+    path = f"/resource_providers/{id_}"
+    body: dict[str, object] = {"uuid": id_, "name": name, "parent_provider_uuid": parent}
+    made = ask.post("/resource_providers", json=body).raise_for_status().json()
+    inventories = {
+        resource: {"total": total, "max_unit": total, "reserved": 0, "allocation_ratio": 1.0}
+        for resource, total in amounts.items()
+    }
+    body = {"resource_provider_generation": made["generation"], "inventories": inventories}
+    given = ask.put(f"{path}/inventories", json=body).raise_for_status().json()
+    for trait in traits:
+        ask.put(f"/traits/{trait}").raise_for_status()
+    body = {"resource_provider_generation": given["resource_provider_generation"], "traits": traits}
+    ask.put(f"{path}/traits", json=body).raise_for_status()
+    return id_
+
+
+class PhysicalNetwork:
+    """A network in Neutron, with its ports and their servers. `close` takes all away again."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.servers: list[str] = []
+        add_agents(cloud)
+        self.id = self._create("networks", name="physical", **{"provider:physical_network": "physnet0"})["id"]
+        self._create("subnets", network_id=self.id, cidr="10.0.0.0/16", ip_version=4, gateway_ip="10.0.0.1")
+
+    def _create(self, kind: str, **row: Any) -> Any:
+        answer = self.cloud.neutron.post(f"/{kind}", json={kind[:-1]: {"project_id": PROJECT, **row}})
+        return answer.raise_for_status().json()[kind[:-1]]
+
+    def port(self, *groups: Group) -> str:
+        """A port that wants these groups of resources, all of them of one agent."""
+        request = (
+            {"request_groups": groups, "same_subtree": [each["id"] for each in groups]} if groups else None
+        )
+        return str(self._create("ports", network_id=self.id, resource_request=request)["id"])
+
+    def boot(self, *ports: str, **more: Any) -> str:
+        id_ = self.cloud.boot(self.cloud.small, networks=[{"port": each} for each in ports], **more)
+        self.servers.append(id_)
+        return id_
+
+    def settled(self, server: str) -> Any:
+        return self.cloud.nova.until(server, "ACTIVE", within_s=BOOTS_WITHIN_S)
+
+    def started(self, *ports: str, **more: Any) -> Any:
+        """A server with these ports that was booted and is settled."""
+        return self.settled(self.boot(*ports, **more))
+
+    def delete(self, server: Mapping[str, Any]) -> None:
+        self.cloud.delete(server["id"])
+        self.servers.remove(server["id"])
+
+    def port_state(self, port: str, host: str = "") -> str:
+        """Where a port is, and which provider serves each of its groups as Nova has told Neutron; in words."""
+        shown = self.cloud.neutron.get(f"/ports/{port}").raise_for_status().json()["port"]
+        profile = shown["binding:profile"]
+        if not shown["binding:host_id"]:
+            return (
+                "a free port" if not shown["device_id"] and not profile else f"an unbound port with {profile}"
+            )
+        bound = shown["binding:host_id"]
+        where = f"a port {shown['status']} on {place_at(bound, host)}"
+        if not shown["resource_request"]:
+            return f"{where} with {profile}" if profile else where
+        names = self.cloud.names()
+        told = profile.pop("allocation", {})
+        served = [
+            place_at(names.get(told.get(group["id"]), "nowhere"), bound)
+            for group in shown["resource_request"]["request_groups"]
+        ]
+        return f"{where}, served by {', '.join(served)}{f' with {profile}' if profile else ''}"
+
+    def states(self, server: Mapping[str, Any], *ports: str) -> str:
+        seen = [self.port_state(each, host_of(server)) for each in ports]
+        return f"{state_of(self.cloud, server)}, {', '.join(seen)}"
+
+    def close(self) -> None:
+        self.cloud.delete(*self.servers)
+        for kind in ("ports", "subnets", "networks"):
+            for row in self.cloud.neutron.get(f"/{kind}?fields=id").raise_for_status().json()[kind]:
+                self.cloud.neutron.delete(f"/{kind}/{row['id']}").raise_for_status()
+
+
+@contextmanager
+def physical_network(cloud: Cloud) -> Iterator[PhysicalNetwork]:
+    network = PhysicalNetwork(cloud)
+    try:
+        yield network
+    finally:
+        network.close()
+
+
+def ordinary(cloud: Cloud) -> str:
+    with physical_network(cloud) as network:
+        port = network.port()
+        server = network.started(port)
+        seen = network.states(server, port)
+        network.delete(server)
+        return f"{seen}; deleted, holds {cloud.held(server['id']) or 'nothing'}, {network.port_state(port)}"
+
+
+def with_bandwidth(cloud: Cloud) -> str:
+    seen, hosts = set(), set()
+    with physical_network(cloud) as network:
+        for _ in range(3):
+            port = network.port(bandwidth(4_000))
+            server = network.started(port)
+            hosts.add(host_of(server))
+            before = network.states(server, port)
+            # On an empty cloud each time: chance has the same to choose from.
+            network.delete(server)
+            held = cloud.held(server["id"]) or "nothing"
+            seen.add(f"{before}; deleted, holds {held}, {network.port_state(port)}")
+    return f"{' / '.join(sorted(seen))}; on {_are_on_network(hosts)}"
+
+
+def two_ports(cloud: Cloud) -> str:
+    with physical_network(cloud) as network:
+        two = [network.port(bandwidth(4_000)) for _ in range(2)]
+        return network.states(network.started(*two), *two)
+
+
+def too_much_for_a_bridge(cloud: Cloud) -> str:
+    with physical_network(cloud) as network:
+        two = [network.port(bandwidth(6_000)) for _ in range(2)]
+        return network.states(network.started(*two), *two)
+
+
+def filled_bridges(cloud: Cloud) -> str:
+    with physical_network(cloud) as network:
+        servers = [network.started(network.port(bandwidth(6_000))) for _ in HOSTS_ON_NETWORK]
+        hosts = {host_of(each) for each in servers}
+        port = network.port(bandwidth(6_000))
+        refused = network.states(network.started(port), port)
+        freed = servers[0]
+        network.delete(freed)
+        again = network.started(port)
+        back = "there" if host_of(again) == host_of(freed) else host_of(again)
+        return (
+            f"{statuses(servers)} on {len(hosts)} hosts; one more: {refused}; "
+            f"after one was deleted: {back}, {network.states(again, port)}"
+        )
+
+
+def of_one_agent(cloud: Cloud) -> str:
+    with physical_network(cloud) as network:
+        port = network.port(bandwidth(4_000), packets(100))
+        return network.states(network.started(port), port)
+
+
+def six_at_once(cloud: Cloud) -> str:
+    """They need all the room that there is."""
+    with physical_network(cloud) as network:
+        ports = [network.port(bandwidth(4_000)) for _ in range(6)]
+        booted = [network.boot(port) for port in ports]
+        servers = [network.settled(each) for each in booted]
+        seen = {network.states(server, port) for server, port in zip(servers, ports, strict=True)}
+        hosts = [host_of(each) for each in servers]
+    most = max(hosts.count(each) for each in hosts)
+    return f"{' / '.join(sorted(seen))}; at most {most} on one host"
+
+
+def alternate_with_bandwidth(cloud: Cloud) -> str:
+    """The first build fails; the cell's conductor claims what the answer says of the alternate, and the port goes with it."""
+    with cloud.only(), physical_network(cloud) as network:
+        for host in FAILING:
+            cloud.set_service(host, status="enabled")
+        port = network.port(bandwidth(4_000))
+        server = network.started(port)
+        for host in FAILING:
+            cloud.set_service(host, status="disabled", disabled_reason="fails")
+        is_there = host_of(server) in FAILING
+        return f"{network.states(server, port)}, {'a failing host' if is_there else host_of(server)}"
+
+
+def _moved(cloud: Cloud, move: tuple[str, Any], end: str) -> str:
+    with physical_network(cloud) as network, cloud.only("c1h1", "c1h2", "c1h3"):
+        port = network.port(bandwidth(4_000))
+        server = network.started(port)
+        return moved(cloud, server, move, end, lambda now: f", {network.port_state(port, host_of(now))}")
+
+
+def migrate_and_confirm(cloud: Cloud) -> str:
+    return _moved(cloud, ("migrate", None), "confirmResize")
+
+
+def resize_and_revert(cloud: Cloud) -> str:
+    return _moved(cloud, ("resize", {"flavorRef": cloud.large}), "revertResize")
+
+
+def migrate_without_room(cloud: Cloud) -> str:
+    """The only other host of its cell with a bridge has no bandwidth left."""
+    with physical_network(cloud) as network:
+        port, other = (network.port(bandwidth(6_000)) for _ in range(2))
+        server = network.started(port, host="c1h2")
+        network.started(other, host="c1h3")
+        cloud.nova.act(server["id"], "migrate")
+        after = soon(lambda: _settled_action(cloud, server["id"]), "Error")
+        shown = cloud.nova.until(server["id"], "ACTIVE")
+        home = "at home" if host_of(shown) == "c1h2" else host_of(shown)
+        return f"{after}, {home}, {network.states(shown, port)}"
+
+
+def live_migrate(cloud: Cloud) -> str:
+    with physical_network(cloud) as network, cloud.only("c1h1", "c1h2", "c1h3"):
+        port = network.port(bandwidth(4_000))
+        server = network.started(port)
+        source = host_of(server)
+        cloud.nova.act(server["id"], "os-migrateLive", {"host": None, "block_migration": "auto"})
+
+        def is_elsewhere() -> Any:
+            found = cloud.nova.server(server["id"])
+            return found if found["OS-EXT-STS:task_state"] is None and host_of(found) != source else None
+
+        there = cloud.nova.until_true(is_elsewhere, "it is elsewhere")
+        migration = cloud.migration_of(server["id"])
+        soon(lambda: cloud.held(migration), {})
+        left = held_at(cloud.held(migration), source, "the source's")
+        return f"{cell_of(host_of(there))}, {network.states(there, port)}, the move {left}"
+
+
+def shelve(cloud: Cloud) -> str:
+    with physical_network(cloud) as network:
+        port = network.port(bandwidth(4_000))
+        server = network.started(port)
+        cloud.nova.act(server["id"], "shelve")
+        shelved = cloud.nova.until(server["id"], "SHELVED_OFFLOADED")
+        seen = state_of(cloud, shelved)
+        cloud.nova.act(server["id"], "unshelve")
+        again = cloud.nova.until(server["id"], "ACTIVE")
+        return f"{seen}; unshelved: {network.states(again, port)}"
+
+
+def audits(cloud: Cloud) -> str:
+    """With a server whose port has bandwidth."""
+    with physical_network(cloud) as network:
+        network.started(network.port(bandwidth(4_000)))
+        return audited(cloud)
+
+
+def _settled_action(cloud: Cloud, server: str) -> str:
+    """How the last action on the server ended."""
+    actions = cloud.nova.ask("GET", f"/servers/{server}/os-instance-actions")["instanceActions"]
+    return str(actions[0]["message"])
+
+
+def _are_on_network(hosts: set[str]) -> str:
+    return "hosts on the network" if hosts <= set(HOSTS_ON_NETWORK) else f"{sorted(hosts)}"
+
+
+_BANDWIDTH = f"{bandwidth_holds(4_000)} on its bridge"
+_SERVED = "a port ACTIVE on its host, served by its bridge"
+_HAS_BANDWIDTH = f"ACTIVE, {SMALL}; {_BANDWIDTH}, {_SERVED}"
+_HAS_MORE = f"ACTIVE, {SMALL}; {bandwidth_holds(6_000)} on its bridge, {_SERVED}"
+_LEFT = f"{FLAVOR_HOLDS} on the source's host; {bandwidth_holds(4_000)} on the source's bridge"
+_THERE = "elsewhere in its cell, VERIFY_RESIZE, holds"
+
+OPERATIONS = (
+    Operation(
+        "a port", f"ACTIVE, {SMALL}, a port ACTIVE on its host; deleted, holds nothing, a free port", ordinary
+    ),
+    Operation(
+        "a port with bandwidth",
+        f"{_HAS_BANDWIDTH}; deleted, holds nothing, a free port; on hosts on the network",
+        with_bandwidth,
+    ),
+    Operation(
+        "ports with bandwidth: two of one server",
+        f"ACTIVE, {SMALL}; {bandwidth_holds(8_000)} on its bridge, {_SERVED}, {_SERVED}",
+        two_ports,
+    ),
+    Operation(
+        "ports with bandwidth: too much for a bridge",
+        f"{NO_HOST_FOUND}, a free port, a free port",
+        too_much_for_a_bridge,
+    ),
+    Operation(
+        "ports with bandwidth: all bridges are full",
+        f"ACTIVE on 3 hosts; one more: {NO_HOST_FOUND}, a free port; after one was deleted: there, {_HAS_MORE}",
+        filled_bridges,
+    ),
+    Operation(
+        "ports with bandwidth: six servers at once", f"{_HAS_BANDWIDTH}; at most 2 on one host", six_at_once
+    ),
+    Operation(
+        "a port with bandwidth and packets of one agent",
+        f"ACTIVE, {SMALL}; {PACKETS} 100 on its agent; {_BANDWIDTH}, {_SERVED}, its agent",
+        of_one_agent,
+    ),
+    Operation(
+        "a port with bandwidth: a build fails", f"{_HAS_BANDWIDTH}, a failing host", alternate_with_bandwidth
+    ),
+    Operation(
+        "a port with bandwidth: migrate, confirm",
+        f"{_THERE} {FLAVOR_HOLDS} on its host; {_BANDWIDTH}, {_SERVED}, the move {_LEFT}; "
+        f"confirmResize: there, {_HAS_BANDWIDTH}, the move nothing",
+        migrate_and_confirm,
+    ),
+    Operation(
+        "a port with bandwidth: resize, revert",
+        f"{_THERE} {LARGE_HOLDS} on its host; {_BANDWIDTH}, {_SERVED}, the move {_LEFT}; "
+        f"revertResize: back, {_HAS_BANDWIDTH}, the move nothing",
+        resize_and_revert,
+    ),
+    Operation(
+        "a port with bandwidth: migrate, no room", f"Error, at home, {_HAS_MORE}", migrate_without_room
+    ),
+    Operation(
+        "a port with bandwidth: live migrate", f"cell1, {_HAS_BANDWIDTH}, the move nothing", live_migrate
+    ),
+    Operation(
+        "a port with bandwidth: shelve, unshelve",
+        f"SHELVED_OFFLOADED, holds nothing; unshelved: {_HAS_BANDWIDTH}",
+        shelve,
+    ),
+    Operation("a port with bandwidth: audit, heal_allocations", NOTHING_FOUND, audits),
+)
