@@ -113,29 +113,40 @@ def live_migrate(cloud: Cloud) -> str:
     return seen
 
 
-def evacuate(cloud: Cloud) -> str:
+def evacuated(
+    cloud: Cloud, server: Mapping[str, Any], also: Callable[[Mapping[str, Any]], str] = lambda _: ""
+) -> str:
     """The host dies; the instance is built elsewhere in its cell; the host comes back and lets go."""
-    server = cloud.started(cloud.small, host=MORTAL)
     stack = cloud.stack
     process = next(each for each, hosts in stack.hosts.items() if MORTAL in hosts and stack.is_alive(each))
     stack.end(process, 9)
     cloud.set_service(MORTAL, forced_down=True)
     cloud.nova.act(server["id"], "evacuate", {})
 
-    def evacuated() -> Any:
+    def is_elsewhere() -> Any:
         found = cloud.nova.server(server["id"])
         return (
             found if is_settled(found) and (host_of(found) != MORTAL or found["status"] == "ERROR") else None
         )
 
-    there = cloud.nova.until_true(evacuated, "it is elsewhere")
-    beside = cloud.held(server["id"]).get(MORTAL, "nothing")
-    meanwhile = f"{cell_of(host_of(there))}, {there['status']}, {beside} on {MORTAL} beside it"
+    def beside() -> dict[str, str]:
+        held = cloud.held(server["id"])
+        return {name: held[name] for name in held if name.partition(":")[0] == MORTAL}
+
+    there = cloud.nova.until_true(is_elsewhere, "it is elsewhere")
+    left = held_at(beside(), MORTAL, "the source's")
+    meanwhile = f"{cell_of(host_of(there))}, {there['status']}{also(there)}, and {left}"
     stack.start_computes("cell1", (MORTAL,))
     cloud.set_service(MORTAL, forced_down=False)
-    held = soon(lambda: [name for name in cloud.held(server["id"]) if name == MORTAL], [])
+    soon(beside, {})
     cloud.nova.until_true(lambda: cloud.nova.service_of(MORTAL)["state"] == "up", f"{MORTAL} is up")
-    seen = f"{meanwhile}; the host came back: {state_of(cloud, cloud.nova.server(server['id']))}{held or ''}"
+    after = cloud.nova.server(server["id"])
+    return f"{meanwhile}; the host came back: {state_of(cloud, after)}{also(after)}"
+
+
+def evacuate(cloud: Cloud) -> str:
+    server = cloud.started(cloud.small, host=MORTAL)
+    seen = evacuated(cloud, server)
     cloud.delete(server["id"])
     return seen
 
@@ -214,7 +225,7 @@ OPERATIONS = (
     ),
     Operation(
         "evacuate",
-        f"cell1, SHUTOFF, {FLAVOR_HOLDS} on {MORTAL} beside it; the host came back: SHUTOFF, {SMALL}",
+        f"cell1, SHUTOFF, and {FLAVOR_HOLDS} on the source's host; the host came back: SHUTOFF, {SMALL}",
         evacuate,
     ),
     Operation(

@@ -14,6 +14,7 @@ from tests.conformance.nova.cloud import (
     FAILING,
     FLAVOR_HOLDS,
     LARGE_HOLDS,
+    MORTAL,
     NO_HOST_FOUND,
     NOTHING_FOUND,
     SMALL,
@@ -28,7 +29,7 @@ from tests.conformance.nova.cloud import (
     state_of,
     statuses,
 )
-from tests.conformance.nova.moves import moved
+from tests.conformance.nova.moves import evacuated, moved
 from tests.conformance.nova.nova_api import PROJECT
 
 EGRESS, INGRESS = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"
@@ -38,8 +39,8 @@ VNIC_TYPE = "CUSTOM_VNIC_TYPE_NORMAL"
 # Of each bridge, in each direction, and of each agent.
 BRIDGE_KBPS = 10_000
 AGENT_KPPS = 1_000
-# Two that could be moved to each other, and one in another cell.
-HOSTS_ON_NETWORK = ("c1h2", "c1h3", "c2h1")
+# Two that could be moved to each other, one that dies, and one in another cell.
+HOSTS_ON_NETWORK = ("c1h2", "c1h3", MORTAL, "c2h1")
 # With a bridge to another network. Where builds fail there are bridges, too.
 HOST_ELSEWHERE = "c1h1"
 
@@ -118,7 +119,7 @@ class PhysicalNetwork:
         return str(self._create("ports", network_id=self.id, resource_request=request)["id"])
 
     def boot(self, *ports: str, **more: Any) -> str:
-        id_ = self.cloud.boot(self.cloud.small, networks=[{"port": each} for each in ports], **more)
+        id_ = self.cloud.boot(self.cloud.small, networks=[{"port": each} for each in ports] or "none", **more)
         self.servers.append(id_)
         return id_
 
@@ -231,10 +232,10 @@ def of_one_agent(cloud: Cloud) -> str:
         return network.states(network.started(port), port)
 
 
-def six_at_once(cloud: Cloud) -> str:
+def eight_at_once(cloud: Cloud) -> str:
     """They need all the room that there is."""
     with physical_network(cloud) as network:
-        ports = [network.port(bandwidth(4_000)) for _ in range(6)]
+        ports = [network.port(bandwidth(4_000)) for _ in range(2 * len(HOSTS_ON_NETWORK))]
         booted = [network.boot(port) for port in ports]
         servers = [network.settled(each) for each in booted]
         seen = {network.states(server, port) for server, port in zip(servers, ports, strict=True)}
@@ -273,7 +274,7 @@ def resize_and_revert(cloud: Cloud) -> str:
 
 def migrate_without_room(cloud: Cloud) -> str:
     """The only other host of its cell with a bridge has no bandwidth left."""
-    with physical_network(cloud) as network:
+    with physical_network(cloud) as network, cloud.only("c1h1", "c1h2", "c1h3"):
         port, other = (network.port(bandwidth(6_000)) for _ in range(2))
         server = network.started(port, host="c1h2")
         network.started(other, host="c1h3")
@@ -302,6 +303,13 @@ def live_migrate(cloud: Cloud) -> str:
         return f"{cell_of(host_of(there))}, {network.states(there, port)}, the move {left}"
 
 
+def evacuate(cloud: Cloud) -> str:
+    with physical_network(cloud) as network:
+        port = network.port(bandwidth(4_000))
+        server = network.started(port, host=MORTAL)
+        return evacuated(cloud, server, lambda now: f", {network.port_state(port, host_of(now))}")
+
+
 def shelve(cloud: Cloud) -> str:
     with physical_network(cloud) as network:
         port = network.port(bandwidth(4_000))
@@ -312,6 +320,19 @@ def shelve(cloud: Cloud) -> str:
         cloud.nova.act(server["id"], "unshelve")
         again = cloud.nova.until(server["id"], "ACTIVE")
         return f"{seen}; unshelved: {network.states(again, port)}"
+
+
+def attach(cloud: Cloud) -> str:
+    """The compute asks placement for room below its own root, and no scheduler."""
+    with physical_network(cloud) as network:
+        port = network.port(bandwidth(4_000))
+        server = network.started(host="c1h2")
+        path = f"/servers/{server['id']}/os-interface"
+        cloud.nova.ask("POST", path, {"interfaceAttachment": {"port_id": port}})
+        seen = network.states(cloud.nova.server(server["id"]), port)
+        cloud.nova.ask("DELETE", f"{path}/{port}")
+        after = soon(lambda: network.states(cloud.nova.server(server["id"]), port), _DETACHED)
+        return f"{seen}; detached: {after}"
 
 
 def audits(cloud: Cloud) -> str:
@@ -336,6 +357,7 @@ _SERVED = "a port ACTIVE on its host, served by its bridge"
 _HAS_BANDWIDTH = f"ACTIVE, {SMALL}; {_BANDWIDTH}, {_SERVED}"
 _HAS_MORE = f"ACTIVE, {SMALL}; {bandwidth_holds(6_000)} on its bridge, {_SERVED}"
 _LEFT = f"{FLAVOR_HOLDS} on the source's host; {bandwidth_holds(4_000)} on the source's bridge"
+_DETACHED = f"ACTIVE, {SMALL}, a free port"
 _THERE = "elsewhere in its cell, VERIFY_RESIZE, holds"
 
 OPERATIONS = (
@@ -359,11 +381,13 @@ OPERATIONS = (
     ),
     Operation(
         "ports with bandwidth: all bridges are full",
-        f"ACTIVE on 3 hosts; one more: {NO_HOST_FOUND}, a free port; after one was deleted: there, {_HAS_MORE}",
+        f"ACTIVE on 4 hosts; one more: {NO_HOST_FOUND}, a free port; after one was deleted: there, {_HAS_MORE}",
         filled_bridges,
     ),
     Operation(
-        "ports with bandwidth: six servers at once", f"{_HAS_BANDWIDTH}; at most 2 on one host", six_at_once
+        "ports with bandwidth: eight servers at once",
+        f"{_HAS_BANDWIDTH}; at most 2 on one host",
+        eight_at_once,
     ),
     Operation(
         "a port with bandwidth and packets of one agent",
@@ -392,9 +416,20 @@ OPERATIONS = (
         "a port with bandwidth: live migrate", f"cell1, {_HAS_BANDWIDTH}, the move nothing", live_migrate
     ),
     Operation(
+        "a port with bandwidth: evacuate",
+        f"cell1, SHUTOFF, {_SERVED}, and {_LEFT}; "
+        f"the host came back: SHUTOFF, {SMALL}; {_BANDWIDTH}, {_SERVED}",
+        evacuate,
+    ),
+    Operation(
         "a port with bandwidth: shelve, unshelve",
         f"SHELVED_OFFLOADED, holds nothing; unshelved: {_HAS_BANDWIDTH}",
         shelve,
+    ),
+    Operation(
+        "a port with bandwidth: attach, detach",
+        f"{_HAS_BANDWIDTH}; detached: {_DETACHED}",
+        attach,
     ),
     Operation("a port with bandwidth: audit, heal_allocations", NOTHING_FOUND, audits),
 )

@@ -171,6 +171,8 @@ def main(arguments: Sequence[str]) -> int:
         for operation in operations:
             outcome = done(cloud, operation)
             print(f"{'as expected' if outcome.is_right else 'WRONG':<12} {operation.what}", flush=True)
+            if not outcome.is_right:
+                print(f"             seen {outcome.seen}", flush=True)
             found += of_schedulers(asyncio.run(said_since(stack)), operation.what)
     lines = [json.dumps(each) for each in unlike(found)]
     options.file.write_text("".join(f"{line}\n" for line in lines))

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from bus.message import ProviderId
+from bus.messages.placement import ResourceAmount, Share
 from scheduler_worker.nova import instance_info
 from scheduler_worker.nova.cloud.notifications import NotHeard, read_notification
 from scheduler_worker.nova.destinations import NovaNames
@@ -19,6 +22,8 @@ from scheduler_worker.nova.instance_info import InstancesByService
 from scheduler_worker.nova.oslo_envelope import read_envelope
 from scheduler_worker.nova.redaction import HIDDEN
 from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
+from scheduler_worker.nova.requested_groups import PORT
+from scheduler_worker.nova.selection import ComputeNode, SelectedHost, allocation_request
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.plugins import standard_plugins
@@ -144,6 +149,46 @@ def test_each_answer_has_a_list_of_selections_for_each_instance_or_a_failure() -
             )
 
     assert failed
+
+
+def with_ports() -> list[tuple[NovaRequest, Any]]:
+    """Each request for ports with the selections of its answer, as Nova's own scheduler has given them."""
+    answers = {
+        (said := message_in(each["body"].encode()))["_msg_id"]: said
+        for each in RECORDED
+        if each["kind"] == "answer"
+    }
+    found = []
+    for line in RECORDED:
+        if line["kind"] == "request" and (asked := read(line)).spec.groups:
+            answer = answers[message_in(line["body"].encode())["_msg_id"]]
+            chosen = answer["result"] or []
+            found += [(asked, each["nova_object.data"]) for instance in chosen for each in instance]
+    return found
+
+
+def test_what_nova_reads_of_ports_in_an_answer_is_written_as_its_own_scheduler_does() -> None:
+    recorded = with_ports()
+
+    for asked, selection in recorded:
+        theirs = json.loads(selection["allocation_request"])
+        root = selection["compute_node_uuid"]
+        share = Share(
+            host=ProviderId(UUID(root)),
+            amounts=tuple(
+                ResourceAmount(provider=ProviderId(UUID(id_)), resource=resource, amount=amount)
+                for id_, each in theirs["allocations"].items()
+                for resource, amount in each["resources"].items()
+            ),
+        )
+        providers = {
+            f"{PORT}{id_}": ProviderId(UUID(served[0])) for id_, served in theirs["mappings"].items() if id_
+        }
+        node = ComputeNode(ProviderId(UUID(root)), "c1h1", "c1h1", UUID(selection["cell_uuid"]))
+
+        assert allocation_request(SelectedHost(node, share, providers), asked.spec) == theirs
+    assert {len(asked.spec.groups) for asked, _ in recorded} == {1, 2}
+    assert any(asked.spec.same_subtree and len(asked.spec.same_subtree[0]) == 2 for asked, _ in recorded)
 
 
 def test_no_secret_was_recorded() -> None:
