@@ -23,7 +23,7 @@ from bus.errors import (
     OneWasRefused,
     Refusal,
 )
-from bus.message import Envelope, Message, encode_lines
+from bus.message import Envelope, Message
 from bus.topology import Binding, Objects
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Publishing",
     "Receipt",
     "Refusal",
+    "encode_lines",
     "require_prefetch",
 ]
 
@@ -59,6 +60,14 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 PARCEL_ITEMS_MAX = 200
 # The limit of AMQP's short strings, such as routing keys, reply addresses and names.
 NAME_BYTES_MAX = 255
+
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
+    """Encode several messages as the body of one parcel: one JSON object on each line."""
+    return _encode_lines(envelopes)[:-1]
 
 
 class Parcel(Struct, frozen=True):

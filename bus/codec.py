@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Parcel
-from bus.datetime_bounds import YEAR_MAX, YEAR_MIN, Finder, finder_of, too_far
+from bus.datetime_bounds import YEAR_MAX, YEAR_MIN, finder_of, too_far
 from bus.message import Count, Envelope, Message, type_of
 from bus.messages import ALL
 from bus.unreadable import (
@@ -90,10 +90,6 @@ class Codec:
     def _decoder(self) -> msgspec.json.Decoder[Envelope[Message]]:
         return msgspec.json.Decoder(self._envelope)
 
-    @functools.cached_property
-    def _moments(self) -> dict[type[Message], Finder]:
-        return {kind: finder for kind in self._kinds.values() if (finder := finder_of(kind))}
-
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
         """Decode one message, or say why it cannot be decoded. Does not raise, whatever the bytes are."""
         try:
@@ -162,7 +158,7 @@ class Codec:
         """Describe the first timestamp in this message that is too far in the past or future. None if all can be used."""
         if (sent_at := envelope.sent_at) is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX:
             return too_far((".sent_at", sent_at))
-        finder = self._moments.get(type(envelope.message))
+        finder = finder_of(type(envelope.message))
         if finder is None or (found := finder(envelope.message)) is None:
             return None
         return too_far(found)

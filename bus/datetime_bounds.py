@@ -4,6 +4,7 @@ JSON allows the years from 1 to 9999. Near these limits, adding a day or changin
 Python and of the database.
 """
 
+import functools
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,8 @@ TooFar = tuple[str, datetime]
 Finder = Callable[[Any], TooFar | None]
 
 
+# Made for the first message of a type: those of all types take long.
+@functools.cache
 def finder_of(kind: type) -> Finder | None:
     """Make a function that finds a timestamp before the year 1970 or after 8999 in values of this type.
 

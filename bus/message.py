@@ -4,12 +4,11 @@ A message is a frozen value with a type, its tag on the wire. The envelope has w
 tracing, when it was sent and because of which message, and how often it was tried.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, ClassVar, Generic, NewType, TypeVar
 from uuid import UUID
 
-import msgspec
 from msgspec import Meta, Struct
 
 CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
@@ -90,14 +89,6 @@ class Envelope(Struct, Generic[M_co], frozen=True, kw_only=True, omit_defaults=T
     cause: str = ""
     trace: str = ""
     attempts: Count = 0
-
-
-_encode_lines = msgspec.json.Encoder().encode_lines
-
-
-def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
-    """Encode several messages as the body of one parcel: one JSON object on each line."""
-    return _encode_lines(envelopes)[:-1]
 
 
 def type_of(message: Message | type[Message]) -> str:

@@ -5,9 +5,6 @@ a tracer, which is the default, that is all, and it costs nothing. With one (bus
 span for each message of a trace, and names it as the parent of what follows.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import datetime
 from importlib.util import find_spec
 from typing import Protocol
@@ -28,27 +25,6 @@ class OpenSpan(Protocol):
 class MessageTracer(Protocol):
     def begin(self, message: object, queue: str, parent: str, sent_at: datetime | None) -> OpenSpan | None:
         """Begin the span of a message that was taken from this queue. None if it is in no trace, and begins none."""
-
-
-# The traces of the questions that are asked in this context, in their order.
-_asked_for: ContextVar[Sequence[str]] = ContextVar("traces of questions", default=())
-
-
-@contextmanager
-def asking_for(traces: Sequence[str]) -> Iterator[None]:
-    """A context in which questions are asked, each as a part of its trace."""
-    if _Process.tracer is None or not any(traces):
-        yield
-        return
-    before = _asked_for.set(traces)
-    try:
-        yield
-    finally:
-        _asked_for.reset(before)
-
-
-def asked_for() -> Sequence[str]:
-    return _asked_for.get()
 
 
 class _Process:

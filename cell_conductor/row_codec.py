@@ -106,7 +106,8 @@ def assemble_row(body: Body, order: PlaceInCell | None) -> Instance:
 
 def _unless_derivable(row: Instance, message: OutboxMessage) -> OutboxMessage | None:
     """The message, or None if the row is enough to derive it."""
-    if not isinstance(message, SPAWNS) or row.order is None or row.host is None:
+    # Not by `isinstance`, which msgspec makes slow for messages of other types.
+    if type(message) not in SPAWNS or row.order is None or row.host is None:
         return message
     return None if message == spawn_order(row, row.order, row.host) else message
 

@@ -14,7 +14,6 @@ from bus.workers.announcing import Heartbeats
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
-from bus.workers.worker import Notifying
 from cell_conductor.core.instance import ConductorRules, DrawId
 from cell_conductor.handlers import Decider, handlers
 from cell_conductor.heartbeats import conductor_beats
@@ -79,8 +78,9 @@ def conductor_parts(
             **handlers(decider, timers.expect),
             **host_handlers(cell, watch.expect_setting),
         },
-        Notifying(store, timers.saved),
+        store,
         outbox=store,
+        committed=timers.saved,
     )
     beats = Heartbeats(
         "heartbeats",

@@ -14,9 +14,8 @@ from msgspec import structs
 from bus.errors import Operational
 from bus.parts import Background, Status, Supervised, wait_at_most
 from bus.workers.publisher import Outgoing, Publisher
-from compute_sim.build_slots import BuildSlots
 from compute_sim.core.attempts import AttemptRecord, due
-from compute_sim.fleet import Fleet
+from compute_sim.fleet import BuildSlots, Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 

@@ -1,12 +1,15 @@
-"""The hosts and pools of one process by their ids, the clock that all of them have, and their changes as time passes."""
+"""The hosts and pools of one process by their ids: the clock that all of them have, their builds, and their changes as time passes."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import structs
 
 from bus.message import ProviderId
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState
+from compute_sim.core.attempts import WELL, AttemptKey, AttemptRecord, AttemptState, Condition, begun
 from compute_sim.core.tree import ProviderTree
 from compute_sim.drivers import Driver, Reported
+from compute_sim.store import ComputeTransaction
 
 
 class Elapsed:
@@ -81,13 +84,69 @@ class Fleet:
 
         Unknown ids are left out: stored instances may be on hosts that this process was not started with again.
         """
-        here = [root for root in roots if root.int in self._reported]
-        return [root for root in here if self._reported[root.int].condition(at_s) == WELL]
+        return [root for root in roots if self._condition(root, at_s) == WELL]
+
+    def unwell(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
+        """Those of these hosts and pools that cannot send messages now. Unknown ids count as such."""
+        return [root for root in roots if self._condition(root, at_s) != WELL]
+
+    def _condition(self, root: ProviderId, at_s: float) -> Condition | None:
+        known = self._reported.get(root.int)
+        return None if known is None else known.condition(at_s)
 
     def next_changes(self, at_s: float) -> dict[ProviderId, float]:
         """When each host changes next, after `at_s`; without those that never do."""
         changes = ((each.root, each.next_change_s(at_s)) for each in self._drivers.values())
         return {host: change_s for host, change_s in changes if change_s is not None}
+
+
+class BuildSlots:
+    """Decides which builds begin now: each host has a limited number at once, and further ones wait for their turn.
+
+    A count is what the store had before the transaction, and the changes that the transaction has made since.
+    """
+
+    def __init__(self, tx: ComputeTransaction, fleet: Fleet, most: int) -> None:
+        """`most` is how many builds a host has at once; 0 means any number."""
+        self._tx = tx
+        self._fleet = fleet
+        self._most = most
+        self._changes: dict[int, int] = {}
+        # Hosts on which a build has ended.
+        self._freed: dict[ProviderId, None] = {}
+
+    def is_free(self, host: ProviderId) -> bool:
+        if not self._most:
+            return True
+        return self._tx.building(host) + self._changes.get(host.int, 0) < self._most
+
+    def changed(self, before: AttemptRecord | None, after: AttemptRecord) -> None:
+        """Count one build more or one fewer if the transaction began or ended a build when it changed an attempt from `before`
+        to `after`.
+        """
+        more = after.state.takes_slot - (before is not None and before.state.takes_slot)
+        if more:
+            self._changes[after.host.int] = self._changes.get(after.host.int, 0) + more
+        if more < 0:
+            self._freed[after.host] = None
+
+    def begin_waiting(
+        self, known: Mapping[AttemptKey, AttemptRecord], at_s: float
+    ) -> Iterable[AttemptRecord]:
+        """Begin attempts that wait on hosts where a build has ended, as far as these hosts have free slots.
+
+        `known` has the attempts that this transaction has changed.
+        """
+        for host in self._freed:
+            of_host = {each.key: each for each in self._tx.waiting(host)}
+            of_host |= {key: each for key, each in known.items() if each.host == host}
+            for attempt in of_host.values():
+                if attempt.order is not None and self.is_free(host):
+                    work = self._fleet[host].begin(attempt.order, at_s)
+                    begun_now = begun(attempt.order, work, at_s, cause=attempt.cause, trace=attempt.trace)
+                    after = structs.replace(begun_now, rank=attempt.rank)
+                    self.changed(attempt, after)
+                    yield after
 
 
 async def watch_hosts(fleet: Fleet, touches: tuple[Callable[[Iterable[ProviderId]], None], ...]) -> None:

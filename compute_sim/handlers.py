@@ -25,7 +25,6 @@ from bus.messages.cell import (
 )
 from bus.messages.host_modes import CheckHost
 from bus.workers.handling import Bury, Handler, Handlers, Received, Said, Tell, answering
-from compute_sim.build_slots import BuildSlots
 from compute_sim.core.attempts import (
     WELL,
     AttemptKey,
@@ -47,7 +46,7 @@ from compute_sim.core.attempts import (
 )
 from compute_sim.core.holding import holdings
 from compute_sim.drivers import Driver
-from compute_sim.fleet import Fleet
+from compute_sim.fleet import BuildSlots, Fleet
 from compute_sim.store import ComputeStore, ComputeTransaction
 
 ORDERS = (

@@ -45,9 +45,7 @@ class AttemptLister(Periodic):
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
         """Note those of these hosts that cannot send now: they are listed when they can again."""
-        hosts = [*hosts]
-        well = {*self._fleet.well(hosts, self._fleet.clock_s())}
-        self._unlisted.update(dict.fromkeys(host for host in hosts if host not in well))
+        self._unlisted.update(dict.fromkeys(self._fleet.unwell(hosts, self._fleet.clock_s())))
 
     async def _list(self) -> None:
         self.touch(self._fleet)

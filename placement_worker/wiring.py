@@ -12,7 +12,6 @@ from bus.clock import now
 from bus.parts import Periodic, set_beside
 from bus.process import Part
 from bus.workers.station import Station, by_station
-from bus.workers.worker import Notifying
 from placement_worker.change_publisher import ChangePublisher
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.handlers import handlers
@@ -46,11 +45,14 @@ def placement_parts(
     """
     chance = stations[0].chance
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings, chance)
-    notifying = Notifying(store, changes.written)
     answers = handlers(store, ProviderView(store), settings, vocabulary=STANDARD, clock=clock)
-    workers = [station.worker(queue, answers, notifying) for station in stations for queue in QUEUES]
+    workers = [
+        station.worker(queue, answers, store, committed=changes.written)
+        for station in stations
+        for queue in QUEUES
+    ]
     for station, names in by_station(cells or {}).items():
-        of_cell = [station.worker(queue, answers, notifying) for queue in CELLS_QUEUES]
+        of_cell = [station.worker(queue, answers, store, committed=changes.written) for queue in CELLS_QUEUES]
         # Without a cell's broker a worker serves all others.
         set_beside((station, *of_cell), f"cell {', '.join(names)}")
         workers += of_cell

@@ -81,6 +81,9 @@ class PostgresSession:
     def reading(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
         return _Running(partial(_begin, self, _READ), _keep, self.settings.transaction_s)
 
+    def reading_each(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
+        return _Running(partial(_keep_as_it_is, self), _keep, self.settings.transaction_s, _EachAlone)
+
     async def alone(self, statement: str, *arguments: object) -> Any:
         """Run one statement as a transaction of its own: one round trip to the server instead of three."""
         with transients():
@@ -218,6 +221,11 @@ GiveBackSession = Callable[[PostgresSession], Awaitable[None]]
 
 async def _keep(_: PostgresSession) -> None:
     """For a session that is not of a pool."""
+
+
+async def _keep_as_it_is(session: PostgresSession) -> PostgresSession:
+    """For statements outside of a transaction."""
+    return session
 
 
 class _EachAlone(PostgresTransaction):

@@ -15,7 +15,9 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 from msgspec import Struct
@@ -40,6 +42,23 @@ log = logging.getLogger(__name__)
 ANYONE = "anyone"
 # The pauses before a question is asked again, in times of the first: more questions do not help a slow worker.
 ASK_AGAIN_TIMES = (1, 2, 4, 8)
+
+
+# The traces of the questions that are asked in this context, in their order.
+_traces: ContextVar[Sequence[str]] = ContextVar("traces of questions", default=())
+
+
+@contextmanager
+def asking_for(traces: Sequence[str]) -> Iterator[None]:
+    """A context in which questions are asked, each as a part of its trace."""
+    if tracing.tracer() is None or not any(traces):
+        yield
+        return
+    before = _traces.set(traces)
+    try:
+        yield
+    finally:
+        _traces.reset(before)
 
 
 class NoAnswer(Unavailable):
@@ -132,7 +151,7 @@ class Asker:
         if self._refused is not None and self.raises_refusals:
             raise self._refused
         by_id = {f"{self._secret}-{next(self._ids)}": question for question in questions}
-        of_traces = dict(zip(by_id, tracing.asked_for(), strict=False))
+        of_traces = dict(zip(by_id, _traces.get(), strict=False))
         batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future(), of_traces)
         self._asked |= dict.fromkeys(by_id, batch)
         clock_s = asyncio.get_running_loop().time

@@ -11,7 +11,7 @@ Pure: the facts about the broker are a value (`BrokerFacts`), and so is the verd
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -113,6 +113,16 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
     kind = type(message)
     end, cell = _reader_of_names(kind)(message)
     return _judge_like(kind, end, cell, origin, facts)
+
+
+def all_count(messages: Sequence[Message], origin: Origin, facts: BrokerFacts) -> bool:
+    """Whether none of these messages of a parcel is refused. Most parcels have one type: what its messages name is judged once."""
+    kinds = {*map(type, messages)}
+    if len(kinds) != 1 or origin.exchange == FEED:
+        return all(judge(each, origin, facts) is None for each in messages)
+    kind = kinds.pop()
+    named = {*map(_reader_of_names(kind), messages)}
+    return all(_judge_like(kind, end, cell, origin, facts) is None for end, cell in named)
 
 
 @functools.cache

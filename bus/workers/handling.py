@@ -1,7 +1,7 @@
 """The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, NewType, TypeVar
 
@@ -48,16 +48,20 @@ class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
 def received(
     envelope: Envelope[M_co], origin: Origin, returns: int, cell: str | None = None
 ) -> Received[M_co]:
-    return Received(
-        message=envelope.message,
-        id=envelope.id,
-        trace=envelope.trace,
-        sender=origin.sender,
-        reply_to=origin.reply_to,
-        attempts=envelope.attempts + returns,
-        sent_at=envelope.sent_at,
-        cell=cell,
-    )
+    (read,) = all_received((envelope,), origin, returns, cell)
+    return read
+
+
+def all_received(
+    envelopes: Iterable[Envelope[M_co]], origin: Origin, returns: int, cell: str | None = None
+) -> list[Received[M_co]]:
+    sender, reply_to = origin.sender, origin.reply_to
+    return [
+        Received(
+            each.message, each.id, each.trace, sender, reply_to, each.attempts + returns, each.sent_at, cell
+        )
+        for each in envelopes
+    ]
 
 
 class Answer(Struct, frozen=True, gc=False):

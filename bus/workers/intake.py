@@ -34,8 +34,8 @@ from bus.pauses import drawn
 from bus.topology import QueueKind, broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters, metrics
-from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
-from bus.workers.handling import Received, received
+from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for
+from bus.workers.handling import Received, all_received, received
 from bus.workers.link import Link, pauses_of
 from bus.workers.pace import Pace
 from bus.workers.publisher import Publisher
@@ -265,12 +265,10 @@ class Intake:
         origin = origin_of(delivery)
         if delivery.returns:
             self.redelivered += 1
-        handed_over = () if delivery.returns else delivery.parcel.envelopes
-        if handed_over and judge_parcel(origin, self._facts) is None:
-            held = self._hold(consuming, delivery, origin, len(handed_over))
-            judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
-            taken = [Item(n, held, each) for n, each in enumerate(judged) if each is not None]
-            self._ready.extend(taken)
+        elif plain := self._plain(delivery.parcel, origin):
+            held = self._hold(consuming, delivery, origin, len(plain))
+            read_all = all_received(plain, origin, 0, held.cell)
+            self._ready.extend([Item(place, held, each) for place, each in enumerate(read_all)])
             return
         lines = self._lines_of(delivery, origin)
         if isinstance(lines, Unreadable):
@@ -286,6 +284,27 @@ class Intake:
                 self._suspects.append(items)
             else:
                 self._ready.extend(items)
+
+    def _plain(self, parcel: Parcel, origin: Origin) -> Sequence[Envelope[Message]]:
+        """The messages of a parcel, if none of them needs a closer look: all can be read, count, and were not tried before.
+
+        Otherwise this is empty: then they are looked at one by one.
+        """
+        if judge_parcel(origin, self._facts) is not None:
+            return ()
+        found: Sequence[Envelope[Message]] = parcel.envelopes
+        if not found:
+            lines = lines_of(parcel)
+            if isinstance(lines, Unreadable):
+                return ()
+            found = [
+                each
+                for each in map(self._codec.decode, lines)
+                if isinstance(each, Envelope) and not each.attempts
+            ]
+            if len(found) < len(lines):
+                return ()
+        return found if all_count([each.message for each in found], origin, self._facts) else ()
 
     def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
         """The messages of a parcel, still encoded. Or the reason why the parcel as a whole is refused."""

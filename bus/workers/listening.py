@@ -12,11 +12,11 @@ from bus.broker import Delivery, Interrupted
 from bus.codec import Codec, known_messages
 from bus.configuration.settings import BusSettings
 from bus.message import Message
-from bus.origin import origin_of
+from bus.origin import Origin, origin_of
 from bus.parts import Status
 from bus.topology import Grant, Objects, feed_queue
-from bus.workers.authority import BrokerFacts, judge, judge_parcel
-from bus.workers.handling import Received, received
+from bus.workers.authority import BrokerFacts, all_count, judge, judge_parcel
+from bus.workers.handling import Received, all_received
 from bus.workers.link import Link, pauses_of
 
 log = logging.getLogger(__name__)
@@ -67,10 +67,14 @@ def _believed(delivery: Delivery, codec: Codec, facts: BrokerFacts) -> list[Rece
     if (refused := judge_parcel(origin, facts)) is not None:
         log.warning("parcel ignored, key %s: %s", origin.key, refused.reason)
         return []
-    believed = []
-    for envelope in known_messages(delivery.parcel, codec):
-        if (refused := judge(envelope.message, origin, facts)) is not None:
-            log.warning("message ignored: %s", refused.reason)
-        else:
-            believed.append(received(envelope, origin, delivery.returns))
-    return believed
+    known = known_messages(delivery.parcel, codec)
+    if not all_count([each.message for each in known], origin, facts):
+        known = [each for each in known if _counts(each.message, origin, facts)]
+    return all_received(known, origin, delivery.returns)
+
+
+def _counts(message: Message, origin: Origin, facts: BrokerFacts) -> bool:
+    refused = judge(message, origin, facts)
+    if refused is not None:
+        log.warning("message ignored: %s", refused.reason)
+    return refused is None

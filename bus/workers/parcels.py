@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from bus.broker import LINES, PLAIN, Parcel
+from bus.broker import LINES, PLAIN, Parcel, encode_lines
 from bus.chunks import chunks
-from bus.message import Envelope, Message, encode_lines
+from bus.message import Envelope, Message
 from bus.topology import Destination, Kind
 
 

@@ -1,6 +1,6 @@
 """Which messages of a batch are handled together."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from bus.message import Message
@@ -11,22 +11,22 @@ Taker = Handler | ReadOnly | Weighed | None
 
 
 def runs(
-    batch: Sequence[T], message_of: Callable[[T], Message], handlers: Handlers
+    batch: Sequence[T], messages: Sequence[Message], handlers: Handlers
 ) -> Sequence[tuple[Taker, Sequence[T]]]:
-    """The messages in groups of one handler each, in the order in which to handle them.
+    """The items of a batch in groups of one handler each, in the order in which to handle them. `messages` are those of the items.
 
     Messages about the same thing stay in the order of the queue. Others may pass each other: builds and deletes that come in turn
     are handled as all builds and all deletes, not one by one.
     """
-    takers = [handlers.get(type(message_of(item))) for item in batch]
-    if all(taker == takers[0] for taker in takers):
-        return [(takers[0], batch)]
+    takers = {kind: handlers.get(kind) for kind in {*map(type, messages)}}
+    if len({*takers.values()}) == 1:
+        return [(takers[type(messages[0])], batch)]
     found: list[tuple[Taker, list[T]]] = []
     # Since the last message that nothing may pass: the newest group of each handler, and the last group about each thing.
     newest: dict[Taker, int] = {}
     last: dict[int, int] = {}
-    for item, taker in zip(batch, takers, strict=True):
-        keys = message_of(item).about()
+    for item, message in zip(batch, messages, strict=True):
+        taker, keys = takers[type(message)], message.about()
         at = newest.get(taker, -1)
         if at < _first_for(keys, last, len(found) - 1):
             at = len(found)

@@ -95,13 +95,14 @@ class Station:
         chance: random.Random | None = None,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
+        committed: Callable[[], None] = lambda: None,
     ) -> Worker[Tx]:
         """A worker loop for one queue of this broker.
 
         With an `outbox` it also sends that outbox's unconfirmed messages again. If `sweeps` is false, another loop of
         the same outbox does so. `at_once` batches are handled beside each other. The results of handlers are published by
         `says_by`, the publisher of another station, or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
-        was claimed for such a message. The first handler that succeeds is enough.
+        was claimed for such a message. The first handler that succeeds is enough. `committed` is called after each commit.
         """
         return Worker(
             queue,
@@ -118,6 +119,7 @@ class Station:
             at_once=at_once,
             says_by=says_by,
             before_burial=before_burial,
+            committed=committed,
             clock=self.clock,
         )
 

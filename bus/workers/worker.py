@@ -11,8 +11,8 @@ system is handled at once. While one batch waits for its confirms, the next is a
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -62,20 +62,6 @@ class Transactions(Protocol[Tx_co]):
     def transaction(self) -> AbstractAsyncContextManager[Tx_co]: ...
 
 
-class Notifying(Generic[Tx]):
-    """Wraps a store: it has the same transactions, and calls `committed` after each commit."""
-
-    def __init__(self, store: Transactions[Tx], committed: Callable[[], None]) -> None:
-        self._store = store
-        self._committed = committed
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Tx]:
-        async with self._store.transaction() as tx:
-            yield tx
-        self._committed()
-
-
 class OutboxStore(Protocol[Tx_contra]):
     """A store that keeps each published message with the entity that it is about, until the broker confirms it."""
 
@@ -106,12 +92,16 @@ class Worker(Generic[Tx]):
         at_once: int = 1,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
+        committed: Callable[[], None] = lambda: None,
         clock: Callable[[], datetime] = now,
     ) -> None:
-        """`at_once`: so many batches are handled beside each other. That pays where handlers wait for answers."""
+        """`at_once`: so many batches are handled beside each other. That pays where handlers wait for answers. `committed` is
+        called after each commit.
+        """
         self._handlers = handlers
         self._at_once = at_once
         self._store = store
+        self._committed = committed
         # `says_by`: results go to another broker than the one they were received on. Returned and buried messages stay
         # on the first.
         self._publisher = says_by or publisher
@@ -199,7 +189,7 @@ class Worker(Generic[Tx]):
 
     async def _take(self, batch: Sequence[Item]) -> None:
         """Give messages with the same handler to it together."""
-        for handler, items in runs(batch, _message_of, self._handlers):
+        for handler, items in runs(batch, [item.received.message for item in batch], self._handlers):
             if handler is None:
                 for item in items:
                     message = item.received.message
@@ -262,6 +252,7 @@ class Worker(Generic[Tx]):
         except BaseException:
             self._confirmed += clearing
             raise
+        self._committed()
         return said
 
     async def _settle(
@@ -346,7 +337,9 @@ class Worker(Generic[Tx]):
 
     async def _saved_for(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
         async with self._store.transaction() as tx:
-            return await handler([buried], tx)
+            said = await handler([buried], tx)
+        self._committed()
+        return said
 
     def _gives_up(self, problem: Transient, tries: int) -> bool:
         if self._stopping or not isinstance(problem, Unavailable):
@@ -386,11 +379,6 @@ def _traced(
 def _end(spans: Sequence[OpenSpan], problem: Exception | None = None) -> None:
     for span in spans:
         span.end("" if problem is None else str(problem))
-
-
-def _message_of(item: Item) -> Message:
-    message: Message = item.received.message
-    return message
 
 
 class _Leaving:

@@ -154,6 +154,7 @@ def decide(
     the ids of new consumers.
     """
     # By ids as integers, since Python computes the hash of a UUID at each lookup.
+    known = {row.id.int: row for row in rows.values()}
     changed: dict[int, Instance] = {}
     unchanged: dict[int, Instance] = {}
     over: dict[int, InstanceId] = {}
@@ -162,7 +163,7 @@ def decide(
     swaps: list[Question] = []
     for cause, each in enumerate(inputs):
         number = each.instance.int
-        before = changed.get(number) or rows.get(each.instance) or _new_row(each, now)
+        before = changed.get(number) or known.get(number) or _new_row(each, now)
         if before is None:
             said |= _answers_without_row(each, cause, rules)
             continue
@@ -171,7 +172,9 @@ def decide(
         decided = [(before, transition)]
         # One that comes to such a step by this input is due again at once: then the rows of the others are there, too.
         if before.moving is not None and _is_due_with_others(each, before) and is_gathered(transition):
-            rows_of_all = {id_: changed.get(id_.int) or rows.get(id_) for id_ in transition.move.together}
+            rows_of_all = {
+                id_: changed.get(id_.int) or known.get(id_.int) for id_ in transition.move.together
+            }
             of_others = {
                 id_: Transition(row, now, rules, draw, hosts)
                 for id_, row in rows_of_all.items()

@@ -24,6 +24,7 @@ from bus.sql import (
     ONCE,
     POOL_SIZE,
     DatabaseSettings,
+    PostgresTransaction,
     Transaction,
     Values,
     open_database,
@@ -53,7 +54,7 @@ from cell_conductor.store import (
 )
 from cell_conductor.store_sql import hosts as hosts_sql
 from cell_conductor.store_sql import rare_statements
-from cell_conductor.store_sql.rows import CLEAR, DUE, LOAD, NOTES, write_rows
+from cell_conductor.store_sql.rows import ADD, CLEAR, DUE, LOAD, NOTE, NOTES, REPLACE, WRITE_ON_POSTGRESQL
 
 
 class Loaded(Struct, frozen=True, gc=False):
@@ -111,17 +112,27 @@ class SqlConductorTransaction:
             self._loaded[number] = Loaded(body, row)
         note = None
         if said or known or new:
-            note = await write_rows(
-                self._transaction,
-                self._cell,
-                known,
-                [values for _, values in sorted(new, key=itemgetter(0))],
-                at_us=microseconds(self._clock()),
-                said=encode_note(said) if said else None,
-            )
+            new_rows = [values for _, values in sorted(new, key=itemgetter(0))]
+            note = await self._write(known, new_rows, encode_note(said) if said else None)
         if forgotten:
             await self._transaction.run(rare_statements.forget, self._cell, forgotten)
         return None if note is None else OutboxKey(note)
+
+    async def _write(self, known: Sequence[Values], new: Sequence[Values], said: bytes | None) -> int | None:
+        """Replace known rows, add new ones, and add a note of the messages sent. Returns the note's number."""
+        transaction, cell, at_us, note = self._transaction, self._cell, microseconds(self._clock()), None
+        if isinstance(transaction, PostgresTransaction):
+            ((added, note),) = await transaction.fetch(
+                WRITE_ON_POSTGRESQL, cell, *REPLACE.arrays(known), *ADD.arrays(new), at_us, said
+            )
+        else:
+            await REPLACE.change(transaction, known, cell)
+            added = await ADD.change(transaction, new, cell)
+            if said is not None:
+                ((note,),) = await NOTE.fetch(transaction, ONCE, cell, at_us, said)
+        if added < len(new):
+            raise Transient(f"{len(new) - added} of {len(new)} new instances have a row already")
+        return note
 
     async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
         locked = {

@@ -12,6 +12,7 @@ from scheduler_worker.nova_shadow.core.notes import VERDICTS, ShadowNote, Shadow
 # Texts of Nova are grouped by their beginning.
 GROUPED_BY_CHARACTERS = 60
 MANY = "several instances of a request"
+ALIKE: tuple[ShadowVerdict, ...] = ("same", "as_good", "neither")
 
 
 class VerdictCount(Struct, frozen=True):
@@ -32,8 +33,9 @@ class ReasonCount(Struct, frozen=True):
 
 
 class ShadowReport(Struct, frozen=True):
-    """`first_at` and `last_at` are when the first and the last request came; None without any. `seen_after_s` is the median of the
-    times after which Nova's choices were seen.
+    """`first_at` and `last_at` are when the first and the last request came; None without any. `alike` is the share of those that were
+    compared in which both chose the same host, one as good, or none. `seen_after_s` is the median of the times after which Nova's
+    choices were seen.
     """
 
     first_at: datetime | None
@@ -41,6 +43,7 @@ class ShadowReport(Struct, frozen=True):
     requests: int
     instances: int
     compared: int
+    alike: float | None
     verdicts: tuple[VerdictCount, ...]
     reasons: tuple[ReasonCount, ...]
     seen_after_s: float | None
@@ -58,6 +61,7 @@ def report_on(notes: Sequence[ShadowNote], unreadable: int = 0) -> ShadowReport:
         requests=len({(each.request_id, each.at) for each in notes}),
         instances=len(notes),
         compared=compared,
+        alike=sum(counts[each] for each in ALIKE) / compared if compared else None,
         verdicts=tuple(
             VerdictCount(verdict, counts[verdict], _share(verdict, counts[verdict], compared))
             for verdict in VERDICTS

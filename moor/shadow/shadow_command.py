@@ -115,6 +115,8 @@ def print_report(found: ShadowReport) -> None:
         f"{found.instances:,} instances of {found.requests:,} requests from {time_in_words(found.first_at)} to "
         f"{time_in_words(found.last_at)}, {found.compared:,} compared"
     )
+    if found.alike is not None:
+        say(f"alike, that is the same host, one as good, or none for both: {100 * found.alike:.1f} %")
     if found.seen_after_s is not None:
         say(f"half of Nova's choices were seen within {found.seen_after_s:.2g} s")
     say("")

@@ -249,8 +249,12 @@ class SqlFeed:
         self.published = published
         self._cursor = cursor
 
-    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
+    async def read(self, entries_max: int = FEED_ENTRIES, *, is_poll: bool = False) -> Unpublished:
         """Read the next changes to publish. All of them come from one database snapshot."""
+        if is_poll and isinstance(self._session, PostgresSession):
+            async with self._session.reading_each() as statements:
+                if (cursor := await unchanged_since(statements, self._cursor)) is not None:
+                    return Unpublished(cursor=cursor)
         vocabulary = CachedVocabulary(self._known)
         async with self._session.reading() as transaction:
             read = await read_log(transaction, self._cursor, entries_max)

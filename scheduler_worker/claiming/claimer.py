@@ -16,7 +16,6 @@ from typing import Protocol, get_args
 import tenacity
 from msgspec import structs
 
-from bus import tracing
 from bus.errors import Transient, WrongAnswer
 from bus.measuring import Histogram, Readings
 from bus.message import Message, ProviderId
@@ -38,6 +37,7 @@ from bus.messages.placement import (
     SwapClaim,
     TooOld,
 )
+from bus.workers.asking import asking_for
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
@@ -467,7 +467,7 @@ class Claimer:
         self, claims: Sequence[ClaimResources | SwapClaim], traces: Sequence[str] = ()
     ) -> list[ClaimVerdict]:
         verdicts = []
-        with tracing.asking_for(traces):
+        with asking_for(traces):
             answers = await self._ask_all(claims)
         for answer in answers:
             if not isinstance(answer, ClaimAnswered):

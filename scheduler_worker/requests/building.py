@@ -174,9 +174,9 @@ class Builder:
             # Committed, and so with a deadline, before anything that may take long.
             async with self._store.transaction() as earlier:
                 await _accept(earlier, others, [build.as_new() for build in others])
-        await self._claimer.find_hosts(
-            [build.searches[at] for build in others if not build.is_whole for at in build.open]
-        )
+            await self._claimer.find_hosts(
+                [build.searches[at] for build in others if not build.is_whole for at in build.open]
+            )
         for build in others:
             if build.is_whole and build.are_all_open():
                 build.refusal = await self._claimer.find_together(build.searches)

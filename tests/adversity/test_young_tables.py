@@ -11,7 +11,7 @@ import pytest
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
-from bus.messages.placement import Claimed
+from bus.messages.placement import Claimed, ClaimResources
 from bus.sql import upgrade
 from cell_conductor.store_sql import SqlConductorStore
 from ironic_sync.core.rows import NodeRow
@@ -95,19 +95,28 @@ async def add_hosts(store: SqlPlacementStore, numbers: range) -> None:
     await StoreClient(store).report(*(placement.a_host(f"host-{number}") for number in numbers))
 
 
+async def add_hosts_in_use(store: SqlPlacementStore, numbers: range) -> None:
+    await add_hosts(store, numbers)
+    claims = [a_claim_on(number, f"stays-{number}") for number in numbers]
+    assert all(isinstance(each, Claimed) for each in await StoreClient(store).ask(*claims))
+
+
+def a_claim_on(number: int, who: str) -> ClaimResources:
+    return placement.a_claim(placement.a_share(placement.provider(f"host-{number}")), placement.consumer(who))
+
+
 async def claim_and_release(store: SqlPlacementStore, numbers: range) -> None:
     client = StoreClient(store)
     who = [placement.consumer(f"server-{number}") for number in numbers]
-    claims = [
-        placement.a_claim(placement.a_share(placement.provider(f"host-{number}")), one)
-        for number, one in zip(numbers, who, strict=True)
-    ]
+    claims = [a_claim_on(number, f"server-{number}") for number in numbers]
     assert all(isinstance(each, Claimed) for each in await client.ask(*claims))
+    for one in who:
+        assert (await store.consumer(one)) is not None
     await client.ask(*(placement.a_release(one) for one in who))
 
 
 CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {
-    "placement_worker": (SqlPlacementStore, add_hosts, claim_and_release),
+    "placement_worker": (SqlPlacementStore, add_hosts_in_use, claim_and_release),
     "cell_conductor": (lambda url: SqlConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
     "scheduler_worker": (SqlSchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
     "ironic_sync": (SqlIronicStore, add_nodes, change_nodes),
@@ -131,7 +140,7 @@ async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: st
             await store.close()
 
         # Adding a row reads a few rows by key. A statement that walks the table would read 1,000 more each time.
-        assert await _rows_read(url) < 10 * MANY
+        assert await _rows_read(url) < 20 * MANY
 
 
 async def test_to_become_active_writes_no_index() -> None:

@@ -211,3 +211,24 @@ async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: Br
 
     assert isinstance(heard.message, InventoryRefused)
     assert heard.message.root.int == 7
+
+
+async def test_what_is_said_beside_the_batches_is_cleared_with_the_next_one(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    lamps = Lamps()
+    lamps.kept[OutboxKey(7)] = shining(7)
+    here = Station(broker, "here", settings=SETTINGS)
+    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps, sweeps=False)
+    running = asyncio.create_task(worker.run())
+
+    await worker.say([Outgoing(shining(7))], [OutboxKey(7)])
+    assert (lamps.transactions, [*lamps.kept]) == (0, [OutboxKey(7)])
+
+    await send(broker, parcel(line(order(1))))
+    await until(lambda: [*lamps.kept] == [OutboxKey(1)])
+    assert lamps.transactions == 1
+    await worker.stop()
+    await running
+    await here.close()

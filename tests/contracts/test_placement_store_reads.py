@@ -1,4 +1,4 @@
-"""What HTTP clients read most on PostgreSQL: what a consumer holds, and what is new. Each takes one statement and no transaction."""
+"""What is read most on PostgreSQL: what a consumer holds, and whether anything is new. Each takes one statement and no transaction."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -84,6 +84,31 @@ async def test_each_read_is_one_statement(monkeypatch: pytest.MonkeyPatch) -> No
         assert state is not None
         assert state.inventories["VCPU"].used == 2
         await view.close()
+
+
+async def test_a_poll_of_the_feed_is_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        statements_of(monkeypatch) as said,
+        a_reader() as (_, reader, client),
+        reader.lead_feed() as feed,
+    ):
+        assert feed is not None
+        first = await feed.read()
+        await feed.mark(1, first.cursor)
+        await feed.read(is_poll=True)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        said.clear()
+
+        assert (await feed.read(is_poll=True)).usage == ()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(said) == 1, said
+
+        await client.ask_one(a_claim(orders.DB))
+        polled = await feed.read(is_poll=True)
+        assert [each.used["VCPU"] for each in polled.usage] == [2]
+        assert [each.consumer for each in polled.claimed] == [orders.DB]
 
 
 async def test_sessions_that_the_server_has_ended_are_not_noticed() -> None:

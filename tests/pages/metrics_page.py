@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from bus.measuring import BUCKETS_S, Metric
 from bus.workers import metrics as of_workers
-from cell_conductor import metrics as of_conductors
+from cell_conductor import handlers as of_conductors
 from ironic_sync import metrics as of_daemons
 from placement_worker.api.http import metrics as of_placement_api
 from scheduler_worker import metrics as of_schedulers

@@ -218,9 +218,9 @@ class _Feed:
     def published(self) -> LogPosition:
         return self._inner.published
 
-    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
+    async def read(self, entries_max: int = FEED_ENTRIES, *, is_poll: bool = False) -> Unpublished:
         await reach_database(self._process)
-        return await self._inner.read(entries_max)
+        return await self._inner.read(entries_max, is_poll=is_poll)
 
     async def mark(self, position: int, cursor: str) -> None:
         await self._process.point("in_timer")

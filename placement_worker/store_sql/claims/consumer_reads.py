@@ -15,17 +15,20 @@ from bus.messages.placement import ResourceAmount
 from bus.sql import Transaction, among
 from placement_worker.core.ownership import Owner
 from placement_worker.store_sql import log
-from placement_worker.store_sql.driver_rows import NOTHING, Held, decode_held, id_of, portable, rows_of
+from placement_worker.store_sql.driver_rows import NOTHING, Held, Statement, decode_held, id_of, rows_of
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, providers
 
 # With a row for each provider that gives something. Nova's computes ask for this a dozen times for each instance that they get.
-_CONSUMER = portable(
-    "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held,"
-    " providers.id, providers.uuid"
-    " FROM consumers AS kept LEFT JOIN holders ON holders.consumer_id = kept.id"
-    " LEFT JOIN providers ON providers.id = holders.provider_id"
-    " WHERE kept.uuid = ANY ($1::text::uuid[]) AND kept.held <> '{}'"
+_CONSUMER = Statement(
+    "SELECT project_id, user_id, type, consumers.generation, attempt, held, providers.id, providers.uuid FROM consumers"
+    " CROSS JOIN LATERAL json_object_keys(held::json) AS giver (id)"
+    " LEFT JOIN providers ON providers.id = ANY (ARRAY[giver.id::bigint])"
+    " WHERE consumers.uuid = ANY ($1::text::uuid[])",
+    "SELECT project_id, user_id, type, consumers.generation, attempt, held, providers.id, providers.uuid FROM consumers"
+    " CROSS JOIN json_each(held) AS giver"
+    " LEFT JOIN providers ON providers.id = CAST(giver.key AS INTEGER)"
+    " WHERE consumers.uuid IN (SELECT value FROM json_each(?))",
 )
 
 

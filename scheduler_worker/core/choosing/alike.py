@@ -45,7 +45,9 @@ def as_read(
     reads stays. With `weighs_images`, the image stays, since hosts that have it cached are better.
     """
     aggregates = picture.aggregates
-    project = spec.project if aggregates.name_tenants or some_may_be_of_nodes(spec.classes) else ""
+    project = spec.project
+    if project and not (aggregates.name_tenants or some_may_be_of_nodes(spec.classes)):
+        project = ""
     flavor = spec.flavor if FLAVORS in aggregates.keys else ""
     if "project" in read_by_others:
         project = spec.project

@@ -1,11 +1,14 @@
 """Planted bugs in a conductor's rules and rows."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import structs
 
+from bus.message import Message
 from bus.messages.build import BuildInstance
+from bus.messages.cell import GiveBackInCell, PlaceInCell, RemoveFromCell
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
 from tests.memory_stores import conductor
@@ -22,7 +25,7 @@ def redelivered_order_carried_out_again() -> AbstractContextManager[None]:
 
         return on_place
 
-    return replaced(decide, "_on_place", planted)
+    return _other_step(planted, PlaceInCell)
 
 
 def conductor_calls_up() -> AbstractContextManager[None]:
@@ -53,7 +56,7 @@ def removal_forgotten() -> AbstractContextManager[None]:
 
         return on_remove
 
-    return replaced(decide, "_on_remove", planted)
+    return _other_step(planted, RemoveFromCell, GiveBackInCell)
 
 
 def late_success_accepted() -> AbstractContextManager[None]:
@@ -113,3 +116,8 @@ def failed_host_tried_again() -> AbstractContextManager[None]:
         return leave_host
 
     return replaced(decide, "leave_host", planted)
+
+
+def _other_step(by: Callable[[Any], Any], *orders: type[Message]) -> AbstractContextManager[None]:
+    """These orders get another step: `by` receives the real one."""
+    return replaced(decide, "_STEPS", lambda real: {**real, **{order: by(real[order]) for order in orders}})

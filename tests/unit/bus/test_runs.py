@@ -63,7 +63,7 @@ messages = st.one_of(
 
 def grouped(batch: Sequence[Message]) -> list[Sequence[tuple[int, Message]]]:
     """The groups, each message with its place in the queue."""
-    made = runs(list(enumerate(batch)), lambda item: item[1], HANDLERS)
+    made = runs(list(enumerate(batch)), batch, HANDLERS)
     for handler, items in made:
         assert items
         assert all(HANDLERS.get(type(message)) == handler for _, message in items)

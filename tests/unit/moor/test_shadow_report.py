@@ -43,6 +43,7 @@ def test_shares_are_those_of_the_compared_ones() -> None:
     assert (found.instances, found.requests, found.compared, found.unreadable) == (5, 5, 4, 2)
     assert (found.first_at, found.last_at) == (AT + timedelta(seconds=1), AT + timedelta(seconds=5))
     assert found.seen_after_s == 2.0
+    assert found.alike == 1.0
 
 
 def test_differences_are_counted_by_weigher_filter_and_refusal() -> None:
@@ -57,8 +58,10 @@ def test_differences_are_counted_by_weigher_filter_and_refusal() -> None:
         note(7, "only_ours", nova_reason="No valid host was found."),
         note(8, "same"),
     ]
-    found = report_on(notes).reasons
+    report = report_on(notes)
+    found = report.reasons
 
+    assert report.alike == 1 / 8
     assert found[0] == ReasonCount("nova_worse", "weigher cpu", 2, f"{UUID(int=2)}: the last")
     assert [(each.verdict, each.because) for each in found[1:4]] == [
         ("nova_better", "several instances of a request"),
@@ -74,7 +77,8 @@ def test_differences_are_counted_by_weigher_filter_and_refusal() -> None:
 def test_no_notes_are_a_report_too() -> None:
     found = report_on([])
 
-    assert (found.instances, found.first_at, found.seen_after_s, found.reasons) == (0, None, None, ())
+    assert (found.instances, found.first_at, found.alike, found.seen_after_s) == (0, None, None, None)
+    assert found.reasons == ()
     assert all(each.share is None for each in found.verdicts)
 
 
