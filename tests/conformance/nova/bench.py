@@ -44,7 +44,7 @@ UNDECIDED_WITHIN_S = 5.0
 TICKS = os.sysconf("SC_CLK_TCK")
 SETTLED_WITHIN_S = 3600.0
 # Boots that wait behind each other on one host cost no scheduling any more: so long is waited for them, and they are counted.
-BUILT_WITHIN_S = 180.0
+BUILT_WITHIN_S = 60.0
 # Those that do nothing but schedule; of the others a share counts.
 SCHEDULING = ("scheduler", "placement", "placement database", "our broker")
 USERS = ("scheduler", "placement")
