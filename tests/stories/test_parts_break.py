@@ -313,7 +313,7 @@ OF_THE_STORE = {part: storing(*methods) for part, methods in {
     "feed": ("lead_feed",),
     "prune": ("prune",),
     "unsaid": ("unsaid",),
-    "hosts": ("hosts",),
+    "hosts": ("host_versions",),
     "cells": ("cells",),
     "overdue": ("overdue",),
     "pending": ("pending",),

@@ -21,14 +21,14 @@ from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, p
 
 # With a row for each provider that gives something. Nova's computes ask for this a dozen times for each instance that they get.
 _CONSUMER = Statement(
-    "SELECT project_id, user_id, type, consumers.generation, attempt, held, providers.id, providers.uuid FROM consumers"
-    " CROSS JOIN LATERAL json_object_keys(held::json) AS giver (id)"
+    "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held, providers.id, providers.uuid"
+    " FROM consumers AS kept CROSS JOIN LATERAL json_object_keys(kept.held::json) AS giver (id)"
     " LEFT JOIN providers ON providers.id = ANY (ARRAY[giver.id::bigint])"
-    " WHERE consumers.uuid = ANY ($1::text::uuid[])",
-    "SELECT project_id, user_id, type, consumers.generation, attempt, held, providers.id, providers.uuid FROM consumers"
-    " CROSS JOIN json_each(held) AS giver"
+    " WHERE kept.uuid = ANY ($1::text::uuid[])",
+    "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held, providers.id, providers.uuid"
+    " FROM consumers AS kept CROSS JOIN json_each(kept.held) AS giver"
     " LEFT JOIN providers ON providers.id = CAST(giver.key AS INTEGER)"
-    " WHERE consumers.uuid IN (SELECT value FROM json_each(?))",
+    " WHERE kept.uuid IN (SELECT value FROM json_each(?))",
 )
 
 
