@@ -1,4 +1,4 @@
-"""What is read most on PostgreSQL: what a consumer holds, and whether anything is new. Each takes one statement and no transaction."""
+"""The commonest reads on PostgreSQL, of the holdings of a consumer and of news in the log: each is one statement, without a transaction."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -162,7 +162,7 @@ def measured(stack: NovaStack, boots: int) -> Figures:
     times = took_ms(stack, asked_before)
     cpu = {group: (after.cpu_s[group] - before.cpu_s.get(group, 0)) * 1000 / boots for group in after.cpu_s}
     shares = _shares(before, after, len(times), cpu)
-    servers = [each["OS-EXT-SRV-ATTR:host"] for each in stack.api.servers()]
+    servers = [host for each in stack.api.servers() if (host := each["OS-EXT-SRV-ATTR:host"])]
     by_host = {host: servers.count(host) for host in {*servers}}
     percentiles = quantiles(times, n=100) if len(times) > 1 else [0.0] * 99
     wanted = stack.wanted
