@@ -92,6 +92,8 @@ SILENT_S = (17.0, 22.0)
 # An evacuation begins some time after its host has fallen silent: before it counts as down, or when it comes back.
 EVACUATED_AFTER_S = (10.0, 19.0)
 EVACUATED_FOR_S = 9.0
+# Much longer than it takes until a host counts as down.
+DOWN_S = (27.0, 32.0)
 
 
 def has_offloads(seed: int) -> bool:
@@ -100,8 +102,17 @@ def has_offloads(seed: int) -> bool:
 
 def with_moves(plan: Plan, chance: random.Random) -> Plan:
     silent: list[FallsSilent | Dies] = [silence_of_a_host(plan, cell, chance) for cell in plan.hosts]
+    # Most silent hosts come back before they count as down, or have no instances. These stay down until they are evacuated.
+    of_silence = random.Random(f"{plan.seed} hosts down for long")
+    more = [
+        structs.replace(silence_of_a_host(plan, cell, of_silence), for_s=of_silence.uniform(*DOWN_S))
+        for cell in plan.hosts
+    ]
     dying: list[FallsSilent | Dies] = [each for each in plan.script.faults if isinstance(each, Dies)]
-    evacuations = tuple(evacuation_after(each, chance) for each in silent + dying)
+    evacuations = (
+        *(evacuation_after(each, chance) for each in silent + dying),
+        *(evacuation_after(each, of_silence) for each in more),
+    )
     faults = (*plan.faults, *_faults(chance))
     of_rebuilds = random.Random(f"{plan.seed} rebuilds on hosts")
     of_unshelves = random.Random(f"{plan.seed} unshelves")
@@ -120,7 +131,7 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
             receive_ms=chance.choice((50.0, 300.0, 900.0)),
             stop_ms=chance.choice((20.0, 300.0)),
             start_ms=chance.choice((20.0, 300.0)),
-            faults=(*plan.script.faults, *silent, *_host_faults(chance)),
+            faults=(*plan.script.faults, *silent, *more, *_host_faults(chance)),
         ),
     )
 
