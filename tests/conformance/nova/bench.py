@@ -2,7 +2,8 @@
 
 Two cells of fake computes, fifty in a process. Some clients send the boots, and so many at a time wait for the scheduler. Told are the
 CPU seconds of each part for a boot, the share that scheduling has in the databases and in Nova's broker, and how long
-`select_destinations` took, from nova-conductor's call to the answer. With `--faults` the scheduler is killed under load, RabbitMQ
+`select_destinations` took, from nova-conductor's call to the answer. Computes ask placement for each instance that they build, too:
+they have a placement server of their own on the same books, whose CPU is told apart. With `--faults` the scheduler is killed under load, RabbitMQ
 is restarted, and placement is away for a minute; then nothing may stay claimed for nobody.
 
 nova-scheduler forgets what it chose before, and knows a host's use from its compute alone: under load it gives one host hundreds of
@@ -29,7 +30,7 @@ import httpx
 from msgspec import Struct, to_builtins
 
 from moor.laboratory.private_servers.processes import descendants
-from tests.conformance.nova.cloud import Cloud
+from tests.conformance.nova.cloud import Cloud, audited
 from tests.conformance.nova.nova_api import NovaApi, NovaRefusedError
 from tests.conformance.nova.nova_conf import API_LEVEL, database_of
 from tests.conformance.nova.our_scheduler import our_scheduler, start_our_scheduler
@@ -77,6 +78,8 @@ class Figures(Struct, frozen=True):
     p99_ms: float
     hosts_used: int
     most_on_a_host: int
+    # What Nova's own audits find at the end.
+    audits: str
 
 
 def used(stack: NovaStack) -> Used:
@@ -183,6 +186,7 @@ def measured(stack: NovaStack, boots: int) -> Figures:
         p99_ms=round(percentiles[98], 1),
         hosts_used=len(by_host),
         most_on_a_host=max(by_host.values(), default=0),
+        audits=audited(Cloud(stack)),
     )
 
 
@@ -248,7 +252,8 @@ def _restart_broker(stack: NovaStack) -> None:
 
 
 def _pause_placement(stack: NovaStack) -> None:
-    everyone = {each for root in stack.groups["placement"] for each in (root, *descendants(root))}
+    roots = [*stack.groups["placement"], *stack.groups.get("computes placement", ())]
+    everyone = {each for root in roots for each in (root, *descendants(root))}
     for process in everyone:
         os.kill(process, signal.SIGSTOP)
     time.sleep(60)
@@ -276,6 +281,7 @@ def main(arguments: Sequence[str]) -> int:
         report_s=60,
         down_s=300,
         notifies=scheduler == "ours",
+        is_placement_apart=True,
         options={
             "filter_scheduler": {
                 "track_instance_changes": "false",

@@ -17,6 +17,8 @@ class NovaPlaces(Struct, frozen=True):
     database: str
     placement: str
     stub: str
+    # The placement that computes ask, if that is another server with the same books.
+    computes_placement: str = ""
     options: Mapping[str, Mapping[str, str]] = {}
     report_s: int = 5
     down_s: int = 30
@@ -41,6 +43,7 @@ def database_of(level: str) -> str:
 
 def nova_conf(places: NovaPlaces, level: str, *, user: str = "nova") -> str:
     """Nova's configuration on this level, for services that work in the database as this user."""
+    placement = (level != API_LEVEL and places.computes_placement) or places.placement
     notifications = {
         "driver": "messagingv2" if places.notifies else "noop",
         # Those of all cells on one virtual host.
@@ -77,8 +80,8 @@ def nova_conf(places: NovaPlaces, level: str, *, user: str = "nova") -> str:
         "database": {"connection": places.database_url(database_of(level), user), "max_pool_size": "20"},
         "placement": {
             "auth_type": "admin_token",
-            "endpoint": places.placement,
-            "endpoint_override": places.placement,
+            "endpoint": placement,
+            "endpoint_override": placement,
             "token": "admin",
         },
         "neutron": {

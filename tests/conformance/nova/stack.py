@@ -68,6 +68,8 @@ class Wanted(Struct, frozen=True):
     report_s: int = 5
     down_s: int = 30
     notifies: bool = True
+    # Computes have a placement server of their own on the same books, so that the other one's figures are of scheduling alone.
+    is_placement_apart: bool = False
 
 
 class NovaStack:
@@ -242,12 +244,13 @@ def nova_stack(wanted: Wanted, our_scheduler: Scheduler | None = None) -> Iterat
         for level in (API_LEVEL, *wanted.cells):
             stack.rabbitmq.ctl("add_vhost", virtual_host(level))
             stack.rabbitmq.ctl("set_permissions", "-p", virtual_host(level), "guest", ".*", ".*", ".*")
-        placement = _placement(stack, ending, postgres)
+        placement, computes_placement = _placements(stack, ending, postgres)
         stack.places = NovaPlaces(
             directory=stack.directory,
             amqp=stack.rabbitmq.address,
             database=f"127.0.0.1:{stack.database.port}",
             placement=placement,
+            computes_placement=computes_placement,
             stub=f"http://127.0.0.1:{stub}",
             options=wanted.options,
             report_s=wanted.report_s,
@@ -295,7 +298,7 @@ def _start_mariadb(stack: NovaStack) -> None:
     )
     databases = ("nova_api", "placement", *(database_of(level) for level in (API_LEVEL, *stack.wanted.cells)))
     with stack.database.connection() as connection, connection.cursor() as cursor:
-        for user in ("nova", "scheduler", "placement"):
+        for user in ("nova", "scheduler", "placement", "computes"):
             cursor.execute(f"CREATE USER '{user}'@'127.0.0.1'")
             cursor.execute(f"GRANT ALL ON *.* TO '{user}'@'127.0.0.1'")
         for database in databases:
@@ -310,18 +313,30 @@ def _is_open(database: MariaDB) -> bool:
     return True
 
 
-def _placement(stack: NovaStack, ending: ExitStack, postgres: PrivatePostgres | None) -> str:
-    """Start the placement that is wanted; returns its address."""
+def _placements(stack: NovaStack, ending: ExitStack, postgres: PrivatePostgres | None) -> tuple[str, str]:
+    """Start the placement that is wanted; returns its address, and that of the computes' own if it is apart."""
+    groups = ("placement", *(("computes placement",) if stack.wanted.is_placement_apart else ()))
     if postgres:
         postgres.wait_until_ready()
         stack.groups["placement database"] = [*postgres.processes()]
         stack.placement_database = postgres.url
-        server = ending.enter_context(our_server(postgres.url, auth="noauth2"))
-        stack.groups["placement"] = [server.eldest]
-        return server.url
-    url = f"mysql+pymysql://placement@127.0.0.1:{stack.database.port}/placement"
+        urls = [_our_placement(stack, group, ending, postgres.url) for group in groups]
+    else:
+        users = ("placement", "computes")
+        urls = [_their_placement(stack, *each) for each in zip(groups, users, strict=False)]
+    return urls[0], urls[1] if urls[1:] else ""
+
+
+def _our_placement(stack: NovaStack, group: str, ending: ExitStack, database: str) -> str:
+    server = ending.enter_context(our_server(database, auth="noauth2"))
+    stack.groups[group] = [server.eldest]
+    return server.url
+
+
+def _their_placement(stack: NovaStack, group: str, user: str) -> str:
+    """A server under a user of its own in the database, which counts by users."""
     settings = {
-        "OS_PLACEMENT_DATABASE__CONNECTION": url,
+        "OS_PLACEMENT_DATABASE__CONNECTION": f"mysql+pymysql://{user}@127.0.0.1:{stack.database.port}/placement",
         "OS_API__AUTH_STRATEGY": "noauth2",
         "OS_OSLO_POLICY__ENFORCE_NEW_DEFAULTS": "false",
     }
@@ -337,8 +352,9 @@ def _placement(stack: NovaStack, ending: ExitStack, postgres: PrivatePostgres | 
         *("--add-header", "Connection: close", "--processes", "2", "--die-on-term", "--disable-logging"),
         *("--module", "placement.wsgi.api:application"),
     )
-    process = stack.start("placement", "placement", argv, **settings)
-    _wait_for_http("placement", stack, process, f"http://127.0.0.1:{port}/")
+    name = group.replace(" ", "-")
+    process = stack.start(group, name, argv, **settings)
+    _wait_for_http(name, stack, process, f"http://127.0.0.1:{port}/")
     return f"http://127.0.0.1:{port}"
 
 
