@@ -43,6 +43,9 @@ class CapacityChecker:
         for changes in written:
             if isinstance(changes, TreeChanges):
                 self._copy(changes)
+                # One that a report of this transaction removed, and a later one made again, has nothing of before.
+                for removed in changes.removed:
+                    before.pop(removed, None)
         named = Counter(one.id for report in self._judged for one in report.providers)
         for report in self._judged:
             for one in report.providers:
