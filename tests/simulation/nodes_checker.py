@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import timedelta
 from uuid import UUID
 
 from msgspec import Struct
@@ -32,6 +33,8 @@ from tests.simulation.process import EPOCH, SimProcess
 NODE, LEFT, BACK, CLAIMED = "node", "left", "came back", "claimed"
 # A node in one of these states has no instance, whatever id it carries.
 BEFORE_A_DEPLOY = frozenset(("enroll", "verifying", "manageable", "available"))
+# From when a daemon reads the members until it moves nodes.
+LOOKED_S = 0.25
 # Notifications sent at the same moment differ by microseconds.
 AT_ONCE_S = 0.001
 UNAVAILABLE = "an unavailable node is not offered before it is available again"
@@ -262,7 +265,13 @@ class NodesChecker:
         members: Sequence[Member],
     ) -> None:
         alive = {each.name for each in members if each.is_alive}
-        stays = {each.name for each in members if each.is_alive and not each.is_draining}
+        # One that has joined since the mover read the members has taken none of its nodes again yet.
+        since = EPOCH + timedelta(seconds=self._findings.now_s - LOOKED_S)
+        stays = {
+            each.name
+            for each in members
+            if each.is_alive and not each.is_draining and (each.joined_at is None or each.joined_at <= since)
+        }
         wanted = {move.id: move for move in moves}
         for each in moved:
             knowledge = self._known.setdefault(each.id, KnownNode())
