@@ -23,7 +23,8 @@ Transaction = PostgresTransaction | SqliteTransaction
 # lazy commit does not wait for the disk. If the process ends afterwards nothing is lost. A power cut or a crash of the
 # database server may undo the last lazy commits. A later commit that is not lazy makes the earlier ones durable.
 #
-# `reading` is a reading transaction. All statements see what was committed before the first one. In `reading_each`, each
+# `reading` is a reading transaction. All statements see what was committed before the first one. `reading_by_keys` is the
+# same for statements that find their rows by keys: PostgreSQL may not scan a table then. In `reading_each`, each
 # statement of PostgreSQL sees what was committed before it: for one statement that is the same, in a third of the round trips.
 Database = PostgresDatabase | SqliteDatabase
 

@@ -213,6 +213,9 @@ class SqliteDatabase:
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002
         return self._transaction(self._reader, self._readers, writes=False)
 
+    def reading_by_keys(self) -> AbstractAsyncContextManager[SqliteTransaction]:
+        return self.reading()
+
     def reading_each(self) -> AbstractAsyncContextManager[SqliteTransaction]:
         return self.reading()
 

@@ -159,14 +159,16 @@ _READ_AGAIN = Retrying(4)
 
 def _reads_by(
     query: Callable[Concatenate[Transaction, CachedVocabulary, P], Awaitable[T]],
+    *,
+    by_keys: bool = True,
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Make a method of the store from this query. The method runs it in a reading transaction, with the cached names of
     classes and traits.
     """
 
     async def read(self: "SqlPlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
-        vocabulary = CachedVocabulary(self._known)
-        async with self._database.reading() as transaction:
+        vocabulary, database = CachedVocabulary(self._known), self._database
+        async with database.reading_by_keys() if by_keys else database.reading() as transaction:
             found = await query(transaction, vocabulary, *values, **named)
         vocabulary.committed()
         return found
@@ -184,7 +186,7 @@ def _reads_named(
     ) -> T:
         return await transaction.run(query, vocabulary, *values, **named)
 
-    return _reads_by(run)
+    return _reads_by(run, by_keys=False)
 
 
 class SqlPlacementStore:

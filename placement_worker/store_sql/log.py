@@ -256,7 +256,7 @@ class SqlFeed:
                 if (cursor := await unchanged_since(statements, self._cursor)) is not None:
                     return Unpublished(cursor=cursor)
         vocabulary = CachedVocabulary(self._known)
-        async with self._session.reading() as transaction:
+        async with self._session.reading_by_keys() as transaction:
             read = await read_log(transaction, self._cursor, entries_max)
             assert read is not None, f"only what is published is pruned; this is not: {self._cursor}"
             found = await _unpublished(transaction, vocabulary, read)
