@@ -42,7 +42,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.quotas import QuotaKeys
 from placement_worker.core.vocabulary import custom_of
-from placement_worker.store import ChangeFeed, Unpublished
+from placement_worker.store import ChangeFeed, Holdings, Unpublished
 from placement_worker.store_sql.answers import (
     keep_answer,
     keep_page,
@@ -239,12 +239,16 @@ class SqlPlacementStore:
         return await self._changes_since(since)
 
     async def consumer(self, which: ConsumerId) -> ConsumerState | None:
-        return await _READ_AGAIN(self._consumer, which)
+        found = await self.holdings(which)
+        return None if found is None else found.consumer
 
-    async def _consumer(self, which: ConsumerId) -> ConsumerState | None:
+    async def holdings(self, which: ConsumerId) -> Holdings | None:
+        return await _READ_AGAIN(self._holdings, which)
+
+    async def _holdings(self, which: ConsumerId) -> Holdings | None:
         vocabulary = CachedVocabulary(self._known)
         async with self._database.reading_each() as statements:
-            found = await consumer_reads.consumer(statements, vocabulary, which)
+            found = await consumer_reads.holdings(statements, vocabulary, which)
         vocabulary.committed()
         return found
 

@@ -62,11 +62,18 @@ def query_of(scope: Scope, settings: ApiSettings) -> tuple[tuple[str, str], ...]
     return tuple(pairs)
 
 
+def has_body(headers: Headers) -> bool:
+    """HTTP/1.1: a request without either of these headers has no body."""
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
 async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
     """Read the whole body of a request.
 
     A body whose stated length is too long is not read at all. One that does not arrive in time is refused.
     """
+    if not has_body(headers):
+        return b""
     _check_length(_stated_length(headers.get("content-length", "0")), settings)
     try:
         async with asyncio.timeout(settings.body_s_max):
