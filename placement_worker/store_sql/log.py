@@ -8,7 +8,7 @@ writer at a time, so rows commit in the order of their numbers, and its cursor i
 Most times nothing or only usage has changed. So that case is cheap: one statement, or two.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -67,8 +67,10 @@ def body_of(entry: LogEntry) -> bytes | None:
     return None if entry == _UNCHANGED else _encode(entry)
 
 
-def _joined(bodies: Iterable[bytes]) -> LogEntry:
+def _joined(bodies: Sequence[bytes]) -> LogEntry:
     """Decode these entries of the change log, and join them into one entry, whose lists have all their items."""
+    if not bodies:
+        return _UNCHANGED
     entries = [decode(body) for body in bodies]
     return LogEntry(
         *[

@@ -131,7 +131,7 @@ class PlacementApp:
             caller=call.caller,
             params=_decoded(match),
             query=query,
-            body=await body_of(call.headers, receive, self._settings),
+            body=await body_of(call.scope, call.headers, receive, self._settings),
         )
         return await match.route.handler(request)
 
