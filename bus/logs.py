@@ -5,6 +5,7 @@ would cost a boot more than all else that is logged.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -89,6 +90,16 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__(TEXT)
+        # The last second of which a record was written, and its text: to make that takes as long as the rest of a line.
+        self._second = (0, "")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002 - as logging has it
+        second, text = self._second
+        if second != int(record.created):
+            second = int(record.created)
+            text = time.strftime(self.default_time_format, self.converter(second))
+            self._second = second, text
+        return f"{text},{record.msecs:03.0f}"
 
     def format(self, record: logging.LogRecord) -> str:
         if not isinstance(record.msg, _Lines):

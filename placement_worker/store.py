@@ -147,6 +147,13 @@ class ChangeFeed(Protocol):
         """Note that everything up to this cursor is published, the last of it at this position."""
 
 
+class Holdings(Struct, frozen=True):
+    """A consumer, and the generations of the providers that it holds something of, all read at one moment."""
+
+    consumer: ConsumerState
+    generations: Mapping[ProviderId, int]
+
+
 class Records(Protocol):
     """Data that only the database has, and no copy of the providers in memory: which consumer holds what, and custom
     names.
@@ -154,6 +161,9 @@ class Records(Protocol):
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         """The state of a consumer; None if it holds nothing."""
+
+    async def holdings(self, consumer: ConsumerId) -> Holdings | None:
+        """The same, with the generations of the providers."""
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.host_turns import HostTurns
-from bus.sql.errors import connecting, is_of_a_standby, transients
+from bus.sql.errors import connecting, is_of_a_standby, transient_kind, transients
 from bus.sql.postgresql_tls import certificate_of, with_password_file, with_tls
 
 if TYPE_CHECKING:
@@ -258,9 +258,13 @@ class _Running(AbstractAsyncContextManager[PostgresTransaction]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Without `transients()`: a generator for each transaction would take a tenth of what a statement takes.
         try:
-            with transients():
-                await self._transaction.end(error)
+            await self._transaction.end(error)
+        except Exception as problem:
+            if (transient := transient_kind(problem)) is None:
+                raise
+            raise transient(f"database: {problem}") from problem
         finally:
             if (session := self._transaction.ended()) is not None:
                 await self._give_back(session)

@@ -42,7 +42,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.quotas import QuotaKeys
 from placement_worker.core.vocabulary import custom_of
-from placement_worker.store import ChangeFeed, Unpublished
+from placement_worker.store import ChangeFeed, Holdings, Unpublished
 from placement_worker.store_sql.answers import (
     keep_answer,
     keep_page,
@@ -56,7 +56,7 @@ from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
 from placement_worker.store_sql.claims.sqlite import SqliteClaims
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
-from placement_worker.store_sql.log import SqlFeed, changes_since, unchanged_since
+from placement_worker.store_sql.log import SqlFeed, changes_since, unchanged_since, usage_since
 from placement_worker.store_sql.log_cursors import begin_term
 from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.pages import (
@@ -234,19 +234,29 @@ class SqlPlacementStore:
 
     async def changes_since(self, since: str) -> Unpublished | None:
         if isinstance(self._database, PostgresDatabase):
-            # Most times nothing is new: then this is one round trip to the server, and a transaction would be three.
+            # Most times nothing is new: then this is one round trip to the server, and a transaction would be three. Claims alone
+            # are a second one, and a transaction would be four more.
+            vocabulary = CachedVocabulary(self._known)
             async with self._database.reading_each() as statements:
                 if (cursor := await unchanged_since(statements, since)) is not None:
                     return Unpublished(cursor=cursor)
+                usage = await usage_since(statements, vocabulary, since)
+            vocabulary.committed()
+            if usage is not None:
+                return usage
         return await self._changes_since(since)
 
     async def consumer(self, which: ConsumerId) -> ConsumerState | None:
-        return await _READ_AGAIN(self._consumer, which)
+        found = await self.holdings(which)
+        return None if found is None else found.consumer
 
-    async def _consumer(self, which: ConsumerId) -> ConsumerState | None:
+    async def holdings(self, which: ConsumerId) -> Holdings | None:
+        return await _READ_AGAIN(self._holdings, which)
+
+    async def _holdings(self, which: ConsumerId) -> Holdings | None:
         vocabulary = CachedVocabulary(self._known)
         async with self._database.reading_each() as statements:
-            found = await consumer_reads.consumer(statements, vocabulary, which)
+            found = await consumer_reads.holdings(statements, vocabulary, which)
         vocabulary.committed()
         return found
 

@@ -8,7 +8,8 @@ writer at a time, so rows commit in the order of their numbers, and its cursor i
 Most times nothing or only usage has changed. So that case is cheap: one statement, or two.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -19,7 +20,14 @@ from sqlalchemy import Connection
 from bus.clock import now
 from bus.errors import Transient
 from bus.message import ProviderId
-from bus.messages.placement import GroupMember, Holder, LogPosition, ProviderGone, ProviderUsage
+from bus.messages.placement import (
+    GroupMember,
+    Holder,
+    LogPosition,
+    ProviderGone,
+    ProviderState,
+    ProviderUsage,
+)
 from bus.sql import PostgresSession, PostgresTransaction, SqliteDatabase, Transaction, driver_of
 from placement_worker.store import FEED_ENTRIES, Unpublished
 from placement_worker.store_sql.driver_rows import decode_used, portable, rows_of
@@ -50,6 +58,8 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 _UNCHANGED = LogEntry()
 _encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(LogEntry).decode
+# internal id, id, base, revision, generation, used, consumers
+_decode_usage = msgspec.json.Decoder(list[tuple[int, UUID, int, int, int, str, int]]).decode
 
 
 def body_of(entry: LogEntry) -> bytes | None:
@@ -57,8 +67,10 @@ def body_of(entry: LogEntry) -> bytes | None:
     return None if entry == _UNCHANGED else _encode(entry)
 
 
-def _joined(bodies: Iterable[bytes]) -> LogEntry:
+def _joined(bodies: Sequence[bytes]) -> LogEntry:
     """Decode these entries of the change log, and join them into one entry, whose lists have all their items."""
+    if not bodies:
+        return _UNCHANGED
     entries = [decode(body) for body in bodies]
     return LogEntry(
         *[
@@ -106,6 +118,17 @@ SELECT
     pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot())
 """
 
+# And what claims have changed of the providers that these entries name: in one statement, and so of one moment.
+_AND_USAGE = """, (
+    SELECT json_agg(json_build_array(id, uuid, base, revision, generation, used, consumers) ORDER BY id)::text
+    FROM providers WHERE id = ANY(ARRAY(
+        SELECT json_array_elements_text(convert_from(body, 'UTF8')::json -> 'used')::bigint
+        FROM (SELECT body FROM missed UNION ALL SELECT body FROM page) AS unseen
+    ))
+)
+"""
+_READ_WITH_USAGE = _READ_ON_POSTGRESQL + _AND_USAGE
+
 _READ_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position LIMIT ?"
 # How far the log was pruned, and how far it has come.
 _REACH_ON_SQLITE = """
@@ -141,9 +164,12 @@ async def read_log(transaction: Transaction, since: str, entries_max: int = ALL_
         return await transaction.run(_log_of_file, since, entries_max) if is_position(since) else None
     if Snapshot.of(since) is None:
         return None
-    ((now, count, last, bodies, forgotten, is_ahead),) = await transaction.fetch(
-        _READ_ON_POSTGRESQL, since, entries_max
-    )
+    (row,) = await transaction.fetch(_READ_ON_POSTGRESQL, since, entries_max)
+    return _log_of_row(row, since, entries_max)
+
+
+def _log_of_row(row: Sequence[Any], since: str, entries_max: int) -> LogRead | None:
+    now, count, last, bodies, forgotten, is_ahead, *_ = row
     if is_ahead or not has_seen(since, forgotten or ""):
         return None
     is_cut = count >= entries_max
@@ -178,17 +204,42 @@ async def unchanged_since(transaction: Transaction, since: str) -> str | None:
     return read.cursor if read is not None and read.entry == _UNCHANGED and not read.is_cut else None
 
 
+async def usage_since(
+    transaction: Transaction, vocabulary: CachedVocabulary, since: str
+) -> Unpublished | None:
+    """As `changes_since`, by one statement of PostgreSQL. None if more has changed than the usage of providers."""
+    if Snapshot.of(since) is None:
+        return None
+    (row,) = await transaction.fetch(_READ_WITH_USAGE, since, ALL_ENTRIES)
+    read = _log_of_row(row, since, ALL_ENTRIES)
+    if read is None or read.entry.providers or read.entry.gone:
+        return None
+    rows = _decode_usage(row[6] or "[]")
+    ids = [each[1] for each in rows]
+    return _joined_with(read, await _usage_of(transaction, vocabulary.classes, rows, ids))
+
+
 async def _unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
     """The providers that these log entries name, with their current state, and everything else in the entries.
 
     After claims alone, which is the usual case, this takes one statement.
     """
-    entry, changed = read.entry, set(read.entry.providers)
+    changed = set(read.entry.providers)
+    providers = await read_states(transaction, vocabulary, changed)
+    rows = await rows_of(transaction, _READ_USAGE, set(read.entry.used) - changed)
+    ids = convert([row[1] for row in rows], list[UUID])
+    return _joined_with(read, await _usage_of(transaction, vocabulary.classes, rows, ids), providers)
+
+
+def _joined_with(
+    read: LogRead, usage: tuple[ProviderUsage, ...], providers: tuple[ProviderState, ...] = ()
+) -> Unpublished:
+    entry = read.entry
     return Unpublished(
         cursor=read.cursor,
-        providers=await read_states(transaction, vocabulary, changed),
+        providers=providers,
         gone=entry.gone,
-        usage=await _read_usage(transaction, vocabulary.classes, set(entry.used) - changed),
+        usage=usage,
         claimed=entry.claimed,
         ended=entry.ended,
         joined=entry.joined,
@@ -197,12 +248,9 @@ async def _unpublished(transaction: Transaction, vocabulary: CachedVocabulary, r
     )
 
 
-async def _read_usage(
-    transaction: Transaction, classes: CachedNames, internal: Collection[int]
+async def _usage_of(
+    transaction: Transaction, classes: CachedNames, rows: Sequence[Any], ids: Sequence[UUID]
 ) -> tuple[ProviderUsage, ...]:
-    """The usage of the providers with these internal ids that still exist, ordered by internal id."""
-    rows = await rows_of(transaction, _READ_USAGE, internal)
-    ids = convert([row[1] for row in rows], list[UUID])
     used = [decode_used(row[5]) for row in rows]
     names = await classes.naming(transaction, {class_id for amounts in used for class_id in amounts})
     return tuple(

@@ -1,6 +1,7 @@
 """Cursors into the change log, as readers keep them: on PostgreSQL a snapshot, on SQLite a position."""
 
 import re
+from functools import lru_cache
 from typing import Self
 
 import sqlalchemy as sa
@@ -27,7 +28,9 @@ class Snapshot(Struct, frozen=True):
     end: int
     missed: tuple[int, ...] = ()
 
+    # Most readers are where they were.
     @classmethod
+    @lru_cache(maxsize=64)
     def of(cls, cursor: str) -> Self | None:
         """Parse a cursor as PostgreSQL writes a snapshot; None if the text is no snapshot."""
         match = _SNAPSHOT.fullmatch(cursor)
@@ -50,6 +53,7 @@ class Snapshot(Struct, frozen=True):
         return f"{first}:{self.end}:{','.join(map(str, self.missed))}"
 
 
+@lru_cache(maxsize=64)
 def has_seen(cursor: str, forgotten: str) -> bool:
     """Has the reader with this cursor seen all log rows that were pruned?
 

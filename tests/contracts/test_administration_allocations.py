@@ -31,6 +31,7 @@ from bus.messages.placement import (
     Shortfall,
     Superseded,
 )
+from placement_worker.store import Holdings
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     CELL,
@@ -75,6 +76,7 @@ async def test_a_new_consumer_holds_what_was_said_and_is_at_its_first_generation
     assert (found.project, found.user, found.type) == ("shop", "ann", "INSTANCE")
     assert (found.generation, found.attempt) == (1, 0)
     assert sorted(found.held, key=str) == sorted(held, key=str)
+    assert await admin.store.holdings(WEB) == Holdings(found, {HOST: 2})
 
 
 async def test_a_consumer_is_judged_by_the_generation_that_was_seen(admin: AdminClient) -> None:

@@ -29,6 +29,7 @@ from placement_worker.core.quotas import QuotaKeys
 from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,
+    Holdings,
     KeptPage,
     PlacementStore,
     PlacementTransaction,
@@ -86,6 +87,10 @@ class FaultyPlacementStore:
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         await reach_database(self._process)
         return await self._store.consumer(consumer)
+
+    async def holdings(self, consumer: ConsumerId) -> Holdings | None:
+        await reach_database(self._process)
+        return await self._store.holdings(consumer)
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int

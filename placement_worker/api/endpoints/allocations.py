@@ -19,7 +19,7 @@ from placement_worker.api.grammar.validators import uuid_in
 from placement_worker.api.values.problems import bad_request, not_found
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
-from placement_worker.replica import ProviderReplica
+from placement_worker.store import Holdings
 
 _BY_PROVIDER: Version = (1, 12)
 _GENERATIONS: Version = (1, 28)
@@ -29,10 +29,10 @@ _TYPES: Version = (1, 38)
 async def show(books: Backend, request: Request) -> Reply:
     """The allocations of a consumer. An unknown consumer holds nothing, and is no error."""
     found = uuid_in(request.params["consumer_uuid"])
-    consumer = None if found is None else await books.records.consumer(ConsumerId(found))
-    if consumer is None:
+    holdings = None if found is None else await books.records.holdings(ConsumerId(found))
+    if holdings is None:
         return Reply(body={"allocations": {}}, is_fresh=True)
-    return Reply(body=_of_consumer(consumer, await books.view.caught_up(), request.version), is_fresh=True)
+    return Reply(body=_of_consumer(holdings, request.version), is_fresh=True)
 
 
 async def show_of_provider(books: Backend, request: Request) -> Reply:
@@ -139,14 +139,13 @@ def _by_provider(listed: list[dict[str, Any]]) -> dict[str, Any]:
     return {one["resource_provider"]["uuid"]: {"resources": one["resources"]} for one in listed}
 
 
-def _of_consumer(consumer: ConsumerState, replica: ProviderReplica, version: Version) -> dict[str, object]:
+def _of_consumer(holdings: Holdings, version: Version) -> dict[str, object]:
+    consumer = holdings.consumer
     allocations: dict[str, dict[str, Any]] = {}
     for amount in consumer.held:
         row = allocations.setdefault(str(amount.provider), {"resources": {}})
         row["resources"][amount.resource] = amount.amount
-        # The provider's current generation: it may differ from that of the consumer's read. Writes compare the consumer's.
-        state = replica.get(amount.provider)
-        row["generation"] = state.generation if state else 0
+        row["generation"] = holdings.generations[amount.provider]
     body: dict[str, object] = {"allocations": allocations}
     if version >= _BY_PROVIDER:
         body |= {"project_id": consumer.project, "user_id": consumer.user}

@@ -5,8 +5,10 @@ Clients that do not accept JSON get HTML or plain text.
 """
 
 import re
+import time
 from collections.abc import Mapping
 from email.utils import formatdate
+from functools import lru_cache
 from html import escape
 from http import HTTPStatus
 from typing import Final
@@ -64,11 +66,16 @@ def answer_to(call: Call, reply: Reply) -> RenderedAnswer:
         pieces = reply.body.of if isinstance(reply.body, Pieces) else (_encode(reply.body),)
     if reply.is_fresh and call.version is not None and call.version >= FRESHNESS_SINCE:
         headers["cache-control"] = "no-cache"
-        headers["last-modified"] = formatdate(usegmt=True)
+        headers["last-modified"] = _date(int(time.time()))
     answer = RenderedAnswer(reply.status, headers, pieces)
     if reply.status is not HTTPStatus.NO_CONTENT:
         headers["content-length"] = str(answer.length)
     return answer
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 def refusal_of(call: Call, problem: ApiError) -> RenderedAnswer:

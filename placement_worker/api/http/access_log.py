@@ -2,9 +2,12 @@
 
 import logging
 import re
-from typing import Final
+import time
+from functools import cache
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from placement_worker.api.grammar.rendering import RenderedAnswer
 from placement_worker.api.values.call import Call
@@ -16,31 +19,57 @@ _encode = msgspec.json.Encoder().encode
 _GLOBAL_ID: Final = re.compile(r"req-[0-9a-fA-F-]{36}")
 
 
-def note(call: Call, answer: RenderedAnswer, took_s: float) -> None:
-    """Log one answered request, if an access log is kept.
+class AccessLine(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What the log says about one request; it leaves out what is not known."""
 
-    The log record is made here: to let `logging` find out the calling line would cost more than everything else.
-    """
+    request_id: str
+    client: str
+    method: str
+    target: str
+    status: int
+    sent_bytes: int
+    took_ms: float
+    global_request_id: str = ""
+    version: str = ""
+    user: str = ""
+    project: str = ""
+
+
+def note(call: Call, answer: RenderedAnswer, took_s: float) -> None:
+    """Log one answered request, if an access log is kept."""
     if not log.isEnabledFor(logging.INFO):
         return
     query = call.scope["query_string"].decode("latin-1")
     # The id of another service's request that caused this one. Another form stays out of the log.
     cause = call.headers.get("x-openstack-request-id", "")
-    known = {
-        "global_request_id": cause if _GLOBAL_ID.fullmatch(cause) else "",
-        "version": "" if call.version is None else version_text(call.version),
-        "user": call.caller.user,
-        "project": call.caller.project,
-    }
-    access = {
-        "request_id": call.request_id,
-        "client": (call.scope.get("client") or ("-",))[0],
-        "method": call.method,
-        "target": f"{call.prefix}{call.path}" + (f"?{query}" if query else ""),
-        "status": answer.status.value,
-        "sent_bytes": answer.length,
-        "took_ms": round(took_s * 1000, 2),
-        **{name: value for name, value in known.items() if value},
-    }
-    line = _encode(access).decode()
-    log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, line, (), None, "note"))
+    line = AccessLine(
+        request_id=call.request_id,
+        client=(call.scope.get("client") or ("-",))[0],
+        method=call.method,
+        target=f"{call.prefix}{call.path}" + (f"?{query}" if query else ""),
+        status=answer.status.value,
+        sent_bytes=answer.length,
+        took_ms=round(took_s * 1000, 2),
+        global_request_id=cause if _GLOBAL_ID.fullmatch(cause) else "",
+        version="" if call.version is None else version_text(call.version),
+        user=call.caller.user,
+        project=call.caller.project,
+    )
+    log.handle(_record(_encode(line).decode()))
+
+
+def _record(message: str) -> logging.LogRecord:
+    """A log record with this message, now.
+
+    All other fields are those of the first record. To make a record anew, and to let `logging` find out the calling line, would
+    cost more than everything else.
+    """
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    created = time.time()
+    vars(record).update(_usual_fields(), msg=message, created=created, msecs=int(created % 1 * 1000) + 0.0)
+    return record
+
+
+@cache
+def _usual_fields() -> dict[str, Any]:
+    return vars(log.makeRecord(log.name, logging.INFO, __file__, 0, "", (), None, "note"))

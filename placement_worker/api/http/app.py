@@ -33,7 +33,7 @@ from placement_worker.api.values.accept_header import JSON, accepts
 from placement_worker.api.values.call import Call
 from placement_worker.api.values.problems import ApiError, bad_request
 from placement_worker.api.values.request import Reply, Request
-from placement_worker.api.values.request_parts import ClientGone, Headers, body_of, query_of
+from placement_worker.api.values.request_parts import ClientGone, Headers, body_of, has_body, query_of
 from placement_worker.api.values.versions import HEADER, version_asked
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class PlacementApp:
             caller=call.caller,
             params=_decoded(match),
             query=query,
-            body=await body_of(call.headers, receive, self._settings),
+            body=await body_of(call.scope, call.headers, receive, self._settings),
         )
         return await match.route.handler(request)
 
@@ -140,8 +140,7 @@ class PlacementApp:
 
 
 def _check_type_is_said(headers: Headers) -> None:
-    is_sent = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if is_sent and not headers.get("content-type"):
+    if has_body(headers) and not headers.get("content-type"):
         raise bad_request(
             "content-type header required: the request has a body, and the header must name its type"
         )

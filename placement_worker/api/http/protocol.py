@@ -21,6 +21,7 @@ from placement_worker.api.grammar.rendering import REQUEST_ID, error_body
 from placement_worker.api.http.connections import Closed, Connections
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.problems import ApiError, bad_request
+from placement_worker.api.values.request_parts import IS_COMPLETE
 
 _TOO_MANY_CONNECTIONS: Final = ApiError(
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -100,6 +101,7 @@ class PlacementProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_message = False
+        self.scope[IS_COMPLETE] = True  # type: ignore[typeddict-unknown-key]  # our own key
         if self.cycle.response_complete:
             # This was the rest of a body that the application did not read: now the connection is kept alive as usual.
             self._unset_head_due()

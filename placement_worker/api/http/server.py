@@ -15,6 +15,7 @@ from bus.operating.listen_address import address_text, listening_socket, read_ad
 from bus.operating.part_server import PartServer
 from bus.tls import BadCertificate, server_tls
 from placement_worker.api.http.connections import Connections, is_of_this_machine
+from placement_worker.api.http.freed_memory import keep_freed_memory
 from placement_worker.api.http.protocol import protocol_for
 from placement_worker.api.settings import ApiSettings
 
@@ -107,6 +108,7 @@ class HttpServer:
 
     async def run(self) -> None:
         log.info("placement is served at %s", self.url)
+        keep_freed_memory()
         await self._server.serve(sockets=[self._socket])
 
     async def stop(self) -> None:

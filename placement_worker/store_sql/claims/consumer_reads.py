@@ -14,6 +14,7 @@ from bus.messages.books import BookEntry
 from bus.messages.placement import ResourceAmount
 from bus.sql import Transaction, among
 from placement_worker.core.ownership import Owner
+from placement_worker.store import Holdings
 from placement_worker.store_sql import log
 from placement_worker.store_sql.driver_rows import NOTHING, Held, Statement, decode_held, id_of, rows_of
 from placement_worker.store_sql.name_cache import CachedVocabulary
@@ -21,35 +22,39 @@ from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, p
 
 # With a row for each provider that gives something. Nova's computes ask for this a dozen times for each instance that they get.
 _CONSUMER = Statement(
-    "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held, providers.id, providers.uuid"
+    "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held, providers.id, providers.uuid,"
+    " providers.generation"
     " FROM consumers AS kept CROSS JOIN LATERAL json_object_keys(kept.held::json) AS giver (id)"
     " LEFT JOIN providers ON providers.id = ANY (ARRAY[giver.id::bigint])"
     " WHERE kept.uuid = ANY ($1::text::uuid[])",
-    "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held, providers.id, providers.uuid"
+    "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held, providers.id, providers.uuid,"
+    " providers.generation"
     " FROM consumers AS kept CROSS JOIN json_each(kept.held) AS giver"
     " LEFT JOIN providers ON providers.id = CAST(giver.key AS INTEGER)"
     " WHERE kept.uuid IN (SELECT value FROM json_each(?))",
 )
 
 
-async def consumer(
+async def holdings(
     transaction: Transaction, vocabulary: CachedVocabulary, which: ConsumerId
-) -> ConsumerState | None:
+) -> Holdings | None:
     rows = await rows_of(transaction, _CONSUMER, (which,))
     if not rows:
         return None
     project, user, type_, generation, attempt, text, *_ = rows[0]
     held = decode_held(text)
     names = await vocabulary.classes.naming(transaction, {one for used in held.values() for one in used})
-    return ConsumerState(
+    ids = {row[6]: ProviderId(id_of(row[7])) for row in rows if row[7]}
+    consumer = ConsumerState(
         id=which,
         project=project,
         user=user,
         type=type_,
         generation=generation,
         attempt=attempt,
-        held=_amounts(held, {row[6]: ProviderId(id_of(row[7])) for row in rows if row[7]}, names),
+        held=_amounts(held, ids, names),
     )
+    return Holdings(consumer, {ids[row[6]]: row[8] for row in rows if row[7]})
 
 
 def holders_of(

@@ -17,7 +17,7 @@ from bus.messages.books import BookEntry
 from bus.messages.placement import GroupMember, LogPosition, MembersPage, RevisionsPage, SnapshotPage
 from bus.messages.quotas import QuotaState
 from placement_worker.core.quotas import wrong_quota
-from placement_worker.store import ChangeFeed, KeptPage, PlacementTransaction, Unpublished
+from placement_worker.store import ChangeFeed, Holdings, KeptPage, PlacementTransaction, Unpublished
 from tests.memory_stores.placement.audit import contradictions
 from tests.memory_stores.placement.feed import MemoryFeed, logged_since
 from tests.memory_stores.placement.memory_tables import KeptAnswer, MemoryTables
@@ -105,6 +105,14 @@ class MemoryPlacementStore:
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         async with self._lock:
             return self._tables.consumer(consumer)
+
+    async def holdings(self, consumer: ConsumerId) -> Holdings | None:
+        async with self._lock:
+            found = self._tables.consumer(consumer)
+            if found is None:
+                return None
+            named = {one.provider: self._tables.providers[one.provider] for one in found.held}
+            return Holdings(found, {provider: row.book.generation for provider, row in named.items()})
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int

@@ -33,6 +33,7 @@ from bus.workers.station import Station
 from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,
+    Holdings,
     KeptPage,
     PlacementStore,
     PlacementTransaction,
@@ -119,6 +120,9 @@ class FrozenLog:
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         return await self._books.consumer(consumer)
+
+    async def holdings(self, consumer: ConsumerId) -> Holdings | None:
+        return await self._books.holdings(consumer)
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int

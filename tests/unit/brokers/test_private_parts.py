@@ -76,7 +76,7 @@ def test_uvicorn_has_the_attributes_that_the_protocol_reads() -> None:
 
     for part in (
         *("client", "cycle", "headers", "loop", "pipeline", "timeout_keep_alive", "timeout_keep_alive_task"),
-        *("transport", "url"),
+        *("scope", "transport", "url"),
     ):
         assert f"self.{part}" in source
     assert "self.response_complete" in inspect.getsource(RequestResponseCycle)
