@@ -4,6 +4,8 @@ import os
 import time
 from uuid import UUID
 
+from msgspec import convert
+
 from bus.messages.build import RequestId
 
 _UUID7 = 0x7 << 76 | 0b10 << 62
@@ -17,7 +19,10 @@ def new_request_ids(count: int) -> list[RequestId]:
     """
     since = time.time_ns() // 1_000_000 << 80 | _UUID7
     chance = os.urandom(10 * count)
+    # Half as dear as UUID(int=...).
     return [
-        RequestId(UUID(int=since | int.from_bytes(chance[place : place + 10]) & _RANDOM_BITS))
+        RequestId(
+            convert((since | int.from_bytes(chance[place : place + 10]) & _RANDOM_BITS).to_bytes(16), UUID)
+        )
         for place in range(0, len(chance), 10)
     ]

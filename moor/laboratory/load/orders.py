@@ -119,7 +119,8 @@ class OrderRun(Run):
         self.orders: list[Order] = []
         self.instances = {id_: structs.replace(boot) for id_, boot in (boots or {}).items()}
         self.booted: list[Booted] = []
-        self._under_way: dict[InstanceId, Order] = {}
+        # By ids as integers, since Python computes the hash of a UUID at each lookup.
+        self._under_way: dict[int, tuple[Order, Boot]] = {}
         self._idle = deque(
             id_ for id_, boot in self.instances.items() if boot.state and boot.state.state == "active"
         )
@@ -150,12 +151,14 @@ class OrderRun(Run):
             due_s = self.clock()
         if entry.kind in BUILDING:
             ids = [instance_id_of(request, number) for number in range(entry.instances)]
-            for id_ in ids:
-                self.instances[id_] = Boot(self._flavors[name], on_node=entry.kind == "metal")
+            boots = [Boot(self._flavors[name], on_node=entry.kind == "metal") for _ in ids]
+            self.instances.update(zip(ids, boots, strict=True))
         else:
             ids = [self._idle.popleft()]
-        order = Order(name, request, [self.instances[id_] for id_ in ids], due_s, left=len(ids))
-        self._under_way.update(dict.fromkeys(ids, order))
+            boots = [self.instances[ids[0]]]
+        order = Order(name, request, boots, due_s, left=len(ids))
+        for id_, boot in zip(ids, boots, strict=True):
+            self._under_way[id_.int] = (order, boot)
         self.orders.append(order)
         self.sent += 1
         self.late_s.append(self.clock() - due_s)
@@ -189,14 +192,13 @@ class OrderRun(Run):
                 InstanceActive(instance=state)
                 | InstanceFailed(instance=state)
                 | InstanceDeleted(instance=state)
-            ) if (order := self._under_way.get(state.id)) and (outcome := self._outcome(order, state)):
-                self._end(order, state, outcome)
+            ) if (known := self._under_way.get(state.id.int)) and (outcome := self._outcome(known[0], state)):
+                self._end(*known, state, outcome)
             case BuildRejected(request_id=request) as rejected:
-                for id_ in [id_ for id_, each in self._under_way.items() if each.request == request]:
-                    order, before = self._under_way[id_], self.instances[id_].state
-                    if before is None:
+                for order, boot in [each for each in self._under_way.values() if each[0].request == request]:
+                    if boot.state is None:
                         raise RuntimeError(f"a request was rejected: {rejected}")
-                    self._end(order, before, "rejected")
+                    self._end(order, boot, boot.state, "rejected")
             case _:
                 pass
 
@@ -210,10 +212,10 @@ class OrderRun(Run):
             case _:
                 return state.move.outcome if state.move and state.move.request_id == order.request else ""
 
-    def _end(self, order: Order, state: InstanceState, outcome: str) -> None:
+    def _end(self, order: Order, boot: Boot, state: InstanceState, outcome: str) -> None:
         """The order has ended for this instance. A request for several has ended with the last one, and failed if one of them did."""
-        del self._under_way[state.id]
-        boot, kind = self.instances[state.id], self._mix[order.kind].kind
+        del self._under_way[state.id.int]
+        kind = self._mix[order.kind].kind
         boot.state = state
         if kind in BUILDING:
             self.booted.append(Booted(state, order.due_s, self.clock()))
