@@ -1,7 +1,9 @@
 """A real Nova with nova-scheduler, and ours in the shadow: `python -m tests.conformance.nova.shadow [--placement ours|theirs]`.
 
 Boots are sent by some clients at once, and some that no host has room for; then the report is printed, and what the worker in the
-shadow used of the CPU for each. Nova's scheduler has the weighers that count here too, so that choices may be equal.
+shadow used of the CPU for each. Nova's scheduler has the weighers that count here too, so that choices may be equal. With
+`--one-by-one` each boot waits until the one before is built: nova-scheduler knows from computes alone what hosts have in use, and
+nothing of what it has just chosen.
 """
 
 import argparse
@@ -13,6 +15,7 @@ from pathlib import Path
 from tests.conformance.nova.bench import BUILT_WITHIN_S, load, until_settled, used
 from tests.conformance.nova.our_scheduler import beneath_our_scheduler, run_moor, start_our_scheduler
 from tests.conformance.nova.stack import NotStartedError, NovaStack, Wanted, nova_stack
+from tests.conformance.nova.stub_services import IMAGE
 
 READY_WITHIN_S = 120.0
 # As nova_shadow.wait_s below, and some looks.
@@ -31,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--hosts", type=int, default=20)
     parser.add_argument("--boots", type=int, default=100)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--one-by-one", action="store_true")
     parser.add_argument("--notes", type=Path, help="Copy the file of notes there.")
     given = parser.parse_args(argv)
     half = given.hosts // 2
@@ -51,12 +55,12 @@ def main(argv: Sequence[str]) -> None:
         },
     )
     with nova_stack(wanted) as stack, beneath_our_scheduler(stack):
-        notes = _run(stack, given.boots, given.clients)
+        notes = _run(stack, given.boots, given.clients, one_by_one=given.one_by_one)
         if given.notes:
             given.notes.write_bytes(notes.read_bytes())
 
 
-def _run(stack: NovaStack, boots: int, clients: int) -> Path:
+def _run(stack: NovaStack, boots: int, clients: int, *, one_by_one: bool) -> Path:
     file = stack.directory / "shadow.jsonl"
     start_our_scheduler(
         stack,
@@ -70,7 +74,8 @@ def _run(stack: NovaStack, boots: int, clients: int) -> Path:
     _wait_for_copies(stack)
     small, huge = stack.api.flavor("shadowed", 1, 64, 1), stack.api.flavor("huge", 5000, 64, 1)
     before = used(stack).cpu_s[SHADOW]
-    sent = [*load(stack, small, boots, clients), *load(stack, huge, 3, 1)]
+    sent = _each_built(stack, small, boots) if one_by_one else load(stack, small, boots, clients)
+    sent += load(stack, huge, 3, 1)
     settled = until_settled(stack, len(sent), BUILT_WITHIN_S)
     until_s = time.monotonic() + WAIT_S + 30
     while _notes(file) < len(sent) and time.monotonic() < until_s:
@@ -87,6 +92,14 @@ def _run(stack: NovaStack, boots: int, clients: int) -> Path:
     ]
     print("\n".join(errors[:20]) or "no errors in the log of the worker in the shadow")
     return file
+
+
+def _each_built(stack: NovaStack, flavor: str, boots: int) -> list[str]:
+    made: list[str] = []
+    for number in range(boots):
+        made.append(str(stack.api.boot(f"load-{number}", flavor, IMAGE)["server"]["id"]))
+        until_settled(stack, len(made), BUILT_WITHIN_S)
+    return made
 
 
 def _wait_for_copies(stack: NovaStack) -> None:
