@@ -16,7 +16,7 @@ import aio_pika
 import asyncpg
 import pytest
 
-from moor.laboratory.private_servers.keeper import place_in_memory
+from moor.laboratory.private_servers.keeper import IN_MEMORY, place_in_memory
 from moor.laboratory.private_servers.starting import START_PATIENCE_S
 from tests.servers import (
     AMQP_CTL_VARIABLE,
@@ -164,6 +164,27 @@ def test_as_many_brokers_are_started_as_are_asked_for() -> None:
     with harness(sys.executable, "-c", says_which, given=postgres, flags=("--brokers", "2")) as done:
         assert done.wait(START_PATIENCE_S) == 0
         assert said(done) == "2 True\n"
+
+
+@with_postgres
+@pytest.mark.parametrize(("flags", "fsync"), [((), "off"), (("--durable",), "on")])
+def test_durable_servers_wait_for_the_disk(flags: tuple[str, ...], fsync: str) -> None:
+    asks = (
+        "import asyncio, asyncpg, os\n"
+        "async def ask():\n"
+        f"    url = os.environ['{POSTGRES_VARIABLE}'].replace('+asyncpg', '')\n"
+        "    connection = await asyncpg.connect(url)\n"
+        "    print(await connection.fetchval('SHOW fsync'), await connection.fetchval('SHOW data_directory'))\n"
+        "asyncio.run(ask())\n"
+    )
+    broker = {AMQP_VARIABLE: NOWHERE[AMQP_VARIABLE]}
+
+    with harness(sys.executable, "-c", asks, given=broker, flags=flags) as done:
+        assert done.wait(START_PATIENCE_S) == 0
+        waits, directory = said(done).split()
+    assert waits == fsync
+    if flags:
+        assert not Path(directory).is_relative_to(IN_MEMORY)
 
 
 def test_a_command_that_dies_of_a_signal_counts_as_128_and_the_signal() -> None:

@@ -1,7 +1,8 @@
-"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...`
+"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--durable] [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...`
 
 It uses the server named in MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL, if set. Otherwise it starts a private one from
-the installed software, which it installs first where it may; its data is kept in memory if there is room. The command finds both variables set, and
+the installed software, which it installs first where it may; its data is kept in memory if there is room. With --durable, which is for
+measurements, data is on the disk, and PostgreSQL waits for it (`fsync`). The command finds both variables set, and
 MOOR_TEST_AMQP_CTL, the `rabbitmqctl` command line for that broker. With N private brokers, MOOR_TEST_AMQP_URL_2 and
 MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. With --browser it makes
 sure that a browser is there, and with --libvirt that libvirt and QEMU are, and with --mariadb that MariaDB is, for the tests that start one. It exits with
@@ -39,6 +40,7 @@ from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
 
 # What is made sure of by an option, beside the servers.
+_DURABLE = "--durable"
 _BESIDE = {"--browser": (Software.CHROMIUM,), "--libvirt": OF_LIBVIRT, "--mariadb": (Software.MARIADB,)}
 
 
@@ -50,28 +52,29 @@ def main(arguments: Sequence[str]) -> int:
     read = _read(arguments)
     if read is None:
         print(
-            "usage: python -m tests.servers [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...",
+            "usage: python -m tests.servers [--durable] [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...",
             file=sys.stderr,
         )
         return os.EX_USAGE
-    brokers, beside, command = read
+    is_durable, brokers, beside, command = read
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _leave)
     try:
         with ExitStack() as servers:
-            return run(command, {**os.environ, **_provide(servers, brokers, beside)})
+            return run(command, {**os.environ, **_provide(servers, brokers, beside, is_durable=is_durable)})
     except (UnavailableError, InstallFailedError, DidNotStartError) as refused:
         print(f"tests.servers: {refused}", file=sys.stderr)
         return os.EX_UNAVAILABLE
 
 
-def _read(arguments: Sequence[str]) -> tuple[int, tuple[Software, ...], tuple[str, ...]] | None:
-    """The number of brokers, what else must be installed, and the command; None if they are not in the usage's form."""
+def _read(arguments: Sequence[str]) -> tuple[bool, int, tuple[Software, ...], tuple[str, ...]] | None:
+    """Are the servers durable; the number of brokers; what else must be installed; the command. None if they are not in the usage's form."""
     if "--" not in arguments:
         return None
     end = arguments.index("--")
     options, command = [*arguments[:end]], tuple(arguments[end + 1 :])
-    brokers, beside = 1, tuple[Software, ...]()
+    is_durable, brokers, beside = options[:1] == [_DURABLE], 1, tuple[Software, ...]()
+    options = options[is_durable:]
     if options[:1] == ["--brokers"] and len(options) > 1 and options[1].isdecimal():
         brokers = int(options[1])
         names = options[2:]
@@ -79,17 +82,20 @@ def _read(arguments: Sequence[str]) -> tuple[int, tuple[Software, ...], tuple[st
             return None
         beside = tuple(software for name in names for software in _BESIDE[name])
         options = []
-    return (brokers, beside, command) if brokers and command and not options else None
+    return (is_durable, brokers, beside, command) if brokers and command and not options else None
 
 
-def _provide(servers: ExitStack, brokers: int, beside: tuple[Software, ...]) -> dict[str, str]:
+def _provide(
+    servers: ExitStack, brokers: int, beside: tuple[Software, ...], *, is_durable: bool
+) -> dict[str, str]:
     """Start the servers that were not given, all at once. Returns the variables that say how to reach them."""
     needed = _needed(os.environ)
     _ensure_installed((*needed, *beside))
     given = {}
-    place = place_in_memory()
+    place = None if is_durable else place_in_memory()
+    settings = {} if is_durable else FAST
     rabbitmqs = [PrivateRabbitMQ(place=place) for _ in range(brokers)] if Software.RABBITMQ in needed else []
-    postgres = PrivatePostgres(settings=FAST, place=place) if Software.POSTGRES in needed else None
+    postgres = PrivatePostgres(settings=settings, place=place) if Software.POSTGRES in needed else None
     for server in (*rabbitmqs, *((postgres,) if postgres else ())):
         servers.callback(server.stop)
         server.launch()
