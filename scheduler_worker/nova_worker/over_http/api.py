@@ -46,6 +46,15 @@ class Held(Struct, frozen=True):
     user: str = ""
 
 
+class Allocated(Struct, frozen=True):
+    """All that a consumer is to hold. `generation` is the one that it has; None for a new consumer."""
+
+    amounts: Amounts
+    project: str
+    user: str
+    generation: int | None = None
+
+
 class ProviderUse(Struct, frozen=True):
     """What is in use of a provider at this generation, in all and by consumer."""
 
@@ -205,20 +214,19 @@ class PlacementApi:
             found.user_id,
         )
 
-    async def allocate(
-        self, consumer: ConsumerId, amounts: Amounts, *, project: str, user: str, generation: int | None
-    ) -> Conflict | None:
-        """Write all that the consumer holds. Returns why that was refused."""
-        body = {
-            "allocations": {str(id_): {"resources": each} for id_, each in amounts.items()},
-            "project_id": project,
-            "user_id": user,
-            "consumer_generation": generation,
-        }
+    async def allocate(self, consumer: ConsumerId, allocated: Allocated) -> Conflict | None:
+        """Write what one consumer holds. Returns why that was refused."""
+        return await self._write("PUT", f"/allocations/{quote(str(consumer))}", _body(allocated))
 
+    async def allocate_all(self, allocated: Mapping[ConsumerId, Allocated]) -> Conflict | None:
+        """Write what several consumers hold: all of it, or nothing."""
+        bodies = {str(consumer): _body(each) for consumer, each in allocated.items()}
+        return await self._write("POST", "/allocations", bodies)
+
+    async def _write(self, method: str, path: str, body: Mapping[str, object]) -> Conflict | None:
         async def once() -> RestAnswer:
             # Only a write that surely had no effect is tried again.
-            return await self._client.send("PUT", f"/allocations/{quote(str(consumer))}", {}, _encode(body))
+            return await self._client.send(method, path, {}, _encode(body))
 
         answer = await self._client.again_while(RequestNotDone, once)
         if answer.status in (BAD_REQUEST, NOT_FOUND, CONFLICT):
@@ -238,3 +246,12 @@ class PlacementApi:
 
     async def _granted(self, path: str) -> RestAnswer:
         return self._client.granted(await self._client.ask(path))
+
+
+def _body(allocated: Allocated) -> Mapping[str, object]:
+    return {
+        "allocations": {str(id_): {"resources": each} for id_, each in allocated.amounts.items()},
+        "project_id": allocated.project,
+        "user_id": allocated.user,
+        "consumer_generation": allocated.generation,
+    }

@@ -115,12 +115,15 @@ class HttpBooks(PartGroup):
         del moved
         return False
 
-    def wrote(self, consumer: ConsumerId, amounts: Amounts) -> None:
-        """Placement has taken a write of ours: the consumer holds these amounts, of which it held none before."""
-        for provider, each in amounts.items():
-            if (known := self._known.get(provider)) is not None:
+    def wrote(self, written: Mapping[ConsumerId, Amounts]) -> None:
+        """Placement has taken one write of ours: these consumers hold these amounts, of which they held none before."""
+        for id_ in {provider for amounts in written.values() for provider in amounts}:
+            if (known := self._known.get(id_)) is not None:
+                # A write moves a provider's generation once, however many consumers it is about.
                 known.own += 1
-                known.own_amounts[consumer] = each
+                known.own_amounts |= {
+                    consumer: amounts[id_] for consumer, amounts in written.items() if id_ in amounts
+                }
 
     def joined(self, member: GroupMember) -> None:
         """A consumer that we have claimed for is a member of a server group. Placement does not know groups."""

@@ -1,5 +1,7 @@
 """Claims, swaps and releases as writes of allocations over HTTP.
 
+Claims that come together are one write, which placement carries out whole or not at all: then each of them is written by itself.
+
 This placement knows no attempts. A consumer's generation tells whether somebody else has written in between, and what a consumer
 holds tells whether a claim was granted before. What a consumer held before any claim of ours counts as attempt 0.
 """
@@ -7,7 +9,7 @@ holds tells whether a claim was granted before. What a consumer held before any 
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.placement import (
@@ -27,12 +29,14 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
 )
-from scheduler_worker.nova_worker.over_http.api import Amounts, Conflict, Held, PlacementApi
+from scheduler_worker.nova_worker.over_http.api import Allocated, Amounts, Conflict, Held, PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 
 # Of so many consumers it is remembered what was claimed for them, until its answer is delivered.
 CLAIMS_KEPT = 100_000
+# So many claims are one write: with more of them, more are repeated when one of them is refused.
+TOGETHER_MAX = 20
 
 
 class HttpClaims:
@@ -54,29 +58,62 @@ class HttpClaims:
 
     async def ask_all(self, orders: Sequence[Message]) -> Sequence[Message]:
         """The answer to each of these orders, in their order. Raises `Operational` if placement does not answer one of them."""
-        return await asyncio.gather(*[self._answer(order) for order in orders])
+        claims = {
+            each.consumer: each for each in orders if isinstance(each, ClaimResources) and not _asks(each)
+        }
+        granted = await self._claim_together([*claims.values()])
+        return await asyncio.gather(
+            *[
+                self._answer(
+                    order,
+                    is_granted=isinstance(order, ClaimResources)
+                    and order.consumer in granted
+                    and order is claims[order.consumer],
+                )
+                for order in orders
+            ]
+        )
 
-    async def _answer(self, order: Message) -> ClaimAnswered:
-        async with self._room:
-            match order:
-                case ClaimResources():
-                    verdict = await self._claim(order)
-                case SwapClaim():
-                    verdict = await self._swap(order)
-                case ReleaseClaim():
-                    verdict = await self._release(order)
-                case _:
-                    raise TypeError(f"{order!r} is no order about a claim")
+    async def _answer(self, order: Message, *, is_granted: bool) -> ClaimAnswered:
+        verdict: ClaimVerdict = Claimed()
+        if not isinstance(order, ClaimResources | SwapClaim | ReleaseClaim):
+            raise TypeError(f"{order!r} is no order about a claim")
+        if not is_granted:
+            async with self._room:
+                match order:
+                    case ClaimResources():
+                        verdict = await self._claim(order)
+                    case SwapClaim():
+                        verdict = await self._swap(order)
+                    case ReleaseClaim():
+                        verdict = await self._release(order)
         return ClaimAnswered(consumer=order.consumer, attempt=order.attempt, verdict=verdict)
 
+    async def _claim_together(self, claims: Sequence[ClaimResources]) -> frozenset[ConsumerId]:
+        """Write these claims by as few requests as possible. Returns whose claims were granted; the others are not decided."""
+        # Those on one host in one request: two requests at once about one provider would be in each other's way.
+        ordered = sorted(claims, key=lambda each: each.share.host.int)
+        pages = [ordered[first : first + TOGETHER_MAX] for first in range(0, len(ordered), TOGETHER_MAX)]
+        granted = await asyncio.gather(*[self._are_granted(page) for page in pages if len(page) > 1])
+        return frozenset(consumer for page in granted for consumer in page)
+
+    async def _are_granted(self, claims: Sequence[ClaimResources]) -> Iterable[ConsumerId]:
+        """The consumers of these claims, if all were granted; otherwise none."""
+        allocated = {each.consumer: _new(each) for each in claims}
+        async with self._room:
+            refused = await self._again(lambda: self._api.allocate_all(allocated))
+        if refused is not None:
+            return ()
+        self._granted(claims)
+        return allocated
+
     async def _claim(self, order: ClaimResources) -> ClaimVerdict:
-        if order.share.host.int == 0:
-            # A question: what does it hold?
+        if _asks(order):
             return self._already(order, await self._api.held_by(order.consumer)) or Released(freed=False)
         # A new instance holds nothing, so this is not asked before.
-        refused = await self._write(order, _amounts(order.share.amounts), generation=None)
+        refused = await self._again(lambda: self._api.allocate(order.consumer, _new(order)))
         if refused is None:
-            self._granted(order, order.share.amounts)
+            self._granted((order,))
             return Claimed()
         if refused.of_consumer:
             held = await self._api.held_by(order.consumer)
@@ -91,11 +128,12 @@ class HttpClaims:
             return Superseded(attempt=order.attempt, ended=True)
         if frozenset(held.amounts) == wanted:
             return Claimed()
-        refused = await self._write(
-            order, _amounts(order.share.amounts), generation=held.generation, held=held
+        allocated = Allocated(
+            _amounts(order.share.amounts), held.project or NO_OWNER, held.user or NO_OWNER, held.generation
         )
+        refused = await self._again(lambda: self._api.allocate(order.consumer, allocated))
         if refused is None:
-            self._granted(order, order.share.amounts)
+            self._remember(order)
             return Claimed()
         if refused.of_consumer:
             return Superseded(attempt=order.attempt, ended=True)
@@ -107,44 +145,32 @@ class HttpClaims:
         held = await self._api.held_by(order.consumer)
         if claimed is None or frozenset(held.amounts) != claimed:
             return Released(freed=False)
-        refused = await self._api.allocate(
-            order.consumer,
-            {},
-            project=held.project or NO_OWNER,
-            user=held.user or NO_OWNER,
-            generation=held.generation,
-        )
+        nothing = Allocated({}, held.project or NO_OWNER, held.user or NO_OWNER, held.generation)
+        refused = await self._api.allocate(order.consumer, nothing)
         return Released(freed=refused is None)
 
-    async def _write(
-        self,
-        order: ClaimResources | SwapClaim,
-        amounts: Amounts,
-        *,
-        generation: int | None,
-        held: Held | None = None,
-    ) -> Conflict | None:
-        """Write what the consumer holds, again while others write to the same providers."""
-        project = getattr(order, "project", "") or (held.project if held else "") or NO_OWNER
-        user = getattr(order, "user", "") or (held.user if held else "") or NO_OWNER
+    async def _again(self, write: Callable[[], Awaitable[Conflict | None]]) -> Conflict | None:
+        """Write, and again while others write to the same providers."""
         refused: Conflict | None = None
         for number in range(self._settings.conflict_tries_max):
-            refused = await self._api.allocate(
-                order.consumer, amounts, project=project, user=user, generation=generation
-            )
+            refused = await write()
             if refused is None or not refused.of_provider:
                 return refused
             if number + 1 < self._settings.conflict_tries_max:
                 await asyncio.sleep(self._chance.uniform(0, self._settings.conflict_pause_s_max))
         return refused
 
-    def _granted(self, order: ClaimResources | SwapClaim, amounts: Iterable[ResourceAmount]) -> None:
-        self._claimed[order.consumer] = frozenset(amounts)
+    def _granted(self, orders: Sequence[ClaimResources]) -> None:
+        """One write has granted all of these."""
+        for order in orders:
+            self._remember(order)
+        self._books.wrote({order.consumer: _amounts(order.share.amounts) for order in orders})
+
+    def _remember(self, order: ClaimResources | SwapClaim) -> None:
+        self._claimed[order.consumer] = frozenset(order.share.amounts)
         self._claimed.move_to_end(order.consumer)
         while len(self._claimed) > CLAIMS_KEPT:
             self._claimed.popitem(last=False)
-        if isinstance(order, ClaimResources):
-            self._books.wrote(order.consumer, _amounts(amounts))
         if order.group is not None:
             self._books.joined(
                 GroupMember(
@@ -163,6 +189,15 @@ class HttpClaims:
         return AlreadyClaimed(
             attempt=order.attempt if is_own else 0, share=Share(host=host, amounts=held.amounts)
         )
+
+
+def _asks(order: ClaimResources) -> bool:
+    """A claim of no host only asks what the consumer holds."""
+    return order.share.host.int == 0
+
+
+def _new(order: ClaimResources) -> Allocated:
+    return Allocated(_amounts(order.share.amounts), order.project or NO_OWNER, order.user or NO_OWNER)
 
 
 def _amounts(amounts: Iterable[ResourceAmount]) -> Amounts:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -28,7 +28,7 @@ from bus.messages.placement import (
 )
 from bus.topology import NOVA_CELL
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.nova_worker.over_http.api import PlacementApi
+from scheduler_worker.nova_worker.over_http.api import Conflict, PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.claims import HttpClaims
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
@@ -257,6 +257,58 @@ async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: 
         assert isinstance(large, DoesNotFit)
         assert (large.shortfalls[0].provider, large.shortfalls[0].resource) == (HOST, "VCPU")
         assert await world.held(consumer) == {str(HOST): {"VCPU": 2}}
+
+
+@EACH
+async def test_claims_that_come_together_are_one_write(kind: str) -> None:
+    async with http_world(kind) as world:
+        asked: list[str] = []
+        write = world.api._write  # noqa: SLF001 - counts requests
+
+        async def counted(method: str, path: str, body: Mapping[str, object]) -> Conflict | None:
+            asked.append(f"{method} {path}")
+            return await write(method, path, body)
+
+        world.api._write = counted  # type: ignore[method-assign]  # noqa: SLF001
+        await world.add(HOST, "host")
+        await world.add(OTHER, "other")
+        await world.books.catch_up()
+        read = world.books.providers_read
+        elsewhere = (structs.replace(AMOUNTS[0], provider=OTHER, amount=3),)
+        claims = [*(a_claim(uuid4()) for _ in range(3)), a_claim(uuid4(), elsewhere)]
+        answers = await world.claims.ask_all(claims)
+        await world.books._look()  # noqa: SLF001 - what the part does at its interval
+
+        assert [each.verdict for each in answers if isinstance(each, ClaimAnswered)] == [Claimed()] * 4
+        assert asked == ["POST /allocations"]
+        assert (world.free(HOST), world.free(OTHER)) == (2, 5)
+        # What only our claims have changed is known.
+        assert world.books.providers_read == read
+        assert [await world.held(each.consumer) for each in claims] == [{str(HOST): {"VCPU": 2}}] * 3 + [
+            {str(OTHER): {"VCPU": 3}}
+        ]
+
+
+@EACH
+async def test_of_claims_that_come_together_only_those_without_room_are_refused(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.add(OTHER, "other")
+        await world.books.catch_up()
+        there = a_claim(uuid4())
+        assert await world.ask(there) == Claimed()
+        large = (structs.replace(AMOUNTS[0], provider=OTHER, amount=9),)
+        claims = [a_claim(uuid4()), there, a_claim(uuid4(), large), a_claim(uuid4())]
+        answers = await world.claims.ask_all([*claims, claims[0]])
+        verdicts = [each.verdict for each in answers if isinstance(each, ClaimAnswered)]
+        await world.books.catch_up()
+
+        assert verdicts[1] == AlreadyClaimed(attempt=1, share=Share(host=HOST, amounts=AMOUNTS))
+        assert isinstance(verdicts[2], DoesNotFit)
+        assert verdicts[3] == Claimed()
+        # The same order twice in one batch: whichever comes later finds what the first one claimed.
+        assert Claimed() in (verdicts[0], verdicts[4])
+        assert (world.free(HOST), world.free(OTHER)) == (2, 8)
 
 
 @EACH
