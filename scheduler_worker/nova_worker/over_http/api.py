@@ -46,7 +46,7 @@ class Held(Struct, frozen=True):
     user: str = ""
 
 
-class Allocated(Struct, frozen=True):
+class HoldingsToWrite(Struct, frozen=True):
     """All that a consumer is to hold. `generation` is the one that it has; None for a new consumer."""
 
     amounts: Amounts
@@ -214,11 +214,11 @@ class PlacementApi:
             found.user_id,
         )
 
-    async def allocate(self, consumer: ConsumerId, allocated: Allocated) -> Conflict | None:
+    async def allocate(self, consumer: ConsumerId, allocated: HoldingsToWrite) -> Conflict | None:
         """Write what one consumer holds. Returns why that was refused."""
         return await self._write("PUT", f"/allocations/{quote(str(consumer))}", _body(allocated))
 
-    async def allocate_all(self, allocated: Mapping[ConsumerId, Allocated]) -> Conflict | None:
+    async def allocate_all(self, allocated: Mapping[ConsumerId, HoldingsToWrite]) -> Conflict | None:
         """Write what several consumers hold: all of it, or nothing."""
         bodies = {str(consumer): _body(each) for consumer, each in allocated.items()}
         return await self._write("POST", "/allocations", bodies)
@@ -248,7 +248,7 @@ class PlacementApi:
         return self._client.granted(await self._client.ask(path))
 
 
-def _body(allocated: Allocated) -> Mapping[str, object]:
+def _body(allocated: HoldingsToWrite) -> Mapping[str, object]:
     return {
         "allocations": {str(id_): {"resources": each} for id_, each in allocated.amounts.items()},
         "project_id": allocated.project,

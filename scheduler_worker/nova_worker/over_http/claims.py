@@ -29,7 +29,7 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
 )
-from scheduler_worker.nova_worker.over_http.api import Allocated, Amounts, Conflict, Held, PlacementApi
+from scheduler_worker.nova_worker.over_http.api import Amounts, Conflict, Held, HoldingsToWrite, PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 
@@ -128,7 +128,7 @@ class HttpClaims:
             return Superseded(attempt=order.attempt, ended=True)
         if frozenset(held.amounts) == wanted:
             return Claimed()
-        allocated = Allocated(
+        allocated = HoldingsToWrite(
             _amounts(order.share.amounts), held.project or NO_OWNER, held.user or NO_OWNER, held.generation
         )
         refused = await self._again(lambda: self._api.allocate(order.consumer, allocated))
@@ -145,7 +145,7 @@ class HttpClaims:
         held = await self._api.held_by(order.consumer)
         if claimed is None or frozenset(held.amounts) != claimed:
             return Released(freed=False)
-        nothing = Allocated({}, held.project or NO_OWNER, held.user or NO_OWNER, held.generation)
+        nothing = HoldingsToWrite({}, held.project or NO_OWNER, held.user or NO_OWNER, held.generation)
         refused = await self._api.allocate(order.consumer, nothing)
         return Released(freed=refused is None)
 
@@ -196,8 +196,8 @@ def _asks(order: ClaimResources) -> bool:
     return order.share.host.int == 0
 
 
-def _new(order: ClaimResources) -> Allocated:
-    return Allocated(_amounts(order.share.amounts), order.project or NO_OWNER, order.user or NO_OWNER)
+def _new(order: ClaimResources) -> HoldingsToWrite:
+    return HoldingsToWrite(_amounts(order.share.amounts), order.project or NO_OWNER, order.user or NO_OWNER)
 
 
 def _amounts(amounts: Iterable[ResourceAmount]) -> Amounts:
