@@ -31,9 +31,7 @@ from bus.sql.types import moment_text
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PAGE_BYTES = 8_192
-# How many pages of commits are copied into the file at once: a page that changes again meanwhile is copied once.
-CHECKPOINT_PAGES = 2_000
+PAGE_BYTES = 16_384
 CACHE_KB = 16_384
 
 # Without an adapter, sqlite3 searches for one in several ways each time that a value is bound.
@@ -52,7 +50,6 @@ class _Session:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         self._connection: Connection | None = None
         self._is_lazy = False
-        self._waits_s: float | None = None
 
     def be_lazy(self, *, is_lazy: bool) -> None:
         """Set whether later commits wait until they are on the disk. Only to be called between two transactions."""
@@ -60,16 +57,6 @@ class _Session:
             durability = "NORMAL" if is_lazy else "FULL"
             self.here(lambda connection: driver_of(connection).execute(f"PRAGMA synchronous = {durability}"))
             self._is_lazy = is_lazy
-
-    def wait_for_others(self, busy_s: float) -> None:
-        """Set how long later transactions wait for other processes. Only to be called between two transactions."""
-        if busy_s != self._waits_s:
-            self.here(
-                lambda connection: driver_of(connection).execute(
-                    f"PRAGMA busy_timeout = {int(busy_s * 1000)}"
-                )
-            )
-            self._waits_s = busy_s
 
     def here(self, work: Callable[[Connection], T]) -> T:
         """Run this work in the caller's thread. Only to be called while nothing runs in the session's own thread."""
@@ -149,15 +136,13 @@ class SqliteTransaction:
             return
         self._is_begun = True
         self._session.be_lazy(is_lazy=self._is_lazy)
-        self._session.wait_for_others(0.0)
         try:
-            self._session.here(_begin_immediate)
+            self._session.here(partial(_begin_immediate, 0.0))
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             # Another process is writing to the file.
-            self._session.wait_for_others(self._busy_s)
-            await self._session.aside(_begin_immediate)
+            await self._session.aside(partial(_begin_immediate, self._busy_s))
 
     async def commit(self) -> None:
         if not self._is_begun:
@@ -176,8 +161,10 @@ class SqliteTransaction:
                 await self._session.aside(partial(_end, "ROLLBACK"))
 
 
-def _begin_immediate(connection: Connection) -> None:
-    driver_of(connection).execute("BEGIN IMMEDIATE")
+def _begin_immediate(busy_s: float, connection: Connection) -> None:
+    driver = driver_of(connection)
+    driver.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
+    driver.execute("BEGIN IMMEDIATE")
 
 
 def _end(statement: str, connection: Connection) -> None:
@@ -271,11 +258,9 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _: object) -> None:
-        # For new files. A commit costs per page and per byte, and rows of a time lie together. Measured, 8 KiB cost less than
-        # 4 or 16.
+        # For new files. A commit costs per page, and rows with random keys each touch another small page.
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         # A confirmed commit survives a power cut: one sync for each commit, shared by the batch.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
