@@ -72,7 +72,11 @@ class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
 
 
 NOVA_PLACEMENT = Section(
-    "nova_placement", NovaPlacementSettings, "`moor run nova-scheduler` with a placement that is not ours"
+    "nova_placement",
+    NovaPlacementSettings,
+    "`moor run nova-scheduler` with a placement that is not ours",
+    # `nova_placement_db`, which `moor import nova` reads.
+    others=("db",),
 )
 PLACEMENT_SERVICE = RestService(
     name="Placement",

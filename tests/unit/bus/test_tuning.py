@@ -467,6 +467,16 @@ def test_one_variable_sets_the_timeout_of_an_attempt_and_the_reminder_of_the_hos
     assert one == ConductorSettings(attempt_timeout_s=3.0, remind_every_s=9.0)
 
 
+def test_no_section_takes_a_variable_of_another_one_or_of_the_top() -> None:
+    """`MOOR_NOVA_PLACEMENT_DB` is `nova_placement_db`, and not `nova_placement.db`."""
+    sections = {"": TOP, **SECTIONS}
+    known = {each.variable: name for name, section in sections.items() for each in section.settings.values()}
+
+    for name, section in sections.items():
+        for variable in {of for of, owner in known.items() if owner != name}:
+            assert section.in_environment({variable: "1"}) == {}, f"[{name}] takes {variable}"
+
+
 def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
     environment = {
         "MOOR_BUS_URL": "amqp://h/",
