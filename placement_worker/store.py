@@ -163,7 +163,7 @@ class Records(Protocol):
         """The state of a consumer; None if it holds nothing."""
 
     async def holdings(self, consumer: ConsumerId) -> Holdings | None:
-        """The same, with the generations of the providers."""
+        """A consumer, with the generations of the providers that it holds something of; None if it holds nothing."""
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int

@@ -20,7 +20,7 @@ _GLOBAL_ID: Final = re.compile(r"req-[0-9a-fA-F-]{36}")
 
 
 class AccessLine(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What the log says about one request; it leaves out what is not known."""
+    """The line of the log about one request. Fields that are not known are left out."""
 
     request_id: str
     client: str

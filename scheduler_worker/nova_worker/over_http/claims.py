@@ -1,6 +1,6 @@
 """Claims, swaps and releases as writes of allocations over HTTP.
 
-Claims that come together are one write, which placement carries out whole or not at all: then each of them is written by itself.
+Claims of one batch are one write. Placement grants all of them or none; if it grants none, each claim is written by itself.
 
 This placement knows no attempts. A consumer's generation tells whether somebody else has written in between, and what a consumer
 holds tells whether a claim was granted before. What a consumer held before any claim of ours counts as attempt 0.

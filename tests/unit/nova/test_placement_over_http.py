@@ -306,7 +306,7 @@ async def test_of_claims_that_come_together_only_those_without_room_are_refused(
         assert verdicts[1] == AlreadyClaimed(attempt=1, share=Share(host=HOST, amounts=AMOUNTS))
         assert isinstance(verdicts[2], DoesNotFit)
         assert verdicts[3] == Claimed()
-        # The same order twice in one batch: whichever comes later finds what the first one claimed.
+        # An order that is in the batch twice claims once: the later answer may say that the claim is there already.
         assert Claimed() in (verdicts[0], verdicts[4])
         assert (world.free(HOST), world.free(OTHER)) == (2, 8)
 
