@@ -130,10 +130,6 @@ class LibvirtDriver:
         self._looking.join()
         self._hypervisor.close()
 
-    def abandon(self) -> None:
-        """End like a process that is killed, as far as threads can: no step begins any more. For tests."""
-        self.close()
-
     # What it tells
 
     @property

@@ -49,23 +49,6 @@ class SeenDomain(Struct, frozen=True):
     held: GuestPlan | ForeignGuest
 
 
-class SeenMachine(Struct, frozen=True, kw_only=True):
-    """The machine, what the host offers of it, and the domains that run or are defined there."""
-
-    layout: HostLayout
-    host: Host
-    domains: tuple[SeenDomain, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def foreign(self) -> tuple[ForeignGuest, ...]:
-        return tuple(each.held for each in self.domains if isinstance(each.held, ForeignGuest))
-
-    @property
-    def held(self) -> tuple[GuestPlan | ForeignGuest, ...]:
-        return tuple(each.held for each in self.domains)
-
-
 def see_machine(
     connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtSettings, cell: str
 ) -> tuple[HostLayout, Host]:

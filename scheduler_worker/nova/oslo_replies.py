@@ -35,11 +35,6 @@ def no_valid_host(reason: str) -> RemoteFailure:
     )
 
 
-def invalid_input(reason: str) -> RemoteFailure:
-    said = reason[:REASON_MAX]
-    return RemoteFailure(_NOVA, "InvalidInput", f"Invalid input: {said}", {"reason": said, "code": 400})
-
-
 def unsupported_version(request: RpcRequest, newest: str) -> RemoteFailure:
     said = f"{request.method} is known up to RPC version {newest}, and {request.version} was asked for"
     return RemoteFailure(_OSLO, "UnsupportedVersion", said)

@@ -8,7 +8,6 @@ each interruption, and at each interval. Which services are up is in no notifica
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -61,7 +60,6 @@ class NovaCloudKeeper(PartGroup):
         self._known: HeardCloud | None = None
         # What was heard since each reading that is under way began.
         self._since: list[list[Heard]] = []
-        self._callbacks: list[Callable[[NovaCloud], object]] = []
         # How many notifications came, by outcome.
         self.counted = dict.fromkeys(("applied", "ignored", "unreadable"), 0)
         self._unreadable_types: set[str] = set()
@@ -88,16 +86,6 @@ class NovaCloudKeeper(PartGroup):
     @property
     def cloud(self) -> NovaCloud | None:
         return None if self._known is None else self._known.cloud
-
-    def on_change(self, callback: Callable[[NovaCloud], object]) -> None:
-        """Call this with each new value from now on, and at once if there is one already."""
-        self._callbacks.append(callback)
-        if self._known is not None:
-            callback(self._known.cloud)
-
-    @property
-    def is_reading(self) -> bool:
-        return bool(self._since)
 
     def read_soon(self) -> None:
         """Read all now: something may have changed."""
@@ -130,14 +118,11 @@ class NovaCloudKeeper(PartGroup):
         self._set(with_services(self._known, read, since))
 
     def _set(self, known: HeardCloud) -> None:
-        before, self._known = self.cloud, known
+        self._known = known
         if known.doubt:
             log.info("Nova is read again: %s", known.doubt)
             self._known = HeardCloud(known.cloud, known.heard_at)
             self._reading.wake()
-        if known.cloud is not before and known.cloud != before:
-            for callback in self._callbacks:
-                callback(known.cloud)
 
     # Hearing
 

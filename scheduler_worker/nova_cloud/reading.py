@@ -45,7 +45,7 @@ class NovaCells:
 
 
 class CloudReader:
-    """Implements `ReadsNovaCloud`."""
+    """Reads all of a Nova anew. Each reading raises `Operational` if Nova does not answer, refuses, or answers what cannot be read."""
 
     def __init__(self, api: NovaApi, cells: NovaCells, *, default_zone: str) -> None:
         self._api = api

@@ -37,7 +37,7 @@ class FakeNova:
     def __init__(self, cloud: NovaCloud | None = None) -> None:
         self.now = cloud or a_cloud()
         self.fails: Unavailable | None = None
-        self.reads = 0
+        self.reads = self.answered = 0
         # While set, a reading that has begun does not end.
         self.held = asyncio.Event()
         self.held.set()
@@ -48,6 +48,7 @@ class FakeNova:
         if self.fails is not None:
             raise self.fails
         await self.held.wait()
+        self.answered += 1
         return read
 
     async def services(self) -> ServicesRead:
@@ -99,10 +100,9 @@ async def test_a_notification_changes_what_is_known_and_others_are_counted(
     under_test: BrokerUnderTest,
 ) -> None:
     nova = FakeNova()
-    seen: list[NovaCloud] = []
     async with connected(under_test.broker(), THEIRS) as theirs, keeping(nova, under_test) as keeper:
-        keeper.on_change(seen.append)
         await listens(nova)
+        assert reason(keeper) == ""
         other = Parcel("nova", "versioned_notifications.info", body("instance.update", "X", {}))
         await publish(theirs, other, Parcel("nova", "scheduler", b"no notification"), said(1, disabled=True))
         await until(lambda: reason(keeper) == "1")
@@ -116,7 +116,6 @@ async def test_a_notification_changes_what_is_known_and_others_are_counted(
         page = Metrics(Health(About("scheduler", "1"), (keeper,))).page().decode()
         for outcome in ("applied", "ignored", "unreadable"):
             assert f'moor_nova_notifications_total{{outcome="{outcome}"}} 1.0' in page
-        assert [each.services[SERVICE].disabled_reason for each in seen][:2] == ["", "1"]
 
 
 async def test_what_nobody_told_is_found_by_reading(under_test: BrokerUnderTest) -> None:
@@ -140,7 +139,7 @@ async def test_what_is_told_during_a_reading_is_not_undone_by_it(under_test: Bro
         await until(lambda: reason(keeper) == "1")
 
         nova.held.set()
-        await until(lambda: nova.reads == 3 and not keeper.is_reading)
+        await until(lambda: nova.answered == 3)
 
         assert reason(keeper) == "1"
 
@@ -184,12 +183,3 @@ async def test_a_nova_that_does_not_answer_leaves_what_is_known_and_is_asked_aga
         # Its services are read on, and are what they are.
         nova.fails = None
         await until(lambda: keeper.cloud is not None and not keeper.cloud.services)
-
-
-async def test_a_callback_is_called_at_once_with_what_is_known() -> None:
-    async with keeping(FakeNova(), None) as keeper:
-        await until(lambda: keeper.cloud is not None)
-        seen: list[NovaCloud] = []
-        keeper.on_change(seen.append)
-
-        assert seen == [a_cloud()]

@@ -90,10 +90,6 @@ class NovaCloud(Struct, frozen=True, kw_only=True):
     def silent_cells(self) -> tuple[CloudCell, ...]:
         return tuple(each for _, each in sorted(self.cells.items()) if each.is_silent)
 
-    def service_of(self, host: str) -> ComputeService | None:
-        """The service of this name. The picture looks up many: `services_by_host` is for these."""
-        return services_by_host(self).get(host.lower())
-
 
 def services_by_host(cloud: NovaCloud) -> Mapping[str, ComputeService]:
     """The services by their names in lower case."""
@@ -107,10 +103,6 @@ def aggregates_by_host(cloud: NovaCloud) -> Mapping[str, tuple[CloudAggregate, .
         for host in aggregate.hosts:
             found.setdefault(host.lower(), []).append(aggregate)
     return {host: tuple(some) for host, some in found.items()}
-
-
-def groups_by_member(cloud: NovaCloud) -> Mapping[UUID, CloudGroup]:
-    return {member: group for _, group in sorted(cloud.groups.items()) for member in group.members}
 
 
 def zoned(cloud: NovaCloud) -> NovaCloud:

@@ -32,7 +32,14 @@ from bus.workers.link import Link
 from bus.workers.station import Station
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.nova.cloud.values import CloudAggregate, CloudCell, ComputeService, NovaCloud, zoned
+from scheduler_worker.nova.cloud.values import (
+    CloudAggregate,
+    CloudCell,
+    ComputeService,
+    NovaCloud,
+    services_by_host,
+    zoned,
+)
 from scheduler_worker.nova.selection import ComputeNode
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.nova_worker.wiring import (
@@ -64,9 +71,6 @@ class KnownNova:
         if self.unread is not None:
             self.cloud = self.unread
 
-    def on_change(self, callback: Callable[[NovaCloud], object]) -> None:
-        """Nobody is told: the scheduler looks for another value at each batch."""
-
 
 def a_node(name: str, cell: UUID = FIRST) -> ComputeNode:
     return ComputeNode(id=host_id(name), service=name, name=name, cell=cell)
@@ -90,8 +94,7 @@ def a_nova(nodes: Sequence[ComputeNode], aggregates: Sequence[CloudAggregate] = 
 
 
 def with_service(cloud: NovaCloud, host: str, **fields: object) -> NovaCloud:
-    service = cloud.service_of(host)
-    assert service is not None
+    service = services_by_host(cloud)[host.lower()]
     return structs.replace(cloud, services={**cloud.services, service.id: structs.replace(service, **fields)})
 
 

@@ -1,15 +1,13 @@
 from uuid import UUID
 
-from bus.message import AggregateId, GroupId, ProviderId
+from bus.message import AggregateId, ProviderId
 from scheduler_worker.nova.cloud.values import (
     CloudAggregate,
     CloudCell,
-    CloudGroup,
     ComputeService,
     NovaCloud,
     aggregates_by_host,
     cell_names,
-    groups_by_member,
     names_of,
     services_by_host,
     zoned,
@@ -89,18 +87,13 @@ def test_a_service_says_why_nothing_may_be_built_there() -> None:
     ]
 
 
-def test_services_aggregates_and_groups_are_found_by_what_they_have() -> None:
+def test_services_and_aggregates_are_found_by_their_hosts() -> None:
     service = ComputeService(id=CELL, host="H1", is_up=True)
-    group = CloudGroup(id=GroupId(CELL), policy="affinity", members=(UUID(int=9),))
     aggregates = (an_aggregate(2, "h1"), an_aggregate(1, "H1", "h2"))
     cloud = NovaCloud(
         services={CELL: service},
-        groups={group.id: group},
         aggregates={each.id: each for each in aggregates},
     )
 
     assert services_by_host(cloud) == {"h1": service}
-    assert cloud.service_of("h1") == service
-    assert cloud.service_of("h2") is None
-    assert groups_by_member(cloud) == {UUID(int=9): group}
     assert aggregates_by_host(cloud) == {"h1": (aggregates[1], aggregates[0]), "h2": (aggregates[1],)}

@@ -11,7 +11,7 @@ from bus.auditing.unknown_to_nova import HoldersAsked
 from bus.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from scheduler_worker.nova.cloud.answers import ServerSeen
-from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
+from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup, services_by_host
 from scheduler_worker.nova_cloud import holders
 from scheduler_worker.nova_cloud.databases import open_nova_database
 from scheduler_worker.nova_cloud.holders import ask_nova
@@ -171,8 +171,7 @@ async def test_all_of_a_nova_is_read(addresses: NovaAddresses) -> None:
     assert cloud.unplaced == ("H6",)
     assert len({each.cell for each in cloud.nodes.values()}) == 2
     assert [cell.name for cell in cloud.cells.values()] == ["cell1", "cell2"]
-    disabled = cloud.service_of("h2")
-    assert disabled is not None
+    disabled = services_by_host(cloud)["h2"]
     assert disabled.unusable_because == "its service is disabled: new disk"
     assert (disabled.is_forced_down, disabled.is_up) == (True, False)
     assert cloud.aggregates[AggregateId(UUID(int=70))] == CloudAggregate(

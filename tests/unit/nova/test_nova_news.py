@@ -1,7 +1,6 @@
 """When placement has hosts that Nova was not known to have, Nova is read again: soon, then less and less often."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -26,8 +25,6 @@ class ReadNova:
         self.readings = 0
         self.answers = True
         self.now = NOON
-
-    def on_change(self, callback: Callable[[NovaCloud], object]) -> None: ...
 
     def read_soon(self) -> None:
         self.readings += 1

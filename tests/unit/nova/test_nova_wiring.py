@@ -48,8 +48,6 @@ async def hold_nothing(consumers: Sequence[ConsumerId]) -> Sequence[Sequence[Res
 class KnowsNothing:
     cloud: NovaCloud | None = None
 
-    def on_change(self, callback: object) -> None: ...
-
 
 async def test_both_kinds_of_requests_are_weighed_by_the_new_settings() -> None:
     """Requests that name their host have filters of their own, and weighers like all others."""

@@ -8,7 +8,6 @@ import pytest
 from scheduler_worker.nova.oslo_envelope import RpcCall, RpcRequest, RpcVersion, read_envelope
 from scheduler_worker.nova.oslo_replies import (
     REASON_MAX,
-    invalid_input,
     no_such_method,
     no_valid_host,
     unsupported_version,
@@ -60,7 +59,6 @@ def test_a_failure_is_told_as_the_class_the_caller_makes_with_its_arguments() ->
 @pytest.mark.parametrize(
     ("failure", "module", "name", "word"),
     [
-        (invalid_input("flavor is 5"), "nova.exception", "InvalidInput", "flavor is 5"),
         (unsupported_version(ASKED, "4.5"), "oslo_messaging.rpc.dispatcher", "UnsupportedVersion", "4.9"),
         (no_such_method(ASKED), "oslo_messaging.rpc.dispatcher", "NoSuchMethod", "'select_destinations'"),
     ],

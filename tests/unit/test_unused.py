@@ -1,0 +1,54 @@
+"""Each function, method and class of the rooms is used by the rooms. What only tests use is code that nobody needs."""
+
+from pathlib import Path
+
+from vulture import Vulture
+
+from tests.unit.test_class_names import ROOMS, ROOT
+
+KINDS = ("function", "method", "property", "class")
+# Typer calls the functions of commands, and SQLAlchemy those that listen.
+CALLED_BY_DECORATORS = ["@*.command*", "@*.callback*", "@*listens_for*"]
+# What nothing in the rooms names, and who uses it.
+USED_ELSEWHERE = {
+    "bus/memory/virtual_host.py": (
+        "delete_exchange",
+        "delete_queue",
+    ),  # tests, as an operator does on a real broker
+    "bus/operating/metrics.py": ("collect",),  # prometheus_client
+    "bus/operating/part_server.py": ("capture_signals",),  # uvicorn
+    "bus/sql/types.py": ("load_dialect_impl", "process_bind_param", "process_result_value"),  # SQLAlchemy
+    "compute_sim/laboratory/ironic/sending.py": ("unsent",),  # a benchmark
+    "compute_sim/laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
+    "moor/commands.py": ("list_commands",),  # Click
+    "moor/laboratory/demo_command.py": ("demo",),  # named as a text in commands.py
+    "moor/laboratory/private_servers/keeper.py": ("place_in_memory",),  # tests.servers
+    "moor/laboratory/private_servers/starting.py": ("free_port",),  # tests.servers
+    "moor/overview/top/app.py": (  # Textual
+        *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
+        *("on_tabbed_content_tab_activated", "on_unmount"),
+    ),
+    "placement_worker/api/http/metrics.py": ("collect",),  # prometheus_client
+    "placement_worker/api/http/protocol.py": ("send_400_response",),  # uvicorn
+    "placement_worker/api/policy/enforcer.py": (
+        "get_enforcer",
+    ),  # oslo.policy, by the entry point in pyproject.toml
+    "placement_worker/store_sql/log_cursors.py": ("get_col_spec",),  # SQLAlchemy
+    "placement_worker/tables.py": ("get_col_spec",),  # SQLAlchemy
+    "scheduler_worker/cloud_counts.py": (
+        "watched_readings",
+    ),  # bus/operating/metrics.py, by its name as a text
+    "scheduler_worker/plugin_check.py": ("breaches",),  # whoever writes a filter or a weigher
+}
+
+
+def test_all_code_of_the_rooms_is_used() -> None:
+    found = Vulture(ignore_decorators=CALLED_BY_DECORATORS)
+    found.scavenge([ROOT / room for room in ROOMS], exclude=["*/migrations/*"])
+
+    unused: dict[str, list[str]] = {}
+    for each in found.get_unused_code(min_confidence=60):
+        if each.typ in KINDS:
+            unused.setdefault(str(Path(each.filename).relative_to(ROOT)), []).append(each.name)
+
+    assert {file: tuple(sorted(names)) for file, names in unused.items()} == USED_ELSEWHERE
