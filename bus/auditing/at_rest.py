@@ -58,17 +58,19 @@ class CloudAtRest(Struct, frozen=True, kw_only=True):
     nodes: Sequence[NodeEntry] = ()
     dead_letters: int = 0
 
-    def active(self) -> list[tuple[InstanceState, Asked]]:
-        return [(row, self.asked[row.id]) for row in self.rows.values() if row.state == "active"]
+
+# The active instances, with what their clients asked for.
+Active = Sequence[tuple[InstanceState, Asked]]
 
 
 def problems_at_rest(cloud: CloudAtRest) -> Iterator[str]:
+    active = [(row, cloud.asked[row.id]) for row in cloud.rows.values() if row.state == "active"]
     yield from _of_ends(cloud)
-    yield from _of_sizes(cloud)
-    yield from _of_usage(cloud)
-    yield from _of_hosts(cloud)
-    yield from _of_kinds(cloud)
-    yield from _of_nodes(cloud)
+    yield from _of_sizes(cloud, active)
+    yield from _of_usage(cloud, active)
+    yield from _of_hosts(cloud, active)
+    yield from _of_kinds(cloud, active)
+    yield from _of_nodes(cloud, active)
     if cloud.dead_letters:
         yield f"{cloud.dead_letters} parcels are among the dead letters"
 
@@ -82,18 +84,19 @@ def _of_ends(cloud: CloudAtRest) -> Iterator[str]:
             yield f"instance {id_}: the client heard {heard}, the API level has {has}"
 
 
-def _of_sizes(cloud: CloudAtRest) -> Iterator[str]:
+def _of_sizes(cloud: CloudAtRest, active: Active) -> Iterator[str]:
     """The API level must have the size that the client asked for. The other rules compare it with the claim."""
-    for row, asked in cloud.active():
+    for row, asked in active:
         details = cloud.details.get(row.id)
         size = details.size.amounts if details and details.size else {}
-        if Counter({**size}) != Counter({**asked.amounts}):
+        # An amount of 0 is as good as none.
+        if size != asked.amounts and Counter(size) != Counter(asked.amounts):
             yield (
                 f"instance {row.id}: the client asked for {dict(asked.amounts)}, the API level has {dict(size)}"
             )
 
 
-def _of_usage(cloud: CloudAtRest) -> Iterator[str]:
+def _of_usage(cloud: CloudAtRest, active: Active) -> Iterator[str]:
     """No more may be in use than active instances need, and no provider may be used beyond its capacity.
 
     A node with an instance is reserved, so it has no capacity.
@@ -107,35 +110,35 @@ def _of_usage(cloud: CloudAtRest) -> Iterator[str]:
             if provider.id not in nodes and stock.used > capacity:
                 yield f"{provider.name}: {stock.used} {resource} are in use, and there are {capacity}"
     needed: Counter[str] = Counter()
-    for _, asked in cloud.active():
-        needed.update(asked.amounts)
+    for amounts, count in Counter(tuple(asked.amounts.items()) for _, asked in active).items():
+        needed.update({resource: amount * count for resource, amount in amounts})
     for resource in sorted({*in_use, *needed}):
         if in_use[resource] != needed[resource]:
             yield f"{in_use[resource]} {resource} are in use, and the active instances need {needed[resource]}"
 
 
-def _of_hosts(cloud: CloudAtRest) -> Iterator[str]:
+def _of_hosts(cloud: CloudAtRest, active: Active) -> Iterator[str]:
     """Each host must report as many instances as are active there: an instance that was built twice counts as one more."""
-    active = Counter(row.host for row, _ in cloud.active())
+    there = Counter(row.host for row, _ in active)
     for host in cloud.hosts:
-        if host.instances != active[host.name]:
-            yield f"{host.name} has {host.instances} instances, of which {active[host.name]} are active"
+        if host.instances != there[host.name]:
+            yield f"{host.name} has {host.instances} instances, of which {there[host.name]} are active"
 
 
-def _of_kinds(cloud: CloudAtRest) -> Iterator[str]:
+def _of_kinds(cloud: CloudAtRest, active: Active) -> Iterator[str]:
     """An active instance must be on the kind of host that its client asked for."""
     nodes = {str(each.id) for each in cloud.nodes}
-    for row, asked in cloud.active():
+    for row, asked in active:
         if asked.on_node != (row.host in nodes):
             kind = "a bare-metal node" if row.host in nodes else "a hypervisor"
             yield f"instance {row.name} is on {row.host}, which is {kind}"
 
 
-def _of_nodes(cloud: CloudAtRest) -> Iterator[str]:
+def _of_nodes(cloud: CloudAtRest, active: Active) -> Iterator[str]:
     """Ironic must have exactly the active instances, placement must offer exactly the nodes that are available, and a daemon
     that is alive must have reported each node. The audit says whether the right nodes are in use.
     """
-    on_hosts = {row.host: row.id for row, _ in cloud.active()}
+    on_hosts = {row.host: row.id for row, _ in active}
     for node in cloud.nodes:
         wanted = on_hosts.get(str(node.id))
         if node.instance != wanted or (wanted and node.provision_state != "active"):

@@ -63,7 +63,8 @@ async def problems_of(
         nodes=nodes,
         dead_letters=await connection.depth(DEAD_QUEUE),
     )
-    return [*audit.problems(), *problems_at_rest(at_rest)]
+    # In a thread: of a million instances it takes so long that the broker would close this process's connection.
+    return [*audit.problems(), *await asyncio.to_thread(lambda: [*problems_at_rest(at_rest)])]
 
 
 async def found_instances(client: Station, ids: Sequence[InstanceId]) -> list[InstancesFound]:
