@@ -138,6 +138,8 @@ class BuildSlots:
         `known` has the attempts that this transaction has changed.
         """
         for host in self._freed:
+            if not known and not self._tx.waiting(host):
+                continue
             of_host = {each.key: each for each in self._tx.waiting(host)}
             of_host |= {key: each for key, each in known.items() if each.host == host}
             for attempt in of_host.values():

@@ -232,6 +232,9 @@ def rank_of(order: HostOrder) -> int:
     Orders are ranked by the number of their move or rebuild. Of one move, the stop comes before the start.
     """
     match order:
+        # The most frequent first: msgspec makes `isinstance` slow for messages of other types.
+        case SpawnInstance():
+            return -1
         case StopInstance(number=number) | RespawnInstance(number=number):
             return 2 * number
         case StartInstance(number=number):
@@ -270,7 +273,7 @@ def _is_saved(known: AttemptRecord | None, order: StopInstance) -> bool:
 def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
     """The attempt after its driver has begun to obey this order. A destroy cannot fail."""
     state = _BEGUN[type(order)]
-    return AttemptRecord(
+    record = AttemptRecord(
         cell=order.cell,
         host=order.host,
         instance=order.instance,
@@ -281,11 +284,16 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         cause=cause,
         trace=trace,
         rank=rank_of(order),
-        rebuild=order.number if isinstance(order, RespawnInstance) else 0,
-        image=order.save_as if isinstance(order, StopInstance) else "",
-        stays_stopped=isinstance(order, SpawnInstance | ReceiveInstance | AdoptGuest) and order.stopped,
-        is_left=isinstance(order, LeaveGuest),
     )
+    match order:
+        case SpawnInstance() | ReceiveInstance() | AdoptGuest():
+            return structs.replace(record, stays_stopped=True) if order.stopped else record
+        case StopInstance(save_as=image):
+            return structs.replace(record, image=image)
+        case RespawnInstance(number=number):
+            return structs.replace(record, rebuild=number)
+        case _:
+            return structs.replace(record, is_left=isinstance(order, LeaveGuest))
 
 
 def failed(
@@ -383,15 +391,15 @@ def due(
     There is no answer while the work goes on. A silent host gives no answer, or gives it later; a dead host loses the
     attempt.
     """
-    if isinstance(condition, Dead):
+    if condition is not WELL and isinstance(condition, Dead):
         # It was lost with its host.
         return structs.replace(attempt, state=AttemptState.DESTROYED, failure="", due_s=None), None
     if work.left_ms:
         return structs.replace(attempt, due_s=at_s + work.left_ms / 1000), None
     state, failure = _ended(attempt, work)
-    until_s = condition.until_s if isinstance(condition, Silent) else None
-    after = structs.replace(attempt, state=state, failure=failure, due_s=until_s)
-    return after, None if isinstance(condition, Silent) else answer_of(after)
+    silent = condition if condition is not WELL and isinstance(condition, Silent) else None
+    after = structs.replace(attempt, state=state, failure=failure, due_s=silent.until_s if silent else None)
+    return after, None if silent else answer_of(after)
 
 
 def _ended(attempt: AttemptRecord, work: Work) -> tuple[AttemptState, str]:
