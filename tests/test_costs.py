@@ -18,7 +18,11 @@ why = "first measured"
 @pytest.mark.asyncio
 @pytest.mark.parametrize("operation", [*OPERATIONS, START])
 async def test_an_operation_costs_what_it_did(operation: str) -> None:
-    assert problems(operation, await costs_of(operation), baseline()) == []
+    found = problems(operation, await costs_of(operation), baseline())
+    if any(" cpu," in each for each in found):
+        # Whoever else uses the machine may have made it dearer.
+        found = problems(operation, await costs_of(operation), baseline())
+    assert found == []
 
 
 def test_every_figure_is_of_an_operation_that_is_measured() -> None:
