@@ -20,7 +20,7 @@ why = "first measured"
 async def test_an_operation_costs_what_it_did(operation: str) -> None:
     found = problems(operation, await costs_of(operation), baseline())
     if any(" cpu," in each for each in found):
-        # Whoever else uses the machine may have made it dearer.
+        # Other programs on the machine may have made it dearer.
         found = problems(operation, await costs_of(operation), baseline())
     assert found == []
 

@@ -9,7 +9,7 @@ from tests.unit.test_class_names import ROOMS, ROOT
 KINDS = ("function", "method", "property", "class")
 # Typer calls the functions of commands, and SQLAlchemy those that listen.
 CALLED_BY_DECORATORS = ["@*.command*", "@*.callback*", "@*listens_for*"]
-# What nothing in the rooms names, and who uses it.
+# Code that nothing in the rooms names, and what uses it.
 USED_ELSEWHERE = {
     "bus/memory/virtual_host.py": (
         "delete_exchange",

@@ -26,8 +26,6 @@ from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in
 
 pytestmark = pytest.mark.asyncio
 
-# Why an instance is in error whose node is not there any more.
-GONE = "it was deleted in Ironic"
 HTML = b"<html><body>It works!</body></html>"
 FAULT = json.dumps({"error_message": json.dumps({"faultstring": "Node could not be found."})}).encode()
 OLD = {"X-OpenStack-Ironic-API-Maximum-Version": "1.50", "X-OpenStack-Ironic-API-Minimum-Version": "1.1"}
@@ -183,10 +181,6 @@ async def _is_in_order(metal: DeploySetup, instances: Sequence[InstanceId]) -> b
     for instance in instances:
         state = await metal.cloud.instance(instance)
         at = [node.uuid for node in metal.with_instance(instance)]
-        if state is None:
-            return False
-        # An Ironic that said for long that a node is gone has ended its instance in error. The node may be back with it: a delete,
-        # which follows here, frees it.
-        if at != ([state.host] if state.state == "active" or (at and state.reason.endswith(GONE)) else []):
+        if state is None or at != ([state.host] if state.state == "active" else []):
             return False
     return True
