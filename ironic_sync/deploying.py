@@ -332,6 +332,9 @@ class Deployer(PartGroup):
             ):
                 return None
             after = self._with_node(now, looked, row.version)
+            if looked.node is None and isinstance(outcome, Fail | Gone) and not after.is_deleted:
+                # It is doubtful that the node is gone: something else was heard of it meanwhile.
+                return None
             if looked.is_ordered:
                 work = structs.replace(work, is_ordered=True)
             if is_end(work, outcome):

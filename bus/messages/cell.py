@@ -294,6 +294,9 @@ class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
 
     `kind` is the kind of the host: a conductor without a row for the instance needs it to order the removal. `number` is
     the number of the last order to stop or to start the instance that the host has obeyed; 0 if there was none.
+
+    About an instance on a bare-metal node that was said to be gone (`SpawnFailed`): both are there after all. Such messages
+    are numbered by `number`, in one row with those that say that the node is gone.
     """
 
     kind: Label = ""
@@ -307,7 +310,8 @@ class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
     an order to start the instance, `number` is the number of that order. Otherwise it is that of the last order to stop
     or to start the instance that the host has obeyed; 0 if there was none.
 
-    About an instance that is active on a bare-metal node: the node does not exist any more.
+    About an instance that is active on a bare-metal node: the node does not exist any more. `number` counts the messages that
+    it is gone, or back.
     """
 
     reason: str

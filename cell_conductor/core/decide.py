@@ -296,6 +296,18 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
         if row.saved:
             note_unshelved(transition)
         transition.end_as("active", outbox=transition.outbox_without(SPAWNS, spawned.attempt))
+    elif spawned.number > row.gone_or_back and transition.host.kind == NODE:
+        _on_node_back(transition, spawned.number)
+
+
+def _on_node_back(transition: Transition, number: int) -> None:
+    """The node of a bare-metal instance was said to be gone, and is not. While a rebuild is still asked for, its answer
+    says how the instance is.
+    """
+    row = transition.row
+    transition.change(gone_or_back=number)
+    if row.state == "broken" and row.state_ends_at is None:
+        transition.end_as("active", reason="")
 
 
 def _on_stopped(transition: Transition, stopped: InstanceStopped) -> None:
@@ -345,11 +357,21 @@ def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
     elif transition.row.state == "building":
         transition.withdraw(SPAWNS, attempt=failed.attempt)
         leave_host(transition, failed.reason, was_silent=False)
-    elif transition.row.state == "active" and transition.host.kind == NODE:
-        # The node does not exist any more. If that was a mistake, the instance is still there: its share stays.
-        transition.end_broken(failed.reason)
+    elif transition.host.kind == NODE:
+        _on_node_gone(transition, failed)
     else:
         on_adoption_failed(transition, failed)
+
+
+def _on_node_gone(transition: Transition, gone: SpawnFailed) -> None:
+    """The bare-metal node does not exist any more. If that was a mistake, the instance is still there: its share stays."""
+    row = transition.row
+    # Daemons of 0.1.0 give no number.
+    if gone.number <= row.gone_or_back and gone.number:
+        return
+    transition.change(gone_or_back=max(row.gone_or_back, gone.number))
+    if row.state == "active":
+        transition.end_broken(gone.reason)
 
 
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:

@@ -48,9 +48,14 @@ def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) 
             return _after_undeploy(row, order, now)
 
 
-def spawned(deployed: Deployed | NodeDeploy, row: NodeRow) -> InstanceSpawned:
+def spawned(deployed: Deployed, row: NodeRow, number: int = 0) -> InstanceSpawned:
     return InstanceSpawned(
-        cell=deployed.cell, instance=deployed.instance, attempt=deployed.attempt, host=row.id, kind=NODE
+        cell=deployed.cell,
+        instance=deployed.instance,
+        attempt=deployed.attempt,
+        host=row.id,
+        kind=NODE,
+        number=number,
     )
 
 
@@ -161,8 +166,10 @@ def with_rebuilt(row: NodeRow, order: RedeployInstance, how: Rebuilt) -> NodeRow
     """The row that remembers how this rebuild ended; the same row if the order's attempt is not on the node."""
     if not _is_on(row, order):
         return row
-    done = Deployed(cell=order.cell, instance=order.instance, attempt=order.attempt, rebuilt=how)
-    return structs.replace(row, deployed=done)
+    done = row.deployed
+    if done is None or not _is_same(done, order):
+        done = Deployed(cell=order.cell, instance=order.instance, attempt=order.attempt)
+    return structs.replace(row, deployed=structs.replace(done, rebuilt=how))
 
 
 def _why_no_rebuild(row: NodeRow, order: RedeployInstance, *, can_deploy: bool) -> str:

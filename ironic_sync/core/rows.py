@@ -90,14 +90,20 @@ class Rebuilt(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The attempt that a deploy made active on a node, and how its last rebuild ended, if there was one.
 
-    `is_lost`: Ironic has deleted the node since, and there is a message to the conductor about it.
+    `gone_or_back` counts the messages to the conductor that Ironic has deleted the node since, or has it again. They are
+    numbered by it: odd ones say that it is gone.
     """
 
     cell: str
     instance: InstanceId
     attempt: int
     rebuilt: Rebuilt | None = None
-    is_lost: bool = False
+    gone_or_back: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the last such message was that the node is gone."""
+        return self.gone_or_back % 2 == 1
 
 
 class Ended(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,9 @@ from msgspec import Struct, structs
 from bus.messages.cell import SpawnFailed
 from ironic_sync.core.cells import CellMap, CellPlan, decide_cell
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.rows import AT_ONCE, NodeDeploy, NodeRow
+from ironic_sync.core.orders import spawned
+from ironic_sync.core.provision_states import provision_state
+from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
 
 NODE_DELETED = "its bare-metal node does not exist any more: it was deleted in Ironic"
 
@@ -24,7 +26,7 @@ class NodePolicy(Struct, frozen=True, kw_only=True):
 
 
 def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
-    """The row with its cell, its offer, an undeploy of a leftover instance, and a message about a lost one; the same
+    """The row with its cell, its offer, an undeploy of a leftover instance, and a message about a lost one or one that is back; the same
     object if nothing changes.
     """
     plan = CellPlan(row.cell)
@@ -97,20 +99,41 @@ def with_leftover(row: NodeRow) -> NodeRow:
 
 
 def with_lost_instance(row: NodeRow) -> NodeRow:
-    """If Ironic has deleted a node with an active instance of ours, the row with a message to its conductor.
+    """If Ironic has deleted a node with an active instance of ours, or has both again, the row with a message to the
+    instance's conductor.
 
-    The instance and its claim stay: the node may have been deleted by mistake, and a user may still delete the instance.
+    The instance and its claim stay: the node may have been deleted by mistake, or Ironic may have said so by mistake.
     """
     done = row.deployed
-    if done is None or row.deploy is not None or done.is_lost == row.is_deleted:
+    if done is None or row.deploy is not None or row.is_deleted == done.is_lost:
         return row
-    row = structs.replace(row, deployed=structs.replace(done, is_lost=row.is_deleted))
-    if not row.is_deleted:
+    if done.is_lost and not _is_there(row, done):
         return row
-    lost = SpawnFailed(
-        cell=done.cell, instance=done.instance, attempt=done.attempt, host=row.id, reason=NODE_DELETED
-    )
-    return structs.replace(row, answers=(*row.answers, lost), answers_at=AT_ONCE)
+    number = done.gone_or_back + 1
+    answer: Answer
+    if row.is_deleted:
+        answer = SpawnFailed(
+            cell=done.cell,
+            instance=done.instance,
+            attempt=done.attempt,
+            host=row.id,
+            reason=NODE_DELETED,
+            number=number,
+        )
+        rebuilt = done.rebuilt
+    else:
+        answer = spawned(done, row, number)
+        rebuilt = done.rebuilt and structs.replace(done.rebuilt, is_active=True)
+    done = structs.replace(done, gone_or_back=number, rebuilt=rebuilt)
+    return structs.replace(row, deployed=done, answers=(*row.answers, answer), answers_at=AT_ONCE)
+
+
+def _is_there(row: NodeRow, done: Deployed) -> bool:
+    """Whether the instance is on its node beyond doubt, and active."""
+    node = row.node
+    if node is None or row.doubts or row.is_doubted or row.missing_since_us:
+        return False
+    return node.instance_uuid == done.instance and provision_state(node.provision_state).deploy == "done"
 
 
 def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:

@@ -1,6 +1,7 @@
 """From a build request to an instance on a bare-metal node of a simulated Ironic, and back: every worker is real."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -383,6 +384,60 @@ async def test_an_instance_whose_node_is_deleted_says_so_and_can_be_deleted(bus:
             return nodes[0].uuid not in await metal.stocks()
 
         await wait_until(is_removed, "placement has no provider of it")
+
+
+class SaysThatItIsGone(httpx.AsyncBaseTransport):
+    """An HTTP transport between a daemon and an Ironic that knows no node while `is_on`."""
+
+    def __init__(self, way: httpx.AsyncBaseTransport) -> None:
+        self.is_on = False
+        self._way = way
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if not self.is_on:
+            return await self._way.handle_async_request(request)
+        if request.url.path.endswith("/nodes"):
+            return httpx.Response(200, json={"nodes": []}, request=request)
+        fault = json.dumps({"error_message": json.dumps({"faultstring": "Node could not be found."})})
+        return httpx.Response(404, text=fault, request=request)
+
+
+@STAGES
+async def test_an_instance_is_active_again_when_its_node_was_said_to_be_gone_and_is_not(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(2)
+    settings = structs.replace(QUICK, sweep_s=0.2, missing_few=100)
+    async with deploy_setup(bus, books, *nodes) as metal:
+        wrong = metal.way = SaysThatItIsGone(metal.way)
+        async with metal.daemon("d1", settings):
+            await metal.until_offered(*nodes)
+            stays, is_deleted = instances = [await metal.boot(number) for number in (1, 2)]
+            for instance in instances:
+                await metal.cloud.until_state(instance, "active")
+            for _ in range(2):
+                wrong.is_on = True
+                for instance in instances:
+                    failed = await metal.cloud.until_state(instance, "error")
+                    assert failed.reason.endswith("it was deleted in Ironic")
+                wrong.is_on = False
+                for instance in instances:
+                    (node,) = metal.with_instance(instance)
+                    active = await metal.cloud.until_state(instance, "active")
+                    assert (active.host, active.attempt, active.reason) == (node.uuid, 1, "")
+
+            # Deleted while the node is said to be gone, it is taken off as soon as the node is back.
+            wrong.is_on = True
+            await metal.cloud.until_state(is_deleted, "error")
+            await metal.delete(is_deleted)
+            await metal.cloud.until_state(is_deleted, "deleted")
+            (kept,) = metal.with_instance(stays)
+            wrong.is_on = False
+            await metal.until_free(*(node for node in nodes if node.uuid != kept.uuid))
+            await metal.cloud.until_state(stays, "active")
+            assert metal.with_instance(stays)
+            await metal.delete(stays)
+            await metal.until_free(*nodes)
 
 
 @STAGES

@@ -170,17 +170,23 @@ async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_reco
 
             for instance in instances:
                 await metal.cloud.until_state(instance, "active", "error", "deleted")
+            wrong: list[object] = []
             await wait_until(
-                lambda: _is_in_order(metal, instances), "each instance is where it is said to be"
+                lambda: _is_in_order(metal, instances, wrong),
+                "each instance is where it is said to be",
+                wrong,
             )
             await asyncio.gather(*map(metal.delete, instances))
             await metal.until_free(*nodes)
 
 
-async def _is_in_order(metal: DeploySetup, instances: Sequence[InstanceId]) -> bool:
+async def _is_in_order(metal: DeploySetup, instances: Sequence[InstanceId], wrong: list[object]) -> bool:
+    wrong.clear()
     for instance in instances:
         state = await metal.cloud.instance(instance)
-        at = [node.uuid for node in metal.with_instance(instance)]
-        if state is None or at != ([state.host] if state.state == "active" else []):
-            return False
-    return True
+        nodes = metal.with_instance(instance)
+        if state is None or [node.uuid for node in nodes] != (
+            [state.host] if state.state == "active" else []
+        ):
+            wrong.append((state, nodes, [await metal.row(node) for node in nodes]))
+    return not wrong

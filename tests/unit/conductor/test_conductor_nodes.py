@@ -223,6 +223,27 @@ def test_an_active_instance_whose_node_is_gone_says_so_keeps_its_share_and_can_b
     assert InstanceDeleted in kinds(cell.hear(destroyed(1, "n1")))
 
 
+def test_an_instance_whose_node_is_back_is_active_again_and_late_copies_change_nothing() -> None:
+    cell = Cell(place_on_node(), spawned(1, "n1"))
+    gone = [structs.replace(failed(1, "n1"), number=number) for number in (1, 3)]
+    back = [structs.replace(spawned(1, "n1"), number=number) for number in (2, 4)]
+
+    assert kinds(cell.hear(gone[0])) == [InstanceFailed]
+    cell.confirm_all()
+    (said,) = cell.hear(back[0])
+    assert isinstance(said, InstanceActive)
+    assert (said.instance.host, said.instance.reason) == ("n1", "")
+    cell.confirm_all()
+    assert cell.hear(gone[0], back[0]) == []
+    assert kinds(cell.hear(gone[1])) == [InstanceFailed]
+    cell.confirm_all()
+    assert cell.hear(back[0], spawned(1, "n1")) == []
+    assert kinds(cell.hear(back[1])) == [InstanceActive]
+    cell.hear(REMOVE)
+    cell.confirm_all()
+    assert cell.hear(structs.replace(back[1], number=6)) == [undeploy(1, "n1")], "its delete is not over"
+
+
 def test_a_failure_of_an_earlier_attempt_or_on_a_hypervisor_leaves_an_active_instance_as_it_is() -> None:
     on_node = Cell(place_on_node(), spawned(1, "n1"))
     assert on_node.hear(failed(2, "n1"), failed(1, "n2"))[1:] == []

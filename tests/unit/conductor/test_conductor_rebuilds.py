@@ -23,6 +23,7 @@ from tests.unit.conductor.test_conductor import (
     REMOVE,
     Cell,
     destroyed,
+    failed,
     host,
     kinds,
     released,
@@ -268,3 +269,23 @@ def test_a_rebuild_survives_the_row_as_it_is_written() -> None:
     row = cell.row
 
     assert assemble_row(decode_body(encode_body(row)), row.order) == row
+
+
+def test_a_node_that_is_back_ends_a_failed_rebuild_but_not_one_that_is_still_asked_for() -> None:
+    cell = Cell(place_on_node(), spawned(1, "n1"), rebuild())
+    back = structs.replace(spawned(1, "n1"), number=2)
+    assert cell.hear(structs.replace(failed(1, "n1"), number=1)) == []
+    cell.hear(redeployed(failure="the node is deleted in Ironic", is_active=False))
+    assert cell.row.state == "broken"
+    cell.confirm_all()
+    (said,) = cell.hear(back)
+    assert isinstance(said, InstanceActive)
+    assert said.instance.rebuild is not None
+    assert said.instance.rebuild.failure == "the node is deleted in Ironic"
+
+    asked = Cell(place_on_node(), spawned(1, "n1"), rebuild())
+    asked.after_s(DEPLOY_S * 3)
+    assert asked.row.state == "broken"
+    asked.confirm_all()
+    assert asked.hear(back) == []
+    assert kinds(asked.hear(redeployed())) == [InstanceActive]

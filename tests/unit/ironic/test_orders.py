@@ -10,17 +10,19 @@ from msgspec import structs
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
+from bus.messages.hosts import NODE
 from ironic_sync.core.orders import (
     ENDED_MAX,
     NO_API,
     Order,
     after_order,
     with_end,
+    with_rebuilt,
 )
-from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow
+from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 from ironic_sync.core.settling import with_leftover, with_lost_instance
 from tests.unit.ironic.captured import NODE_ID, a_node
-from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, an_order, an_undeploy
+from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, a_redeploy, an_order, an_undeploy
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ACTIVE = Deployed(cell="c1", instance=OURS, attempt=1)
@@ -222,9 +224,46 @@ def test_the_conductor_of_an_instance_hears_once_that_its_node_is_deleted() -> N
     assert lost.due_at == AT_ONCE
     assert with_lost_instance(lost) is lost, "once"
 
-    told = structs.replace(lost, answers=(), answers_at=None)
-    back = with_lost_instance(structs.replace(told, is_deleted=False))
-    assert (back.deployed, back.answers) == (done, ())
-    assert with_lost_instance(structs.replace(back, is_deleted=True)).answers == (answer,)
     busy = structs.replace(row, is_deleted=True, deploy=a_deploy(kind="undeploy"))
     assert with_lost_instance(busy) is busy, "the undeploy ends it"
+
+
+def test_the_conductor_hears_once_that_the_node_is_back_with_the_instance_beyond_doubt() -> None:
+    there = a_node(instance_uuid=OURS, provision_state="active")
+    rebuilt = Rebuilt(number=1, failure="the node is deleted in Ironic", is_active=False)
+    done = structs.replace(ACTIVE, gone_or_back=1, rebuilt=rebuilt)
+    lost = a_row(node=there, deployed=done, is_deleted=True)
+    read = structs.replace(lost, is_deleted=False)
+
+    for doubtful in (
+        lost,
+        structs.replace(read, doubts=("a doubt",)),
+        structs.replace(read, is_doubted=True),
+        structs.replace(read, missing_since_us=1),
+        structs.replace(read, node=a_node(provision_state="active", instance_uuid=THEIRS)),
+        structs.replace(read, node=a_node()),
+        structs.replace(read, node=a_node(instance_uuid=OURS, provision_state="deploy failed")),
+        structs.replace(read, deploy=a_deploy(kind="undeploy")),
+    ):
+        assert with_lost_instance(doubtful) is doubtful
+
+    back = with_lost_instance(read)
+    (answer,) = back.answers
+    assert isinstance(answer, InstanceSpawned)
+    assert (answer.instance, answer.attempt, answer.number, answer.kind) == (OURS, 1, 2, NODE)
+    assert back.due_at == AT_ONCE
+    assert with_lost_instance(back) is back, "once"
+    assert back.deployed is not None
+    assert back.deployed.rebuilt == structs.replace(rebuilt, is_active=True)
+
+    again = with_lost_instance(structs.replace(back, is_deleted=True))
+    assert [each.number for each in again.answers if not isinstance(each, InstanceDestroyed)] == [2, 3]
+
+
+def test_a_rebuild_does_not_forget_what_the_conductor_was_told_of_its_node() -> None:
+    row = a_row(deployed=structs.replace(ACTIVE, gone_or_back=1), is_deleted=True)
+
+    after_it = with_rebuilt(row, a_redeploy(), Rebuilt(number=1, failure="no", is_active=False))
+
+    assert after_it.deployed is not None
+    assert after_it.deployed.gone_or_back == 1
