@@ -58,7 +58,12 @@ async def write_providers(
 async def write_allocations(
     tx: PlacementTransaction, writes: Sequence[AllocationWrite], vocabulary: Vocabulary, now: datetime
 ) -> Verdicts:
-    ledger = await tx.lock_allocations(keys_of_allocation_writes(writes))
+    keys = keys_of_allocation_writes(writes)
+    if len(writes) == 1 and (claim := await tx.at_once(keys)) is not None:
+        decision = decide_allocations(claim.ledger, writes, vocabulary, now)
+        if await claim.is_written(decision.changes):
+            return decision.verdicts
+    ledger = await tx.lock_allocations(keys)
     decision = decide_allocations(ledger, writes, vocabulary, now)
     await tx.write_claims(decision.changes)
     return decision.verdicts

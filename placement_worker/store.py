@@ -49,6 +49,18 @@ from placement_worker.core.quotas import QuotaKeys
 FEED_ENTRIES = 500
 
 
+class AtOnce(Protocol):
+    """A claim that comes alone, decided by rows that are not locked."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    async def is_written(self, changes: ClaimChanges) -> bool:
+        """Write and commit these changes, if they grant the claim, and if it was decided by what is still true. Otherwise
+        nothing is written.
+        """
+
+
 class PlacementTransaction(Protocol):
     """One transaction on placement's tables: all or nothing. Its writes appear in the change log when it commits."""
 
@@ -71,6 +83,11 @@ class PlacementTransaction(Protocol):
 
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         """Lock all rows that administrators' writes of allocations need, then read them."""
+
+    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
+        """Begin a claim of one new consumer without locks. None if these keys are of anything else, or if the store has no
+        use for it. If it is not written then, the transaction goes on as if this was never called. It comes first.
+        """
 
     async def write_claims(self, changes: ClaimChanges) -> None: ...
 

@@ -8,7 +8,6 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -52,6 +51,7 @@ SET plan_cache_mode = force_generic_plan
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED;"
 _LAZILY = " SET LOCAL synchronous_commit = off;"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+_EACH_ALONE = ""
 _BY_SCANS = """
 SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on;
 SET LOCAL plan_cache_mode = auto;
@@ -77,13 +77,16 @@ class PostgresSession:
         return not (self.driver.is_closed() or self.driver.is_in_transaction() or self.connection.invalidated)
 
     def writing(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _Running(partial(_begin, self, _WRITE), _keep, self.settings.transaction_s)
+        return _Running(self._take, _WRITE, _keep, self.settings.transaction_s)
 
     def reading_by_keys(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _Running(partial(_begin, self, _READ), _keep, self.settings.transaction_s)
+        return _Running(self._take, _READ, _keep, self.settings.transaction_s)
 
     def reading_each(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _Running(partial(_keep_as_it_is, self), _keep, self.settings.transaction_s, _EachAlone)
+        return _Running(self._take, _EACH_ALONE, _keep, self.settings.transaction_s)
+
+    async def _take(self, begin: str) -> "PostgresSession":
+        return await _begin(self, begin) if begin else self
 
     async def alone(self, statement: str, *arguments: object) -> Any:
         """Run one statement as a transaction of its own: one round trip to the server instead of three."""
@@ -114,13 +117,18 @@ class PostgresSession:
 
 
 class PostgresTransaction:
-    """A transaction that takes a session and begins with its first statement; without statements it holds nothing."""
+    """A transaction that takes a session and begins with its first statement; without statements it holds nothing.
 
-    def __init__(self, take: "TakeSession", limit_s: float) -> None:
+    With `_EACH_ALONE` in place of words to begin it, each statement is a transaction of its own.
+    """
+
+    def __init__(self, take: "TakeSession", begin: str, limit_s: float) -> None:
         self._take = take
+        self._begin = begin
         self._limit_s = limit_s
         # Taken from the pool; None before the first statement.
         self._session: PostgresSession | None = None
+        self._is_begun = False
         self._end: asyncio.TimerHandle | None = None
 
     async def driver(self) -> Any:
@@ -143,12 +151,30 @@ class PostgresTransaction:
     ) -> T:
         return await (await self._begun()).connection.run_sync(work, *args, **kwargs)
 
+    async def alone(self, statement: str, *values: Any) -> list[Any]:
+        """Run a statement of asyncpg's as a transaction of its own, before this one begins, and return its rows."""
+        if self._is_begun:
+            raise Bug("database: a statement was to run alone, but the transaction has begun")
+        rows: list[Any] = await (self._session or await self._taken("")).driver.fetch(statement, *values)
+        return rows
+
     async def _begun(self) -> PostgresSession:
-        if self._session is None:
-            self._session = await self._take()
-            # The server has its own limits. This one is for a server or network that no longer answers.
-            self._end = asyncio.get_running_loop().call_later(self._limit_s, self._session.driver.terminate)
-        return self._session
+        session = self._session
+        if session is not None and self._is_begun:
+            return session
+        if session is None:
+            session = await self._taken(self._begin)
+        elif self._begin:
+            # It has run statements alone.
+            await session.driver.execute(self._begin)
+        self._is_begun = bool(self._begin)
+        return session
+
+    async def _taken(self, begin: str) -> PostgresSession:
+        session = self._session = await self._take(begin)
+        # The server has its own limits. This one is for a server or network that no longer answers.
+        self._end = asyncio.get_running_loop().call_later(self._limit_s, session.driver.terminate)
+        return session
 
     def ended(self) -> PostgresSession | None:
         """The session that the transaction has taken, if any. Its time is no longer limited."""
@@ -168,7 +194,7 @@ class PostgresTransaction:
             raise
 
     async def _commit(self) -> None:
-        if self._session is None:
+        if self._session is None or not self._is_begun:
             return
         # If code inside the transaction caught a database error, PostgreSQL answers COMMIT by rolling back, without an
         # error.
@@ -215,25 +241,13 @@ def _is_of_asyncpg(raised: TracebackType | None) -> bool:
     return raised is not None and raised.tb_frame.f_globals["__name__"].partition(".")[0] == "asyncpg"
 
 
-# Returns a session in which a transaction has begun, and takes it back afterwards.
-TakeSession = Callable[[], Awaitable[PostgresSession]]
+# Returns a session in which a transaction has begun with these words, if there are any; and takes it back afterwards.
+TakeSession = Callable[[str], Awaitable[PostgresSession]]
 GiveBackSession = Callable[[PostgresSession], Awaitable[None]]
 
 
 async def _keep(_: PostgresSession) -> None:
     """For a session that is not of a pool."""
-
-
-async def _keep_as_it_is(session: PostgresSession) -> PostgresSession:
-    """For statements outside of a transaction."""
-    return session
-
-
-class _EachAlone(PostgresTransaction):
-    """Statements on one session, each of which is a transaction of its own."""
-
-    async def _commit(self) -> None:
-        """Each statement was committed by itself."""
 
 
 class _Running(AbstractAsyncContextManager[PostgresTransaction]):
@@ -245,11 +259,11 @@ class _Running(AbstractAsyncContextManager[PostgresTransaction]):
     def __init__(
         self,
         take: TakeSession,
+        begin: str,
         give_back: GiveBackSession,
         limit_s: float,
-        kind: type[PostgresTransaction] = PostgresTransaction,
     ) -> None:
-        self._transaction = kind(take, limit_s)
+        self._transaction = PostgresTransaction(take, begin, limit_s)
         self._give_back = give_back
 
     async def __aenter__(self) -> PostgresTransaction:
@@ -350,14 +364,14 @@ class PostgresDatabase:
 
     def reading_each(self) -> AbstractAsyncContextManager[PostgresTransaction]:
         """For few rows that are found by their keys."""
-        return _Running(partial(self._take, ""), self._give_back, self.settings.transaction_s, _EachAlone)
+        return _Running(self._take, _EACH_ALONE, self._give_back, self.settings.transaction_s)
 
     def _running(self, begin: str, *, takes_long: bool) -> _Running:
         limit_s = self.settings.transaction_s
         if takes_long:
             limit_s = self.settings.long_s
             begin += f" SET LOCAL statement_timeout = {milliseconds(limit_s)}"
-        return _Running(partial(self._take, begin), self._give_back, limit_s)
+        return _Running(self._take, begin, self._give_back, limit_s)
 
     async def _take(self, begin: str) -> PostgresSession:
         """Wait until one of the pool's sessions is free, and begin a transaction in it, if there are words for that."""

@@ -42,7 +42,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.quotas import QuotaKeys
 from placement_worker.core.vocabulary import custom_of
-from placement_worker.store import ChangeFeed, Holdings, Unpublished
+from placement_worker.store import AtOnce, ChangeFeed, Holdings, Unpublished
 from placement_worker.store_sql.answers import (
     keep_answer,
     keep_page,
@@ -118,6 +118,9 @@ class SqlPlacementTransaction:
             return ledger
         classes = await self._transaction.run(existing_names, resource_classes, keys.classes)
         return structs.replace(ledger, classes=classes)
+
+    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
+        return None if custom_of(keys.classes) else await self._claims.at_once(keys)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)

@@ -12,6 +12,9 @@ locked, its entry is dropped and the batch starts again.
 
 A transaction keeps what it reads to itself until it commits. Its writes may be rolled back, and then the same ids and
 bases may come again with other contents.
+
+Of providers whose usage this process wrote last, the whole row is remembered. That is a guess: the statement that relies on it
+compares it with the row, and writes nothing if they differ (claims/at_once.py).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,6 +33,8 @@ PROVIDERS_MAX = 100_000
 
 # internal id, public id, the root's internal id, the root's public id
 FoundRow = Sequence[Any]
+# id, root's id, base, generation, shape, used, consumers
+UsageRow = tuple[int, int, int, int, int, str, int]
 # Internal id, cell, whether it gives one class at a time, and for each inventory (or NULLs, if there is none): class id, total, reserved, min_unit, max_unit,
 # step_size, allocation_ratio.
 StockRow = tuple[Any, ...]
@@ -62,6 +67,8 @@ class ProviderCache:
     def __init__(self) -> None:
         self.by_number: dict[int, CachedProvider] = {}
         self.by_id: dict[int, CachedProvider] = {}
+        # By internal id: rows as this process wrote them last.
+        self.usages: dict[int, UsageRow] = {}
 
     def forget(self, known: CachedProvider) -> None:
         self.by_number.pop(known.number, None)
@@ -71,6 +78,7 @@ class ProviderCache:
         if len(self.by_number) + len(learned) > PROVIDERS_MAX:
             self.by_number.clear()
             self.by_id.clear()
+            self.usages.clear()
         for known in learned:
             self.by_number[known.number] = known
             self.by_id[known.id.int] = known
@@ -83,6 +91,7 @@ class CachedProviders:
 
     def __init__(self, known: ProviderCache) -> None:
         self._known = known
+        self.usages = known.usages
         self._seen: dict[int, CachedProvider] = {}
         self._learned: dict[int, CachedProvider] = {}
 

@@ -80,6 +80,11 @@ class ClaimQuotas:
         found = await _LOCK.fetch(self._transaction, self._locked)
         return {project: _quota(project, limits, used) for project, limits, used in found}
 
+    def last_if_none(self) -> int | None:
+        """The highest id of a quota's row, if no project is known to have a limit; None if one has, or if that is not known."""
+        known = self._cache.known
+        return None if known is None or known.limited else known.last
+
     def check_projects(self, projects: Collection[str]) -> None:
         """These are the projects of the locked consumers. A consumer may have changed its project before it was locked."""
         known = self._known

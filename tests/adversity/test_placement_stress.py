@@ -25,8 +25,9 @@ from placement_worker import tables
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claims.claims import LockedClaims, UsageRow
+from placement_worker.store_sql.claims.claims import LockedClaims
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
+from placement_worker.store_sql.provider_cache import UsageRow
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,

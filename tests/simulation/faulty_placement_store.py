@@ -28,6 +28,7 @@ from placement_worker.core.ownership import Owner
 from placement_worker.core.quotas import QuotaKeys
 from placement_worker.store import (
     FEED_ENTRIES,
+    AtOnce,
     ChangeFeed,
     Holdings,
     KeptPage,
@@ -176,6 +177,9 @@ class _BooksTransaction:
 
     async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
         return await self._inner.kept_pages(claim)
+
+    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
+        return await self._inner.at_once(keys)
 
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         self._lock("consumers", keys.consumers)

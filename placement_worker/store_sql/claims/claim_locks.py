@@ -19,10 +19,11 @@ from bus.sql import RowColumns, Transaction
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.group_draft import HARD
 from placement_worker.core.ledger import ClaimChanges, GroupRow, Ledger
-from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
+from placement_worker.store import AtOnce
+from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims
 from placement_worker.store_sql.driver_rows import Statement, id_of, portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
-from placement_worker.store_sql.provider_cache import CachedProviders, StockRow
+from placement_worker.store_sql.provider_cache import CachedProviders, StockRow, UsageRow
 from placement_worker.store_sql.quotas import ClaimQuotas, QuotaCache
 from placement_worker.tables import consumers, holders, providers, server_groups
 
@@ -66,7 +67,7 @@ _READ = (
     "SELECT id, root_id, base, generation, shape, used, consumers FROM providers"
     " WHERE id = ANY ($1::text::bigint[])"
 )
-_READ_PROVIDERS = portable(_READ)
+READ_PROVIDERS = portable(_READ)
 LOCK_ROOTS = portable(_READ + " ORDER BY id + 0 FOR NO KEY UPDATE")
 
 _READ_MEMBERS = portable(
@@ -134,6 +135,10 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             self._quotas.check_projects(locked.projects_of_holders())
         await self._lock_providers(locked)
         return locked.ledger()
+
+    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:  # noqa: ARG002 - only PostgreSQL has use for it
+        """See `PlacementTransaction.at_once`."""
+        return None
 
     async def write(self, changes: ClaimChanges) -> None:
         locked = self._locked
@@ -237,7 +242,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         below = [number for number in numbers if number not in roots]
         return [
             *(self._locked_roots or await rows_of(self._transaction, LOCK_ROOTS, sorted(roots))),
-            *await rows_of(self._transaction, _READ_PROVIDERS, below),
+            *await rows_of(self._transaction, READ_PROVIDERS, below),
         ]
 
     async def _look_for_lost(self, locked: LockedClaims, provider_rows: Any, roots: AbstractSet[int]) -> None:

@@ -35,13 +35,11 @@ from placement_worker.store_sql.driver_rows import (
     id_of,
 )
 from placement_worker.store_sql.name_cache import CachedNames
-from placement_worker.store_sql.provider_cache import CachedProviders
+from placement_worker.store_sql.provider_cache import CachedProviders, UsageRow
 from placement_worker.store_sql.quotas import kept_of, text_of_kept
 
 # uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held, kept
 ConsumerRow = Sequence[Any]
-# id, root's id, base, generation, shape, used, consumers
-UsageRow = tuple[int, int, int, int, int, str, int]
 # consumer's uuid, group's uuid, host's uuid: text on SQLite
 MemberRow = tuple[UUID | str, UUID | str, UUID | str | None]
 # provider's id, consumer's id

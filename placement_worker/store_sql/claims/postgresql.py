@@ -6,7 +6,10 @@ from typing import Any
 from bus.clock import now
 from bus.errors import Transient
 from bus.sql import PostgresTransaction, array_of, columns_of
+from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.ledger import ClaimChanges
+from placement_worker.store import AtOnce
+from placement_worker.store_sql.claims.at_once import begun_at_once
 from placement_worker.store_sql.claims.claim_locks import (
     END_HOLDING,
     LOCK_CONSUMERS,
@@ -92,6 +95,11 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
 
     # Consumers inserted by this transaction, as they were inserted.
     _made: Mapping[int, ConsumerRecord] = {}
+
+    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
+        return await begun_at_once(
+            self._transaction, LockedClaims(keys, self._classes, self._providers), self._quotas
+        )
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids

@@ -97,6 +97,9 @@ class MemoryTransaction:
         classes = frozenset(name for name in keys.classes if name in self._tables.custom["classes"])
         return structs.replace(self._ledger(keys, roots), classes=classes)
 
+    async def at_once(self, keys: ClaimKeys) -> None:
+        """It has no locks that could be saved."""
+
     def _ledger(self, keys: ClaimKeys, roots: Sequence[ProviderId] = ()) -> Ledger:
         consumers, held = self._lock_consumers(keys.consumers)
         hosts = [host for number in held if (host := consumers[number].host) is not None]

@@ -1,0 +1,157 @@
+"""The claim of one new consumer on PostgreSQL by one statement, which is a transaction of its own.
+
+A claim that comes alone costs four round trips otherwise: begin, lock, write, commit. Here it is decided by rows that are not
+locked, by the same rules: as this process wrote them last, or else as they are read. The statement then writes only if
+all of these rows are still the same. If they are not, or if the claim is not granted, nothing was written, and it is locked and
+decided anew.
+
+The statement compares twice. Before it inserts the consumer, it compares what it sees without waiting for anybody. That finds
+what was remembered too long. Then it updates the providers on the same condition. An update that has waited for a row evaluates
+its condition on that row as it is then. The condition has only columns of that row, so nothing is judged from before the wait. If
+the second comparison fails after the first one did not, somebody wrote in between: then the statement ends with an error, since
+the consumer is inserted already. The consumer comes first, as in the order of locks.
+"""
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from bus.clock import now
+from bus.sql import PostgresTransaction, array_of
+from placement_worker.core.ledger import ClaimChanges, Ledger
+from placement_worker.store_sql.claims.claim_locks import READ_PROVIDERS
+from placement_worker.store_sql.claims.claims import ConsumerRecord, LockedClaims
+from placement_worker.store_sql.provider_cache import UsageRow
+from placement_worker.store_sql.quotas import LAST_QUOTA, ClaimQuotas
+
+_SAME = """
+providers.id = ANY (ARRAY[seen.id]) AND providers.root_id = seen.id AND providers.base = seen.base
+AND providers.generation = seen.generation AND providers.shape = seen.shape AND providers.used = seen.used
+AND providers.consumers = seen.consumers
+"""
+_SEEN = """
+unnest($8::text::bigint[], $9::text::bigint[], $10::text::bigint[], $11::text::bigint[], $12::text[],
+       $13::text::bigint[], $14::text::bigint[], $15::text[])
+AS seen (id, base, generation, shape, used, consumers, next_generation, next_used)
+"""
+_CHANGED = "somebody else wrote these providers meanwhile, so the claim is decided again: "
+CLAIM = (
+    """
+WITH made AS (
+    INSERT INTO consumers (uuid, type, project_id, user_id, cell, generation, attempt, held)
+    SELECT $1::uuid, $2::text, $3::text, $4::text, $5::text, $6::bigint, 0, $7::text
+    WHERE (SELECT count(*) FROM SEEN JOIN providers ON SAME) = cardinality($8::text::bigint[])
+          AND LAST_QUOTA = $16::bigint
+    ON CONFLICT (uuid) DO NOTHING
+    RETURNING id
+), touched AS (
+    UPDATE providers
+    SET generation = seen.next_generation, revision = providers.revision + 1, used = seen.next_used
+    FROM SEEN
+    WHERE (SELECT count(*) FROM made) = 1 AND SAME
+    RETURNING 1
+), held AS (
+    INSERT INTO holders (provider_id, consumer_id)
+    SELECT seen.id, made.id FROM SEEN, made
+), logged AS (
+    INSERT INTO change_log (written_by, at, body)
+    SELECT pg_current_xact_id(), $17::timestamptz, $18::bytea FROM made
+)
+SELECT CASE
+    WHEN (SELECT count(*) FROM made) = 0 THEN 0
+    WHEN (SELECT count(*) FROM touched) = cardinality($8::text::bigint[]) THEN 1
+    ELSE ('CHANGED' || (SELECT count(*) FROM touched))::integer
+END
+""".replace("SEEN", _SEEN)
+    .replace("SAME", _SAME)
+    .replace("LAST_QUOTA", LAST_QUOTA)
+    .replace("CHANGED", _CHANGED)
+)
+
+
+class ClaimAtOnce:
+    """A claim that is decided without locks, and written by one statement."""
+
+    def __init__(
+        self,
+        transaction: PostgresTransaction,
+        locked: LockedClaims,
+        rows: Sequence[UsageRow],
+        last_quota: int,
+    ) -> None:
+        self._transaction = transaction
+        self._claims = locked
+        self._rows = rows
+        self._last_quota = last_quota
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._claims.ledger()
+
+    async def is_written(self, changes: ClaimChanges) -> bool:
+        """Write these changes, if they are those of a claim that is granted, and if it was decided by what is still true. Otherwise
+        nothing is written.
+        """
+        claims, usages = self._claims, self._claims.providers.usages
+        for number, *_ in self._rows:
+            # Whatever comes of it, the row will be another one.
+            usages.pop(number, None)
+        (record,) = claims.optimistic_rows()
+        touched = {each[0]: each for each in claims.touched(changes)} if _is_granted(changes, record) else {}
+        if len(touched) != len(self._rows) or any(touched[row[0]][3] != row[6] for row in self._rows):
+            return False
+        after: list[UsageRow] = [
+            (*row[:3], touched[row[0]][1], row[4], touched[row[0]][2], row[6]) for row in self._rows
+        ]
+        row = record.row
+        numbers, _, bases, generations, shapes, used_before, counts = zip(*self._rows, strict=True)
+        try:
+            ((is_written,),) = await self._transaction.alone(
+                CLAIM,
+                *(row.id, row.type, row.project, row.user, row.cell, row.generation, record.text),
+                *map(array_of, (numbers, bases, generations, shapes)),
+                [*used_before],
+                *map(array_of, (counts, [each[3] for each in after])),
+                [each[5] for each in after],
+                *(self._last_quota, now(), claims.log_body(changes)),
+            )
+        except asyncpg.InvalidTextRepresentationError:
+            # That is how the statement ends if somebody wrote between its two comparisons.
+            return False
+        if is_written:
+            usages.update((each[0], each) for each in after)
+        return bool(is_written)
+
+
+def _is_granted(changes: ClaimChanges, record: ConsumerRecord) -> bool:
+    """Whether the changes make this new consumer, and change nothing besides but the usage of providers."""
+    plain = ClaimChanges(
+        consumers=(record.row,), held=((record.row.id, record.amounts),), touched=changes.touched
+    )
+    return changes == plain
+
+
+async def begun_at_once(
+    transaction: PostgresTransaction, locked: LockedClaims, quotas: ClaimQuotas
+) -> ClaimAtOnce | None:
+    """The claim of these keys, ready to be decided. None if it is not one new consumer's on providers that this process knows,
+    each of which is the root of its tree; or if some project has a limit.
+    """
+    allocations, last_quota = locked.keys.allocations, quotas.last_if_none()
+    if len(locked.keys.consumers) != 1 or len(allocations) != 1 or last_quota is None or locked.unknown():
+        return None
+    (claimed,) = allocations.values()
+    providers, numbers = locked.providers, [*locked.provider_ids.values()]
+    if not numbers or not claimed.judges_generation or claimed.generation is not None:
+        return None
+    if any(providers.of(number).root != number for number in numbers):
+        return None
+    usages = providers.usages
+    rows: Sequence[UsageRow] = [usages[number] for number in numbers if number in usages]
+    if len(rows) != len(numbers):
+        found = await transaction.alone(READ_PROVIDERS.on_postgresql, array_of(numbers))
+        rows = [tuple(row) for row in found]
+    if [row for row in rows if row[1] != row[0] or providers.of(row[0]).base != row[2]]:
+        return None
+    locked.add_providers(rows)
+    return ClaimAtOnce(transaction, locked, rows, last_quota) if len(rows) == len(numbers) else None
