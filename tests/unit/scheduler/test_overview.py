@@ -255,7 +255,10 @@ async def test_who_asks_again_soon_gets_the_same_overview(monkeypatch: pytest.Mo
     )
 
     first = await overview_from(overviews)
-    assert await overview_from(overviews) == first
+    again = await overview_from(overviews)
+    # Meanwhile it has become older, by whole milliseconds if the machine is busy.
+    assert again.age_s >= first.age_s
+    assert structs.replace(again, age_s=first.age_s) == first
     assert store.counted == 1
     assert [(each.cell, each.instances, each.hosts) for each in first.cells] == [("c1", 3, 2)]
 
