@@ -12,15 +12,15 @@ the second comparison fails after the first one did not, somebody wrote in betwe
 the consumer is inserted already. The consumer comes first, as in the order of locks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import asyncpg
 
 from bus.clock import now
 from bus.sql import PostgresTransaction, array_of
 from placement_worker.core.ledger import ClaimChanges, Ledger
-from placement_worker.store_sql.claims.claim_locks import READ_PROVIDERS
-from placement_worker.store_sql.claims.claims import ConsumerRecord, LockedClaims
+from placement_worker.store_sql.claims.claim_locks import FIND_BY_ID, READ_PROVIDERS
+from placement_worker.store_sql.claims.claims import ConsumerRecord, LockedClaims, classes_in
 from placement_worker.store_sql.provider_cache import UsageRow
 from placement_worker.store_sql.quotas import LAST_QUOTA, ClaimQuotas
 
@@ -132,26 +132,40 @@ def _is_granted(changes: ClaimChanges, record: ConsumerRecord) -> bool:
 
 
 async def begun_at_once(
-    transaction: PostgresTransaction, locked: LockedClaims, quotas: ClaimQuotas
+    transaction: PostgresTransaction, locked: LockedClaims, quotas: ClaimQuotas, names: Mapping[int, str]
 ) -> ClaimAtOnce | None:
-    """The claim of these keys, ready to be decided. None if it is not one new consumer's on providers that this process knows,
-    each of which is the root of its tree; or if some project has a limit.
+    """The claim of these keys, ready to be decided. None if it is not one new consumer's on providers that are roots of their trees, or
+    if some project has a limit; and if `names` lacks the name of a class of their inventories.
     """
-    allocations, last_quota = locked.keys.allocations, quotas.last_if_none()
-    if len(locked.keys.consumers) != 1 or len(allocations) != 1 or last_quota is None or locked.unknown():
+    keys, last_quota = locked.keys, quotas.last_if_none()
+    if len(keys.consumers) != 1 or len(keys.allocations) != 1 or not keys.providers or last_quota is None:
         return None
-    (claimed,) = allocations.values()
-    providers, numbers = locked.providers, [*locked.provider_ids.values()]
-    if not numbers or not claimed.judges_generation or claimed.generation is not None:
+    (claimed,) = keys.allocations.values()
+    if not claimed.judges_generation or claimed.generation is not None:
         return None
-    if any(providers.of(number).root != number for number in numbers):
-        return None
-    usages = providers.usages
-    rows: Sequence[UsageRow] = [usages[number] for number in numbers if number in usages]
-    if len(rows) != len(numbers):
-        found = await transaction.alone(READ_PROVIDERS.on_postgresql, array_of(numbers))
-        rows = [tuple(row) for row in found]
-    if [row for row in rows if row[1] != row[0] or providers.of(row[0]).base != row[2]]:
+    rows = await _rows_of(transaction, locked, names)
+    providers = locked.providers
+    if len(rows) != len(keys.providers) or any(
+        row[0] != row[1] or row[2] != providers.of(row[0]).base for row in rows
+    ):
         return None
     locked.add_providers(rows)
-    return ClaimAtOnce(transaction, locked, rows, last_quota) if len(rows) == len(numbers) else None
+    return ClaimAtOnce(transaction, locked, rows, last_quota)
+
+
+async def _rows_of(
+    transaction: PostgresTransaction, locked: LockedClaims, names: Mapping[int, str]
+) -> Sequence[UsageRow]:
+    """The rows of the providers of the claim: as this process wrote them last, or else as they are read."""
+    if unknown := locked.unknown():
+        found = await transaction.alone(FIND_BY_ID.on_postgresql, array_of(unknown))
+        if not found or not classes_in(found) <= names.keys():
+            return ()
+        locked.learn(found, names)
+        if len(unknown) == len(locked.keys.providers):
+            return [*{row[0]: (row[0], row[2], *row[4:9]) for row in found}.values()]
+    usages, numbers = locked.providers.usages, [*locked.provider_ids.values()]
+    rows: Sequence[UsageRow] = [usages[number] for number in numbers if number in usages]
+    if len(rows) == len(numbers):
+        return rows
+    return [tuple(row) for row in await transaction.alone(READ_PROVIDERS.on_postgresql, array_of(numbers))]

@@ -20,10 +20,10 @@ from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.group_draft import HARD
 from placement_worker.core.ledger import ClaimChanges, GroupRow, Ledger
 from placement_worker.store import AtOnce
-from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims
+from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, classes_in
 from placement_worker.store_sql.driver_rows import Statement, id_of, portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
-from placement_worker.store_sql.provider_cache import CachedProviders, StockRow, UsageRow
+from placement_worker.store_sql.provider_cache import CachedProviders, UsageRow
 from placement_worker.store_sql.quotas import ClaimQuotas, QuotaCache
 from placement_worker.tables import consumers, holders, providers, server_groups
 
@@ -53,9 +53,10 @@ def _stocks(first: str, named: str, joined: str = "") -> Statement:
     return portable(_STOCK.replace("FIRST", first).replace("JOINED", joined).replace("NAMED", named))
 
 
-# With their inventories, which the claims will need: they hold while `base` is the same after the lock.
-_FIND_BY_ID = _stocks(
-    "providers.id, providers.uuid, root.id, root.uuid, providers.base",
+# In the order of `FoundProvider`. The claims will need the inventories, too: they hold while `base` is the same after the lock.
+FIND_BY_ID = _stocks(
+    "providers.id, providers.uuid, root.id, root.uuid, providers.base,"
+    " providers.generation, providers.shape, providers.used, providers.consumers",
     "providers.uuid = ANY ($1::text::uuid[])",
     _ROOT,
 )
@@ -197,18 +198,12 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
 
     async def _find(self, locked: LockedClaims, providers: Collection[ProviderId]) -> int:
         """Look up internal ids, roots and inventories of these providers; returns how many of them exist."""
-        rows = await rows_of(self._transaction, _FIND_BY_ID, providers)
-        bases = {row[0]: row[4] for row in rows}
-        if bases:
-            self._providers.found(row[:4] for row in rows)
-            stocks = [(row[0], *row[5:]) for row in rows]
-            self._providers.read(bases, stocks, await self._names_in(stocks))
-            locked.found(bases)
-        return len(bases)
+        rows = await rows_of(self._transaction, FIND_BY_ID, providers)
+        return locked.learn(rows, await self._names_in(classes_in(rows))) if rows else 0
 
-    async def _names_in(self, stocks: Sequence[StockRow]) -> Mapping[int, str]:
-        """The names of resource classes by internal id, with those of these inventories."""
-        return await self._classes.naming(self._transaction, {row[3] for row in stocks if row[3] is not None})
+    async def _names_in(self, classes: AbstractSet[int]) -> Mapping[int, str]:
+        """The names of resource classes by internal id, with those of these."""
+        return await self._classes.naming(self._transaction, classes)
 
     async def _add_groups(self, locked: LockedClaims, known: Sequence[GroupRow]) -> None:
         """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
@@ -235,7 +230,8 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         }
         if moved:
             stocks = await rows_of(self._transaction, _READ_STOCKS, moved)
-            known.read(moved, stocks, await self._names_in(stocks))
+            named = {row[3] for row in stocks if row[3] is not None}
+            known.read(moved, stocks, await self._names_in(named))
         locked.add_providers([provider_rows[number] for number in numbers])
 
     async def _lock_rows(self, numbers: Collection[int], roots: Collection[int]) -> list[UsageRow]:

@@ -42,6 +42,8 @@ from placement_worker.store_sql.quotas import kept_of, text_of_kept
 ConsumerRow = Sequence[Any]
 # consumer's uuid, group's uuid, host's uuid: text on SQLite
 MemberRow = tuple[UUID | str, UUID | str, UUID | str | None]
+# id, uuid, root's id, root's uuid, base, generation, shape, used, consumers; then as in a `StockRow`, from the cell on
+FoundProvider = Sequence[Any]
 # provider's id, consumer's id
 HolderRow = tuple[int, int]
 
@@ -66,6 +68,10 @@ class ConsumerWrites(NamedTuple):
 
 
 _NOTHING_HELD: Held = {}
+
+
+def classes_in(rows: Iterable[FoundProvider]) -> set[int]:
+    return {row[11] for row in rows if row[11] is not None}
 
 
 class LockedClaims:
@@ -107,6 +113,16 @@ class LockedClaims:
     def found(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self.provider_ids[self.providers.of(number).id.int] = number
+
+    def learn(self, rows: Sequence[FoundProvider], names: Mapping[int, str]) -> int:
+        """Add providers that were looked up, with their inventories, to the cache; returns how many they are. `names` has the names
+        of their classes.
+        """
+        bases = {row[0]: row[4] for row in rows}
+        self.providers.found(row[:4] for row in rows)
+        self.providers.read(bases, [(row[0], *row[9:]) for row in rows], names)
+        self.found(bases)
+        return len(bases)
 
     def add_consumers(self, rows: Iterable[ConsumerRow]) -> list[int]:
         """Add locked rows of consumers. Returns the internal ids of the providers they hold that are not in the cache."""

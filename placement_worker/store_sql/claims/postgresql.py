@@ -97,9 +97,8 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
     _made: Mapping[int, ConsumerRecord] = {}
 
     async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
-        return await begun_at_once(
-            self._transaction, LockedClaims(keys, self._classes, self._providers), self._quotas
-        )
+        locked = LockedClaims(keys, self._classes, self._providers)
+        return await begun_at_once(self._transaction, locked, self._quotas, self._classes.names)
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids
