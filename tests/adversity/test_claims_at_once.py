@@ -1,4 +1,6 @@
-"""A claim that comes alone is written without locks, by one statement: it must leave what a locked one leaves, whoever else writes."""
+"""A claim that comes alone is written by one statement, without locks. It must leave the same rows as a locked claim, also while
+others write.
+"""
 
 import asyncio
 from collections import Counter

@@ -94,7 +94,7 @@ class ClaimAtOnce:
         """
         claims, usages = self._claims, self._claims.providers.usages
         for number, *_ in self._rows:
-            # Whatever comes of it, the row will be another one.
+            # The row changes now, or it is outdated already.
             usages.pop(number, None)
         (record,) = claims.optimistic_rows()
         touched = {each[0]: each for each in claims.touched(changes)} if _is_granted(changes, record) else {}
@@ -134,8 +134,10 @@ def _is_granted(changes: ClaimChanges, record: ConsumerRecord) -> bool:
 async def begun_at_once(
     transaction: PostgresTransaction, locked: LockedClaims, quotas: ClaimQuotas, names: Mapping[int, str]
 ) -> ClaimAtOnce | None:
-    """The claim of these keys, ready to be decided. None if it is not one new consumer's on providers that are roots of their trees, or
-    if some project has a limit; and if `names` lacks the name of a class of their inventories.
+    """The claim of these keys, ready to be decided.
+
+    None if the keys are not of one new consumer on providers that are roots of their trees. Also None if some project has a limit, or
+    if `names` lacks the name of a class of their inventories.
     """
     keys, last_quota = locked.keys, quotas.last_if_none()
     if len(keys.consumers) != 1 or len(keys.allocations) != 1 or not keys.providers or last_quota is None:
