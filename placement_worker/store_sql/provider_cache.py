@@ -73,6 +73,7 @@ class ProviderCache:
     def forget(self, known: CachedProvider) -> None:
         self.by_number.pop(known.number, None)
         self.by_id.pop(known.id.int, None)
+        self.usages.pop(known.number, None)
 
     def keep(self, learned: Collection[CachedProvider]) -> None:
         if len(self.by_number) + len(learned) > PROVIDERS_MAX:
