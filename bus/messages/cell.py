@@ -296,7 +296,7 @@ class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
     the number of the last order to stop or to start the instance that the host has obeyed; 0 if there was none.
 
     About an instance on a bare-metal node that was said to be gone (`SpawnFailed`): both are there after all. Such messages
-    are numbered by `number`, in one row with those that say that the node is gone.
+    are numbered by `number`, in one sequence with those that say that the node is gone.
     """
 
     kind: Label = ""

@@ -200,7 +200,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     saved: str = ""
     # It goes back to the cloud that it came from: its host forgets it, and must not destroy it.
     given_back: bool = False
-    # Of the last message that its bare-metal node is gone, or back.
+    # The `number` of the last message that its bare-metal node is gone, or back.
     gone_or_back: int = 0
     # While the instance waits for further alternates: the sequence of the event that asks for them.
     spent: int = 0

@@ -225,6 +225,22 @@ async def test_a_writer_between_its_two_comparisons_ends_it_and_it_is_decided_an
     assert [row[0] for row in generations] == [5, 4]
 
 
+async def test_it_locks_providers_in_the_order_in_which_all_others_lock_them(placement: Placement) -> None:
+    await placement.known()
+    first, second = [row[0] for row in await placement.driver.fetch("SELECT id FROM providers ORDER BY id")]
+    async with placement.driver.transaction():
+        await placement.driver.execute("SELECT id FROM providers WHERE id = $1 FOR NO KEY UPDATE", first)
+        claiming = asyncio.create_task(placement.claim("mine", OTHER, HOST))
+        while not await placement.driver.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0.01)
+
+        free = await placement.driver.fetch(
+            "SELECT id FROM providers WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED", second
+        )
+    assert await claiming == Done()
+    assert len(free) == 1
+
+
 CLIENTS, CLAIMS_EACH = 5, 20
 
 

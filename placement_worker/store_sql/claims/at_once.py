@@ -9,7 +9,7 @@ The statement compares twice. Before it inserts the consumer, it compares what i
 what was remembered too long. Then it updates the providers on the same condition. An update that has waited for a row evaluates
 its condition on that row as it is then. The condition has only columns of that row, so nothing is judged from before the wait. If
 the second comparison fails after the first one did not, somebody wrote in between: then the statement ends with an error, since
-the consumer is inserted already. The consumer comes first, as in the order of locks.
+the consumer is inserted already. The consumer comes first, then the providers in the order of their internal ids, as for all who lock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,12 +75,12 @@ class ClaimAtOnce:
     def __init__(
         self,
         transaction: PostgresTransaction,
-        locked: LockedClaims,
+        claims: LockedClaims,
         rows: Sequence[UsageRow],
         last_quota: int,
     ) -> None:
         self._transaction = transaction
-        self._claims = locked
+        self._claims = claims
         self._rows = rows
         self._last_quota = last_quota
 
@@ -132,41 +132,42 @@ def _is_granted(changes: ClaimChanges, record: ConsumerRecord) -> bool:
 
 
 async def begun_at_once(
-    transaction: PostgresTransaction, locked: LockedClaims, quotas: ClaimQuotas, names: Mapping[int, str]
+    transaction: PostgresTransaction, claims: LockedClaims, quotas: ClaimQuotas, names: Mapping[int, str]
 ) -> ClaimAtOnce | None:
     """The claim of these keys, ready to be decided.
 
     None if the keys are not of one new consumer on providers that are roots of their trees. Also None if some project has a limit, or
     if `names` lacks the name of a class of their inventories.
     """
-    keys, last_quota = locked.keys, quotas.last_if_none()
+    keys, last_quota = claims.keys, quotas.last_if_none()
     if len(keys.consumers) != 1 or len(keys.allocations) != 1 or not keys.providers or last_quota is None:
         return None
     (claimed,) = keys.allocations.values()
     if not claimed.judges_generation or claimed.generation is not None:
         return None
-    rows = await _rows_of(transaction, locked, names)
-    providers = locked.providers
+    rows = await _rows_of(transaction, claims, names)
+    providers = claims.providers
     if len(rows) != len(keys.providers) or any(
         row[0] != row[1] or row[2] != providers.of(row[0]).base for row in rows
     ):
         return None
-    locked.add_providers(rows)
-    return ClaimAtOnce(transaction, locked, rows, last_quota)
+    claims.add_providers(rows)
+    # The statement updates them, and so locks them, in this order: that of their internal ids.
+    return ClaimAtOnce(transaction, claims, sorted(rows), last_quota)
 
 
 async def _rows_of(
-    transaction: PostgresTransaction, locked: LockedClaims, names: Mapping[int, str]
+    transaction: PostgresTransaction, claims: LockedClaims, names: Mapping[int, str]
 ) -> Sequence[UsageRow]:
     """The rows of the providers of the claim: as this process wrote them last, or else as they are read."""
-    if unknown := locked.unknown():
+    if unknown := claims.unknown():
         found = await transaction.alone(FIND_BY_ID.on_postgresql, array_of(unknown))
         if not found or not classes_in(found) <= names.keys():
             return ()
-        locked.learn(found, names)
-        if len(unknown) == len(locked.keys.providers):
+        claims.learn(found, names)
+        if len(unknown) == len(claims.keys.providers):
             return [*{row[0]: (row[0], row[2], *row[4:9]) for row in found}.values()]
-    usages, numbers = locked.providers.usages, [*locked.provider_ids.values()]
+    usages, numbers = claims.providers.usages, [*claims.provider_ids.values()]
     rows: Sequence[UsageRow] = [usages[number] for number in numbers if number in usages]
     if len(rows) == len(numbers):
         return rows

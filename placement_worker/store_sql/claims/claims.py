@@ -75,7 +75,7 @@ def classes_in(rows: Iterable[FoundProvider]) -> set[int]:
 
 
 class LockedClaims:
-    """The rows that a transaction has locked for claims, by internal ids.
+    """The rows that a transaction has locked for claims, or only read for a claim at once (at_once.py), by internal ids.
 
     It makes the `Ledger` of them by which claims are decided, and translates the changes back into rows.
     """

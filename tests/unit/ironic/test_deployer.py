@@ -1,6 +1,7 @@
 """A daemon deploys a node of a simulated Ironic, and everything that may break in between breaks."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -379,6 +380,23 @@ async def test_a_node_that_is_deleted_ends_what_is_done_with_it() -> None:
     assert isinstance(failed, SpawnFailed)
     assert failed.reason == "the node is deleted in Ironic"
     assert stand.row.is_deleted
+
+
+async def test_a_404_ends_no_deploy_if_something_else_was_heard_of_the_node_meanwhile() -> None:
+    stand = Stand()
+
+    async def answer_404(_: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+        await stand.writer.change({stand.id: lambda row: structs.replace(row, report_note="heard")})
+        fault = json.dumps({"error_message": json.dumps({"faultstring": "Node could not be found."})})
+        return httpx.Response(404, text=fault)
+
+    stand.wire.events[1] = answer_404
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id))
+        await stand.until_said(InstanceSpawned)
+
+    assert [type(each) for each in stand.answers] == [InstanceSpawned]
+    assert not stand.wire.events
 
 
 async def test_a_request_that_reaches_ironic_after_the_undeploy_leaves_nothing_behind() -> None:
