@@ -23,6 +23,7 @@ from bus.host_turns import HostTurns
 from bus.rabbit.connection import RabbitConnection
 from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
+from bus.rabbit.streams import Streams
 from bus.rabbit.wire import RabbitWire
 from bus.secret_files import PASSWORD_FILE, BadSecretFile, read_secret
 from bus.tls import BadCertificate, RenewedContext, client_tls, refused_certificate
@@ -59,6 +60,8 @@ class RabbitNode:
 
     async def connect(self) -> RabbitWire:
         connection = aio_pika.Connection(self._with_password(), ssl_context=await self._tls_context())
+        # aio-pika passes these to aiormq's connection, and has no argument of its own for this one.
+        streams = connection.kwargs["transport_factory"] = Streams()
         connecting = asyncio.ensure_future(connection.connect(timeout=self._connect_s_max))
         try:
             await asyncio.shield(connecting)
@@ -70,9 +73,8 @@ class RabbitNode:
             raise self._explained(problem) from None
         if connection.transport is None:
             raise ConnectionLost(f"{self._name}: closed the connection at once")
-        return RabbitWire(
-            cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
-        )
+        client = cast("aiormq.Connection", connection.transport.connection)
+        return RabbitWire(client, streams, self._name, hang_up=connection.close)
 
     def _with_password(self) -> URL:
         if not self._password_file:

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from pamqp import commands
 from pamqp.base import Frame
-from pamqp.body import ContentBody
 from pamqp.frame import FrameTypes, marshal
 from pamqp.header import ContentHeader
 
@@ -41,13 +40,10 @@ class Carrier(Protocol):
 
 
 class Channel:
-    """One AMQP channel. The client library calls `frames.put` with each frame it reads. A refusal by the broker ends
-    it.
-    """
+    """One AMQP channel, which takes each frame of it that arrives. A refusal by the broker ends it."""
 
     def __init__(self, wire: Carrier, number: int, listener: Listener) -> None:
         self.number = number
-        self.frames = self
         self.ended: Exception | None = None
         self._wire = wire
         self._listener = listener
@@ -105,14 +101,15 @@ class Channel:
         self._answers.clear()
         self._listener.on_end(why)
 
-    async def put(self, item: tuple[int, FrameTypes]) -> None:
-        """Handle a frame that was read. Nothing here waits: the other channels of the connection would wait too."""
-        frame = item[1]
+    def take_body(self, part: bytes) -> None:
+        """Take the payload of a body frame."""
+        self._body.append(part)
+        self._missing -= len(part)
+        self._hand_over_if_whole()
+
+    def take(self, frame: FrameTypes) -> None:
+        """Take any other frame."""
         match frame:
-            case ContentBody():
-                self._body.append(frame.value)
-                self._missing -= len(frame.value)
-                self._hand_over_if_whole()
             case ContentHeader():
                 self._header, self._missing = frame, frame.body_size
                 self._hand_over_if_whole()

@@ -6,18 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 from pamqp import commands
+from pamqp.constants import FRAME_BODY, FRAME_HEADER
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
 from bus.broker import NAME_BYTES_MAX, Delivery, Parcel
 from bus.headers import BROKER_KEY
+from bus.rabbit.streams import FRAME_END, FRAME_HEAD
 
-# The parts of an AMQP frame around its payload: kind, channel and length before it, one byte after it.
-_FRAME_HEAD = struct.Struct(">BHI")
-_FRAME_END = b"\xce"
-FRAME_OVERHEAD = _FRAME_HEAD.size + len(_FRAME_END)
-_HEADER_FRAME = 2
-_BODY_FRAME = 3
 _CONTENT_HEAD = struct.Struct(">HHQ")
 _TRANSIENT, _PERSISTENT = 1, 2
 # AMQP's limit, which the library enforces.
@@ -33,9 +29,9 @@ def frames_of(parcel: Parcel, number: int, channel: int, user: str, content_size
     return b"".join(
         (
             _publish_frame(parcel.exchange, parcel.routing_key, parcel.mandatory, channel),
-            _frame(_HEADER_FRAME, channel, properties),
+            _frame(FRAME_HEADER, channel, properties),
             *(
-                _frame(_BODY_FRAME, channel, body[start : start + content_size_max])
+                _frame(FRAME_BODY, channel, body[start : start + content_size_max])
                 for start in range(0, len(body), content_size_max)
             ),
         )
@@ -43,7 +39,7 @@ def frames_of(parcel: Parcel, number: int, channel: int, user: str, content_size
 
 
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:
-    return b"".join((_FRAME_HEAD.pack(kind, channel, len(payload)), payload, _FRAME_END))
+    return b"".join((FRAME_HEAD.pack(kind, channel, len(payload)), payload, FRAME_END))
 
 
 @lru_cache(maxsize=1024)

@@ -1,15 +1,14 @@
 """The stream of frames to the broker, shared by all channels of a connection.
 
-It uses aiormq, the client below aio-pika, which reads and writes the socket and passes each channel its frames.
+It uses aiormq, the client below aio-pika, which opens the connection and keeps it alive. Its socket is shared (streams.py).
 """
 
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any
 
 import aiormq
-from aiormq.abc import ChannelFrame
 from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import FrameTypes
@@ -17,7 +16,7 @@ from pamqp.frame import FrameTypes
 from bus.broker import ConnectionLost
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.endings import again, bounded
-from bus.rabbit.frames import FRAME_OVERHEAD
+from bus.rabbit.streams import FRAME_OVERHEAD, Streams
 
 # Longer than a cluster needs to elect the leader of a queue.
 ANSWER_S_MAX = 60.0
@@ -27,14 +26,21 @@ class RabbitWire:
     """Sends the frames of one connection, and opens its channels. When it ends, all its channels end."""
 
     def __init__(
-        self, client: aiormq.Connection, name: str, *, hang_up: Callable[[], Coroutine[Any, Any, None]]
+        self,
+        client: aiormq.Connection,
+        streams: Streams,
+        name: str,
+        *,
+        hang_up: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._client = client
+        self._writer = streams.writer
         self._name = name
         self._hang_up = hang_up
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.cycle(range(1, (client.connection_tune.channel_max or 2047) + 1))
-        self._channels: dict[int, Channel] = {}
+        # Each gets its frames as long as it is in here.
+        self._channels = streams.reader.channels
         self._outbox: list[bytes] = []
         self._something_to_send = asyncio.Event()
         self._all_sent = asyncio.Event()
@@ -72,11 +78,9 @@ class RabbitWire:
         """Open a channel and send these requests on it. Returns the channel when all of them were answered."""
         if self._lost.done():
             raise again(self._lost.result())
-        number = next(number for number in self._numbers if number not in self._client.channels)
+        number = next(number for number in self._numbers if number not in self._channels)
         channel = Channel(self, number, listener)
         self._channels[number] = channel
-        # From here on the client passes us the frames of this channel.
-        self._client.channels[number] = cast("Any", channel)
         try:
             for request in (commands.Channel.Open(), *requests):
                 await self.answered(channel.ask(request))
@@ -109,7 +113,6 @@ class RabbitWire:
     def forget(self, number: int) -> None:
         """Drop a channel that the broker has closed. Its number may be used again."""
         self._channels.pop(number, None)
-        self._client.channels.pop(number, None)
 
     async def close(self) -> None:
         if not self._lost.done():
@@ -126,10 +129,13 @@ class RabbitWire:
             await self._something_to_send.wait()
             payload = b"".join(self._outbox)
             self._outbox.clear()
-            # Wait until it is written: meanwhile the next frames gather.
-            gone = self._loop.create_future()
-            await self._client.write_queue.put(ChannelFrame(payload, should_close=False, drain_future=gone))
-            await gone
+            self._writer.write(payload)
+            # While the socket takes no more, the next frames gather.
+            try:
+                await self._writer.drain()
+            except OSError:
+                # The connection is lost: the library notices it, too, and then this end ends it.
+                return
             if not self._outbox:
                 self._something_to_send.clear()
                 self._all_sent.set()

@@ -9,9 +9,10 @@ import inspect
 import tomllib
 from pathlib import Path
 
+import aio_pika
 import aiormq
 import pytest
-from aiormq.abc import ChannelFrame
+from aiormq.connection import SSLContextProvider
 from packaging.requirements import Requirement
 from pamqp import decode
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -40,15 +41,25 @@ async def _connection() -> aiormq.Connection:
     return aiormq.Connection("amqp://localhost/")
 
 
-def test_aiormq_passes_frames_by_the_parts_that_bus_rabbit_wire_uses() -> None:
+def test_aiormq_has_the_parts_that_bus_rabbit_wire_uses() -> None:
     connection = asyncio.run(_connection())
 
-    assert connection.channels == {}
-    assert isinstance(connection.write_queue, asyncio.Queue)
     assert isinstance(connection.closing, asyncio.Future)
     assert "connection_tune" in inspect.getsource(aiormq.Connection)
     assert inspect.iscoroutinefunction(aiormq.Connection.ready)
-    assert list(inspect.signature(ChannelFrame).parameters) == ["payload", "should_close", "drain_future"]
+
+
+def test_the_client_opens_the_streams_of_bus_rabbit_streams_and_reads_them() -> None:
+    assert "**self.kwargs" in inspect.getsource(aio_pika.Connection.connect)
+    assert "transport_factory" in inspect.signature(aiormq.Connection).parameters
+    source = inspect.getsource(aiormq.Connection.connect)
+    assert "ssl_context_provider=" in source
+    assert "self._transport_factory.create(" in source
+    assert inspect.iscoroutinefunction(SSLContextProvider.get_context)
+    # What the streams of asyncio call on a reader.
+    protocol = inspect.getsource(asyncio.StreamReaderProtocol)
+    for part in ("reader.set_transport(", "reader.feed_data(", "reader.feed_eof("):
+        assert part in protocol
 
 
 def test_pamqp_looks_up_its_decoders_in_the_table_that_bus_rabbit_decoding_changes() -> None:

@@ -1,0 +1,275 @@
+"""The reader of a connection's socket: whose each frame is, in whatever pieces it arrives, and when reading rests."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from pamqp import commands
+from pamqp.base import Frame
+from pamqp.body import ContentBody
+from pamqp.exceptions import UnmarshalingException
+from pamqp.frame import FrameTypes, marshal, unmarshal
+from pamqp.header import ContentHeader
+
+from bus.rabbit.channel import Channel, Listener
+from bus.rabbit.rests import LARGE_BYTES, QUICK_READS_MAX, QUICK_READS_MIN, REST_S, RESTS_MAX, Rests
+from bus.rabbit.streams import HEARTBEAT, TOLD_EVERY_S, FrameReader
+
+pytestmark = pytest.mark.asyncio
+
+OURS, THEIRS = 3, 0
+BODY = bytes(range(256)) * 20
+DELIVERED = (
+    marshal(commands.Basic.Deliver("consumer", 7, False, "moor.api", "build.request.shop"), OURS)
+    + marshal(ContentHeader(body_size=len(BODY)), OURS)
+    + marshal(ContentBody(BODY[:3000]), OURS)
+    + marshal(ContentBody(BODY[3000:]), OURS)
+)
+BLOCKED = marshal(commands.Connection.Blocked("memory"), THEIRS)
+# What the library reads of the reader's own.
+TOLD = len(HEARTBEAT)
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.confirmed: list[int | None] = []
+
+    def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:  # noqa: ARG002 - as the port has it
+        self.bodies.append(body)
+
+    def on_confirm(self, frame: commands.Basic.Ack | commands.Basic.Nack) -> None:
+        self.confirmed.append(frame.delivery_tag)
+
+
+class FakeSocket(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses = 0
+        self.is_paused = False
+        self.is_closed = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        assert not self.is_closed
+        self.pauses += 1
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        assert not self.is_closed
+        self.is_paused = False
+
+
+class NoWire:
+    blocked = ""
+
+    def send(self, frames: bytes) -> None: ...
+
+    def forget(self, number: int) -> None: ...
+
+
+def reader_with(heard: Listener) -> tuple[FrameReader, FakeSocket]:
+    reader, socket = FrameReader(), FakeSocket()
+    reader.set_transport(socket)
+    reader.channels[OURS] = Channel(NoWire(), OURS, heard)
+    return reader, socket
+
+
+async def read_by_library(reader: FrameReader) -> bytes:
+    reader.feed_eof()
+    return await reader.read()
+
+
+def frames_in(data: bytes) -> list[FrameTypes]:
+    found = []
+    while data:
+        size, _, frame = unmarshal(data)
+        found.append(frame)
+        data = data[size:]
+    return found
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 8, 9, 100, 1_000, 4_096, 100_000])
+async def test_frames_go_to_their_channel_and_the_rest_to_the_library_in_whatever_pieces_they_arrive(
+    piece: int,
+) -> None:
+    heard = Heard()
+    reader, _ = reader_with(heard)
+    other = marshal(commands.Basic.Ack(5), OURS + 1)
+    data = BLOCKED + DELIVERED + other + marshal(commands.Basic.Ack(9), OURS) + DELIVERED + BLOCKED
+
+    for start in range(0, len(data), piece):
+        reader.feed_data(data[start : start + piece])
+
+    assert heard.bodies == [BODY, BODY]
+    assert heard.confirmed == [9]
+    # A channel that is closed is nobody's: the library drops its frames.
+    assert (await read_by_library(reader)).replace(HEARTBEAT, b"") == BLOCKED + other + BLOCKED
+
+
+async def test_the_library_hears_that_the_connection_lives_while_only_our_channels_get_frames() -> None:
+    reader, _ = reader_with(Heard())
+
+    for _ in range(50):
+        reader.feed_data(DELIVERED)
+    at_once = await reader.read(1000)
+    await asyncio.sleep(TOLD_EVERY_S)
+    reader.feed_data(DELIVERED)
+
+    assert at_once == HEARTBEAT
+    assert await read_by_library(reader) == HEARTBEAT
+
+
+STRANGE = {
+    "another program's greeting": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "another version of AMQP": b"AMQP\x00\x01\x00\x00",
+    "an unknown kind of frame": b"\x07" + marshal(commands.Basic.Ack(1), OURS)[1:],
+    "a method that nobody knows": b"\x01\x00\x03\x00\x00\x00\x04\x00\xff\x00\xff\xce",
+    "a method without its end": marshal(commands.Basic.Ack(1), OURS)[:-1] + b"\x00",
+    "a body without its end": marshal(ContentBody(b"x" * 50), OURS)[:-1] + b"\x00",
+    "a header that is cut off": b"\x02\x00\x03\x00\x00\x00\x03\x00\x3c\x00\xce",
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE.keys())
+@pytest.mark.parametrize("piece", [1, 11, 100_000])
+async def test_from_what_cannot_be_read_on_the_library_reads_all_and_channels_get_nothing(
+    strange: bytes, piece: int
+) -> None:
+    heard = Heard()
+    reader, _ = reader_with(heard)
+    data = DELIVERED + strange + DELIVERED
+
+    for start in range(0, len(data), piece):
+        reader.feed_data(data[start : start + piece])
+
+    assert heard.bodies == [BODY]
+    left = (await read_by_library(reader)).replace(HEARTBEAT, b"")
+    assert left == strange + DELIVERED
+    if strange[0] in (1, 2, 3):
+        # That is an error to it, and ends the connection.
+        with pytest.raises(UnmarshalingException):
+            frames_in(left)
+
+
+async def test_a_frame_that_is_cut_off_by_the_end_is_the_librarys() -> None:
+    heard = Heard()
+    reader, _ = reader_with(heard)
+    reader.feed_data(DELIVERED + DELIVERED[:5])
+    reader.feed_eof()
+
+    # A connection may be told twice that its peer has gone.
+    assert await read_by_library(reader) == HEARTBEAT + DELIVERED[:5]
+
+
+async def test_reading_rests_while_many_small_messages_come_and_then_goes_on() -> None:
+    reader, socket = reader_with(Heard())
+
+    for _ in range(QUICK_READS_MIN + 1):
+        reader.feed_data(DELIVERED)
+        assert socket.pauses == 0 or socket.is_paused
+    assert socket.is_paused
+    await asyncio.sleep(3 * REST_S)
+
+    assert socket.pauses == 1
+    assert not socket.is_paused
+
+
+async def test_a_connection_that_ends_while_reading_rests_is_left_alone() -> None:
+    reader, socket = reader_with(Heard())
+    for _ in range(QUICK_READS_MIN + 1):
+        reader.feed_data(DELIVERED)
+    socket.is_closed = True
+    await asyncio.sleep(3 * REST_S)
+
+    reader.feed_data(DELIVERED)
+
+
+def rests_of(arrivals: Sequence[float], *, bytes_each: int = 300) -> tuple[int, float]:
+    """How often reading rests if messages come at these times, whatever is read of them, and how long the last one waits."""
+    rests, at, read_s, count = Rests(), 0, 0.0, 0
+    waited_s = 0.0
+    while at < len(arrivals):
+        read_s = max(read_s, arrivals[at])
+        end = at
+        while end < len(arrivals) and arrivals[end] <= read_s:
+            end += 1
+        waited_s = read_s - arrivals[at]
+        rest_s = rests.after_read_s(read_s, end - at, bytes_each * (end - at))
+        count += rest_s > 0
+        read_s += rest_s
+        at = end
+    return count, waited_s
+
+
+async def test_a_thousand_messages_a_second_are_read_some_at_a_time() -> None:
+    count, _ = rests_of([each / 1000 for each in range(10_000)])
+
+    assert 900 < count < 1_250
+
+
+@pytest.mark.parametrize("distance_s", [0.005, 0.06, 1.0])
+async def test_messages_that_come_seldom_are_read_at_once(distance_s: float) -> None:
+    assert rests_of([each * distance_s for each in range(1_000)]) == (0, 0.0)
+
+
+async def test_three_hundred_messages_a_second_bring_too_little_to_rest_for() -> None:
+    assert rests_of([each / 300 for each in range(1_000)])[0] == 0
+
+
+@pytest.mark.parametrize("at_once", [1, 8, 64])
+async def test_two_ends_that_take_turns_are_hardly_held_up(at_once: int) -> None:
+    """Each message comes as an answer to one that was sent after the last read, so while reading rests none comes."""
+    rests, now_s, rested_s = Rests(), 0.0, 0.0
+    for _ in range(20_000):
+        now_s += 0.000_2
+        rest_s = rests.after_read_s(now_s, at_once, 300 * at_once)
+        now_s += rest_s
+        rested_s += rest_s
+
+    assert 0 < rested_s < 0.05 * now_s
+
+
+async def test_rests_are_given_up_when_ends_begin_to_take_turns_and_begin_again_when_they_stop() -> None:
+    rests, now_s = Rests(), 0.0
+
+    def take_turns(times: int) -> int:
+        nonlocal now_s
+        count = 0
+        for _ in range(times):
+            now_s += 0.000_1
+            rest_s = rests.after_read_s(now_s, 1, 300)
+            now_s += rest_s
+            count += rest_s > 0
+        return count
+
+    def stream(times: int) -> int:
+        nonlocal now_s
+        count, rest_s = 0, 0.0
+        for _ in range(times):
+            now_s += rest_s or 0.001
+            rest_s = rests.after_read_s(now_s, 8 if rest_s else 1, 300)
+            count += rest_s > 0
+        return count
+
+    assert stream(200) > 150
+    assert take_turns(500) < 10
+    assert stream(2 * QUICK_READS_MAX) > QUICK_READS_MAX // 2
+
+
+async def test_it_is_tried_now_and_then_how_fast_messages_come_without_rests() -> None:
+    rests, now_s, in_a_row, longest = Rests(), 0.0, 0, 0
+    rest_s = 0.0
+    for _ in range(1_000):
+        now_s += rest_s or 0.001
+        rest_s = rests.after_read_s(now_s, 8 if rest_s else 1, 300)
+        in_a_row = in_a_row + 1 if rest_s else 0
+        longest = max(longest, in_a_row)
+
+    assert longest == RESTS_MAX
+
+
+async def test_large_reads_need_no_rest() -> None:
+    assert rests_of([each / 1000 for each in range(1_000)], bytes_each=LARGE_BYTES)[0] == 0
