@@ -12,8 +12,11 @@ from pamqp.header import ContentHeader
 
 from bus.broker import NAME_BYTES_MAX, Delivery, Parcel
 from bus.headers import BROKER_KEY
-from bus.rabbit.streams import FRAME_END, FRAME_HEAD
 
+# The parts of an AMQP frame around its payload: kind, channel and length before it, one byte after it.
+FRAME_HEAD = struct.Struct(">BHI")
+FRAME_END = b"\xce"
+FRAME_OVERHEAD = FRAME_HEAD.size + len(FRAME_END)
 _CONTENT_HEAD = struct.Struct(">HHQ")
 _TRANSIENT, _PERSISTENT = 1, 2
 # AMQP's limit, which the library enforces.

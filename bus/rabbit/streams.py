@@ -16,12 +16,9 @@ from pamqp.frame import unmarshal
 from yarl import URL
 
 from bus.rabbit.channel import Channel
+from bus.rabbit.frames import FRAME_END, FRAME_HEAD, FRAME_OVERHEAD
 from bus.rabbit.rests import Rests
 
-# The parts of an AMQP frame around its payload: kind, channel and length before it, one byte after it.
-FRAME_HEAD = struct.Struct(">BHI")
-FRAME_END = b"\xce"
-FRAME_OVERHEAD = FRAME_HEAD.size + len(FRAME_END)
 _KINDS = (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT)
 HEARTBEAT = FRAME_HEAD.pack(FRAME_HEARTBEAT, 0, 0) + FRAME_END
 # The library takes a connection for lost on which it reads nothing, and a busy broker sends no heartbeats.

@@ -16,7 +16,8 @@ from pamqp.frame import FrameTypes
 from bus.broker import ConnectionLost
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.endings import again, bounded
-from bus.rabbit.streams import FRAME_OVERHEAD, Streams
+from bus.rabbit.frames import FRAME_OVERHEAD
+from bus.rabbit.streams import Streams
 
 # Longer than a cluster needs to elect the leader of a queue.
 ANSWER_S_MAX = 60.0
