@@ -1,16 +1,16 @@
 """When reading a socket rests for a moment, so that what comes meanwhile is read at once. Pure: the caller has the clock."""
 
-# What one read costs hardly depends on how much it brings. Rests may pay while reads come this close to each other.
+# The cost of a read hardly depends on how much it brings. Rests may pay while reads come this close to each other.
 QUICK_S = 0.004
 QUICK_READS_MIN = 8
 # Messages wait for half of it on average.
 REST_S = 0.008
-# A rest has to bring so many messages.
+# Reading rests only if so many messages are to be expected meanwhile.
 WORTH_IT = 3
 # After so many rests it is tried again how fast messages come without them.
 RESTS_MAX = 32
 QUICK_READS_MAX = 4096
-# So many bytes have gathered already.
+# A read that brings so many bytes needs no rest: they have gathered already.
 LARGE_BYTES = 64 * 1024
 
 

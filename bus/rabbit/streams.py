@@ -130,12 +130,14 @@ class Streams(TransportFactory):
     writer: asyncio.StreamWriter
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        context = await kwargs["ssl_context_provider"].get_context() if url.scheme == "amqps" else None
+        provider = kwargs.pop("ssl_context_provider")
+        context = await provider.get_context() if url.scheme == "amqps" else None
         loop = asyncio.get_running_loop()
         self.reader = FrameReader()
         protocol = asyncio.StreamReaderProtocol(self.reader, loop=loop)
+        # The library reads further arguments of the loop from the URL, such as `happy_eyeballs_delay`.
         transport, _ = await loop.create_connection(
-            lambda: protocol, url.host or "", url.port or 0, ssl=context
+            lambda: protocol, url.host or "", url.port or 0, ssl=context, **kwargs
         )
         self.writer = asyncio.StreamWriter(transport, protocol, self.reader, loop)
         return self.reader, self.writer

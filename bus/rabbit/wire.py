@@ -134,8 +134,8 @@ class RabbitWire:
             # While the socket takes no more, the next frames gather.
             try:
                 await self._writer.drain()
-            except OSError:
-                # The connection is lost: the library notices it, too, and then this end ends it.
+            except Exception:  # noqa: BLE001 - whatever ended the reading is raised here, too
+                # The connection is lost: the library notices it, and then this end ends it.
                 return
             if not self._outbox:
                 self._something_to_send.clear()

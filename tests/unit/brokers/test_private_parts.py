@@ -56,7 +56,7 @@ def test_the_client_opens_the_streams_of_bus_rabbit_streams_and_reads_them() -> 
     assert "ssl_context_provider=" in source
     assert "self._transport_factory.create(" in source
     assert inspect.iscoroutinefunction(SSLContextProvider.get_context)
-    # What the streams of asyncio call on a reader.
+    # The methods of a reader that asyncio's streams call.
     protocol = inspect.getsource(asyncio.StreamReaderProtocol)
     for part in ("reader.set_transport(", "reader.feed_data(", "reader.feed_eof("):
         assert part in protocol

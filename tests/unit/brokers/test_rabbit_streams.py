@@ -10,10 +10,11 @@ from pamqp.body import ContentBody
 from pamqp.exceptions import UnmarshalingException
 from pamqp.frame import FrameTypes, marshal, unmarshal
 from pamqp.header import ContentHeader
+from yarl import URL
 
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.rests import LARGE_BYTES, QUICK_READS_MAX, QUICK_READS_MIN, REST_S, RESTS_MAX, Rests
-from bus.rabbit.streams import HEARTBEAT, TOLD_EVERY_S, FrameReader
+from bus.rabbit.streams import HEARTBEAT, TOLD_EVERY_S, FrameReader, Streams
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,8 +27,6 @@ DELIVERED = (
     + marshal(ContentBody(BODY[3000:]), OURS)
 )
 BLOCKED = marshal(commands.Connection.Blocked("memory"), THEIRS)
-# What the library reads of the reader's own.
-TOLD = len(HEARTBEAT)
 
 
 class Heard(Listener):
@@ -51,6 +50,9 @@ class FakeSocket(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def pause_reading(self) -> None:
         assert not self.is_closed
@@ -105,7 +107,7 @@ async def test_frames_go_to_their_channel_and_the_rest_to_the_library_in_whateve
 
     assert heard.bodies == [BODY, BODY]
     assert heard.confirmed == [9]
-    # A channel that is closed is nobody's: the library drops its frames.
+    # Frames of a closed channel go to the library, which drops them.
     assert (await read_by_library(reader)).replace(HEARTBEAT, b"") == BLOCKED + other + BLOCKED
 
 
@@ -273,3 +275,18 @@ async def test_it_is_tried_now_and_then_how_fast_messages_come_without_rests() -
 
 async def test_large_reads_need_no_rest() -> None:
     assert rests_of([each / 1000 for each in range(1_000)], bytes_each=LARGE_BYTES)[0] == 0
+
+
+async def test_arguments_of_the_loop_that_the_url_names_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    async def connect(protocol: object, host: str, port: int, **options: object) -> tuple[FakeSocket, None]:  # noqa: ARG001
+        asked.update(options, host=host, port=port)
+        return FakeSocket(), None
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
+    wanted = {"happy_eyeballs_delay": 0.25, "interleave": 1}
+
+    await Streams().create(URL("amqp://broker.example:5673/"), ssl_context_provider=None, **wanted)
+
+    assert asked == {**wanted, "ssl": None, "host": "broker.example", "port": 5673}
