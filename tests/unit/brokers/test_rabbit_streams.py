@@ -287,6 +287,9 @@ async def test_arguments_of_the_loop_that_the_url_names_reach_it(monkeypatch: py
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
     wanted = {"happy_eyeballs_delay": 0.25, "interleave": 1}
 
-    await Streams().create(URL("amqp://broker.example:5673/"), ssl_context_provider=None, **wanted)
+    _, writer = await Streams().create(
+        URL("amqp://broker.example:5673/"), ssl_context_provider=None, **wanted
+    )
+    writer.close()
 
     assert asked == {**wanted, "ssl": None, "host": "broker.example", "port": 5673}
