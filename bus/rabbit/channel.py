@@ -50,6 +50,7 @@ class Channel:
         self._answers: deque[asyncio.Future[FrameTypes]] = deque()
         self._closed = asyncio.Event()
         self._leaving = False
+        self._consumers: set[str] = set()
         self._method: Frame | None = None
         self._header: ContentHeader | None = None
         self._body: list[bytes] = []
@@ -86,10 +87,24 @@ class Channel:
             self._leaving = True
 
     async def close(self) -> None:
+        await self.stop_consuming()
         self.leave()
         # A broker that blocks us does not read; it gets the close frame when it reads again.
         if not self._wire.blocked:
             await bounded(self._closed.wait())
+
+    async def stop_consuming(self) -> None:
+        """Cancel this channel's consumers, and wait until their queues have all acknowledgements.
+
+        When many come at once, RabbitMQ keeps some of them at the channel until the queue has taken the others. It would
+        forget them if the channel ended then, and the messages would be delivered again.
+        """
+        if self._leaving or self._wire.blocked:
+            return
+        cancels = [self.ask(commands.Basic.Cancel(consumer_tag=tag)) for tag in self._consumers]
+        self._consumers.clear()
+        if cancels:
+            await bounded(asyncio.gather(*cancels))
 
     def end(self, why: Exception) -> None:
         if self.ended is not None:
@@ -117,7 +132,8 @@ class Channel:
                 self._method = frame
             case commands.Basic.Ack() | commands.Basic.Nack():
                 self._listener.on_confirm(frame)
-            case commands.Basic.Cancel():
+            case commands.Basic.Cancel(consumer_tag=tag):
+                self._consumers.discard(tag)
                 self._listener.on_cancel()
             case commands.Channel.Close():
                 self._wire.send(marshal(commands.Channel.CloseOk(), self.number))
@@ -127,6 +143,8 @@ class Channel:
                 self._wire.forget(self.number)
                 self.end(Interrupted("the channel was closed by this end"))
             case _:
+                if isinstance(frame, commands.Basic.ConsumeOk):
+                    self._consumers.add(frame.consumer_tag or "")
                 answer = self._answers.popleft()
                 if not answer.done():
                     answer.set_result(frame)

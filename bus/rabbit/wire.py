@@ -117,7 +117,8 @@ class RabbitWire:
 
     async def close(self) -> None:
         if not self._lost.done():
-            # Acknowledgements that were passed on are sent before the connection closes.
+            # Acknowledgements that were passed on are sent, and have arrived, before the connection closes.
+            await asyncio.gather(*[channel.stop_consuming() for channel in self._channels.values()])
             await bounded(self._all_sent.wait())
             self._is_closed_here = True
             self._end(ConnectionLost(f"the connection to {self._name} was closed by this end"))
