@@ -189,7 +189,8 @@ class Deployer(PartGroup):
                 self._want(row.id)
 
     async def _work_until_stopped(self) -> None:
-        async with self._running, self._answering:
+        # Work on nodes ends before the answers do: it starts them.
+        async with self._answering, self._running:
             while True:
                 self._woken.clear()
                 for node in [each for each in self._wanted if each not in self._running]:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from bus.parts import Background
+from tests.contracts.stage import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,3 +61,38 @@ async def test_a_bug_in_a_task_ends_the_part() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await part()
     assert raised.group_contains(ZeroDivisionError)
+
+
+async def test_what_is_started_while_the_part_ends_is_dropped_without_a_word() -> None:
+    """By the callback at a task's end, by another task, and by another part."""
+    ran: list[str] = []
+
+    async def work(name: str) -> None:
+        ran.append(name)
+
+    async def ends_slowly(background: Background) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            background.start(work("by a task"))
+
+    background = Background(lambda key: background.start(work("after a task")) if key == "slow" else None)
+
+    async def part() -> None:
+        async with background:
+            background.start(ends_slowly(background), "slow")
+            await asyncio.Event().wait()
+
+    running = asyncio.create_task(part())
+    await until(lambda: "slow" in background)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    background.start(work("after the part"))
+    assert (ran, len(background)) == ([], 0)
+
+    async with background:
+        background.start(work("in the next run"))
+    assert ran == ["in the next run"]
