@@ -17,6 +17,7 @@ from bus.messages.all_or_nothing import ClaimsAnswered, ClaimTogether
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
+    BuildRejected,
     Flavor,
     InstanceActive,
     InstanceDeleted,
@@ -471,3 +472,13 @@ async def wait_until(condition: Callable[[], Awaitable[bool]], what: str, seen: 
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"never came true: {what}; instead: {seen}") from None
+
+
+async def until_fed(setup: Cloud, project: str, heard: list[Message]) -> None:
+    """Wait until the schedulers know the application: they poll for new ones."""
+
+    async def is_fed() -> bool:
+        await setup.send(a_build(99, project=project, flavor=structs.replace(SMALL, vcpus=-1)))
+        return any(isinstance(each, BuildRejected) and each.project == project for each in heard)
+
+    await wait_until(is_fed, f"the feed of {project} is said", heard)

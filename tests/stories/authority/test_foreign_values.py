@@ -30,9 +30,18 @@ from tests.contracts.broker_under_test import SHOP
 from tests.contracts.memory_under_test import topology_rights
 from tests.contracts.stage import CELLS, send
 from tests.identity_fields import as_of_now, leaves_of, without_options
-from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, host_id, instance_of, wait_until
+from tests.stories.cloud import (
+    SMALL,
+    Cloud,
+    a_build,
+    a_host,
+    cloud_on,
+    host_id,
+    instance_of,
+    until_fed,
+    wait_until,
+)
 from tests.stories.layouts import ONE_BROKER, one_broker_with_users
-from tests.stories.scheduling.test_applications import until_fed
 from tests.unit.examples import EXAMPLES
 
 pytestmark = pytest.mark.asyncio

@@ -110,8 +110,9 @@ async def _killed_at_the_end(started: AnyProcess) -> AsyncIterator[Process]:
 
 
 async def moor(*arguments: str, **environment: str) -> Result:
-    """Run it to its end."""
-    return await Process(await _start(arguments, environment)).ended()
+    """Run it to its end, or kill it if that does not come in time."""
+    async with started(*arguments, **environment) as process:
+        return await process.ended()
 
 
 async def moor_json(*arguments: str, **environment: str) -> Any:
@@ -122,7 +123,8 @@ async def moor_json(*arguments: str, **environment: str) -> Any:
 
 
 async def moor_anew(*arguments: str, **environment: str) -> Result:
-    return await Process(await _start_anew(arguments, environment)).ended()
+    async with started_anew(*arguments, **environment) as process:
+        return await process.ended()
 
 
 async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> ForkedProcess:

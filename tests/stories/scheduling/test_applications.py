@@ -24,7 +24,7 @@ from bus.topology import API, FEED
 from scheduler_worker.core.instances.placing import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.contracts.stage import dead_letters, station
-from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, until_fed, wait_until
 from tests.stories.layouts import IN_MEMORY, STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -48,16 +48,6 @@ def types_of(instance: InstanceId, heard: Sequence[Message]) -> list[str]:
 async def register(setup: Cloud, name: str, *projects: str) -> None:
     answer = await setup.client.ask(SetApplication(name=name, projects=projects))
     assert answer == ApplicationSet(application=KnownApplication(name=name, projects=projects))
-
-
-async def until_fed(setup: Cloud, project: str, heard: list[Message]) -> None:
-    """Wait until the schedulers know the application: they poll for new ones."""
-
-    async def is_fed() -> bool:
-        await setup.send(a_build(99, project=project, flavor=structs.replace(SMALL, vcpus=-1)))
-        return any(isinstance(each, BuildRejected) and each.project == project for each in heard)
-
-    await wait_until(is_fed, f"the feed of {project} is said", heard)
 
 
 async def build_and_delete(setup: Cloud, build: BuildInstance) -> InstanceId:
