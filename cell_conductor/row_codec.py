@@ -6,7 +6,7 @@ follows from the row. So the rest of the row only stores the index of a choice, 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -16,7 +16,7 @@ from bus.messages.cell import AdoptInCell, Choice, PlaceInCell
 from bus.moments import microseconds
 from bus.sql import Values
 from cell_conductor.core.instance import SPAWNS, Instance, OutboxMessage, Pending, choices_of, spawn_order
-from cell_conductor.store import MessageKey
+from cell_conductor.store import MessageKey, without_confirmed
 
 # The index of a choice in the order, the chosen host first; or a choice that is not in the order.
 ChoiceRef = int | Choice
@@ -148,18 +148,23 @@ CACHED_ROWS_MAX = 10_000
 class RowCache:
     """A cache of the rows of instances that are being built, by their encoded bodies. A transaction that reads such a
     body from the database takes the row from here: it need not decode the body, nor read the order to place it, which
-    is stored apart.
+    is stored apart; nor the notes of unconfirmed messages, since this process wrote those of all messages on the row.
     """
 
     def __init__(self) -> None:
         self._rows: dict[bytes, Instance] = {}
+        # The notes of this process that are not deleted, and how many of them name a message.
+        self._notes: dict[int, Sequence[MessageKey]] = {}
+        self._unconfirmed: dict[MessageKey, int] = {}
 
     def row_of(self, body: bytes) -> Instance | None:
-        return self._rows.get(body)
+        """The row that was encoded so, without its confirmed messages."""
+        row = self._rows.get(body)
+        return None if row is None else without_confirmed(row, self._unconfirmed)
 
     def replace(self, before: bytes | None, body: bytes, row: Instance) -> None:
         """Cache a row that was committed, by its encoded body. The body from before, which no row has any more, is
-        dropped.
+        dropped. What the row says must be in notes of this process: no other one tells when it confirms a message.
         """
         if before is not None:
             self._rows.pop(before, None)
@@ -167,3 +172,20 @@ class RowCache:
             self._rows[body] = row
             if len(self._rows) > CACHED_ROWS_MAX:
                 del self._rows[next(iter(self._rows))]
+
+    def noted(self, number: int, said: Sequence[MessageKey]) -> None:
+        """This process has committed this note."""
+        self._notes[number] = said
+        for key in said:
+            if key in self._unconfirmed:
+                self._unconfirmed[key] += 1
+            else:
+                self._unconfirmed[key] = 1
+
+    def confirmed(self, numbers: Iterable[int]) -> None:
+        """These notes are deleted. Those that another process wrote are none of ours."""
+        for number in numbers:
+            for key in self._notes.pop(number, ()):
+                self._unconfirmed[key] -= 1
+                if not self._unconfirmed[key]:
+                    del self._unconfirmed[key]

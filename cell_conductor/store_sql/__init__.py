@@ -79,6 +79,9 @@ class SqlConductorTransaction:
         self._loaded: dict[int, Loaded] = {}
         # What the transaction has written in place of what: for the cache.
         self._written: list[tuple[bytes | None, Loaded]] = []
+        # Rows with messages that another process has noted: they are not cached.
+        self._noted_elsewhere: set[int] = set()
+        self._notes: list[tuple[int, Sequence[MessageKey]]] = []
         self._cleared: set[int] = set()
         self._hosts: dict[ProviderId, CellHost] = {}
 
@@ -108,7 +111,8 @@ class SqlConductorTransaction:
                 new.append((number, column_values(row, body, has_order=False)))
             else:
                 known.append(column_values(row, body, has_order=before.row.order is not None))
-            self._written.append((before.body if before else None, Loaded(body, row)))
+            if number not in self._noted_elsewhere:
+                self._written.append((before.body if before else None, Loaded(body, row)))
             self._loaded[number] = Loaded(body, row)
         note = None
         if said or known or new:
@@ -116,7 +120,10 @@ class SqlConductorTransaction:
             note = await self._write(known, new_rows, encode_note(said) if said else None)
         if forgotten:
             await self._transaction.run(rare_statements.forget, self._cell, forgotten)
-        return None if note is None else OutboxKey(note)
+        if note is None:
+            return None
+        self._notes.append((note, said))
+        return OutboxKey(note)
 
     async def _write(self, known: Sequence[Values], new: Sequence[Values], said: bytes | None) -> int | None:
         """Replace known rows, add new ones, and add a note of the messages sent. Returns the note's number."""
@@ -157,6 +164,9 @@ class SqlConductorTransaction:
         await CLEAR.fetch(self._transaction, self._cleared)
 
     def committed(self) -> None:
+        self._cache.confirmed(self._cleared)
+        for number, said in self._notes:
+            self._cache.noted(number, said)
         for before, after in self._written:
             self._cache.replace(before, after.body, after.row)
 
@@ -166,11 +176,6 @@ class SqlConductorTransaction:
         unknown = [body for body, row in zip(bodies, rows, strict=True) if row is None]
         read = iter(await self._read(unknown) if unknown else ())
         found = [row or next(read) for row in rows]
-        if any(row.outbox for row in found):
-            unconfirmed: set[MessageKey] = set()
-            notes = await NOTES.fetch(self._transaction, ONCE, self._cell)
-            unconfirmed.update(*[decode_note(note) for (note,) in notes])
-            found = [without_confirmed(row, unconfirmed) for row in found]
         self._loaded |= {row.id.int: Loaded(body, row) for row, body in zip(found, bodies, strict=True)}
         return found
 
@@ -180,7 +185,14 @@ class SqlConductorTransaction:
         orders = (
             await self._transaction.run(rare_statements.read_orders, self._cell, placed) if placed else {}
         )
-        return [assemble_row(body, orders.get(body.instance.id)) for body in bodies]
+        found = [assemble_row(body, orders.get(body.instance.id)) for body in bodies]
+        if any(row.outbox for row in found):
+            unconfirmed: set[MessageKey] = set()
+            notes = await NOTES.fetch(self._transaction, ONCE, self._cell)
+            unconfirmed.update(*[decode_note(note) for (note,) in notes])
+            found = [without_confirmed(row, unconfirmed) for row in found]
+            self._noted_elsewhere.update([row.id.int for row in found if row.outbox])
+        return found
 
 
 class SqlConductorStore:

@@ -316,6 +316,40 @@ async def test_what_is_said_again_is_kept_until_both_are_confirmed(kind: str) ->
 
 
 @EACH_STORE
+async def test_what_one_process_said_is_kept_by_another_until_the_first_has_it_confirmed(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c1")) as (one, other):
+        row = structs.replace(everything(), state="building", outbox=pending(1, 101))
+        (first,) = await save(one, row)
+        (second,) = await save(other, structs.replace(row, outbox=pending(1, 101, 102), sequence=102))
+
+        async def kept_by(store: ConductorStore) -> list[int]:
+            async with store.transaction() as tx:
+                return [each.sequence for each in (await tx.load([row.id]))[row.id].outbox]
+
+        assert await kept_by(other) == await kept_by(one) == [101, 102]
+        await confirm(one, first)
+        assert await kept_by(other) == await kept_by(one) == [102]
+        await confirm(other, second)
+        assert await kept_by(other) == await kept_by(one) == []
+
+
+async def test_a_process_reads_no_notes_for_the_rows_that_it_wrote_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Notes come and go with each batch: PostgreSQL reads past those that are gone until it vacuums their table."""
+    async with open_conductor_stores("sqlite", ("c1", "c1")) as (one, other):
+        row = structs.replace(everything(), state="building", outbox=pending(1, 101))
+        await save(one, row)
+        monkeypatch.setattr("cell_conductor.store_sql.NOTES", None)
+
+        async with one.transaction() as tx:
+            assert await tx.load([row.id]) == {row.id: row}
+        with pytest.raises(AttributeError, match="fetch"):
+            async with other.transaction() as tx:
+                await tx.load([row.id])
+
+
+@EACH_STORE
 async def test_an_order_is_read_by_a_process_that_did_not_write_it(kind: str) -> None:
     async with open_conductor_stores(kind, ("c1", "c1")) as (one, other):
         row = structs.replace(everything(), outbox=())

@@ -145,6 +145,21 @@ def test_a_row_is_remembered_by_its_body_for_as_long_as_the_instance_is_being_bu
     assert cache.row_of(encode_body(active)) is None
 
 
+def test_a_remembered_row_has_its_messages_until_all_notes_that_name_them_are_deleted() -> None:
+    cache = RowCache()
+    row = structs.replace(PLACED, outbox=(Pending(101, NOON, DESTROY), Pending(102, NOON, DESTROY)))
+    body, (first, second) = encode_body(row), [(row.id.bytes, each.sequence) for each in row.outbox]
+    cache.noted(1, [first, second])
+    cache.noted(2, [second])
+    cache.replace(None, body, row)
+
+    for confirmed, left in (((), (101, 102)), ((1, 7), (102,)), ((1,), (102,)), ((2,), ()), ((2,), ())):
+        cache.confirmed(confirmed)
+        known = cache.row_of(body)
+        assert known is not None
+        assert tuple(each.sequence for each in known.outbox) == left
+
+
 def test_among_many_rows_the_oldest_is_read_again() -> None:
     cache = RowCache()
     for number in range(CACHED_ROWS_MAX):
