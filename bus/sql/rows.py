@@ -138,12 +138,6 @@ class RowColumns:
         """A statement in different words for the two databases, with these columns as its parameters."""
         return RowStatement(on_postgresql, on_sqlite, self._decoders(returning), self._encoders)
 
-    def select(self, *names: str) -> "RowStatement":
-        """SELECT these columns of the rows that have the values of the shared columns."""
-        same = " AND ".join(f"{name} = new.{name}" for name in self._shared)
-        query = f"SELECT {', '.join(names)} FROM {self._table.name} WHERE {same}"
-        return self.statement(_with(query, self._constants), _with(query, self._on_sqlite), names)
-
     def lock(self, key: str = "id") -> "KeyStatement":
         """SELECT these columns FOR UPDATE, by keys and by the shared columns.
 

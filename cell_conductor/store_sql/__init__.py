@@ -187,12 +187,21 @@ class SqlConductorTransaction:
         )
         found = [assemble_row(body, orders.get(body.instance.id)) for body in bodies]
         if any(row.outbox for row in found):
-            unconfirmed: set[MessageKey] = set()
-            notes = await NOTES.fetch(self._transaction, ONCE, self._cell)
-            unconfirmed.update(*[decode_note(note) for (note,) in notes])
+            unconfirmed = await self._unconfirmed()
             found = [without_confirmed(row, unconfirmed) for row in found]
             self._noted_elsewhere.update([row.id.int for row in found if row.outbox])
         return found
+
+    async def _unconfirmed(self) -> set[MessageKey]:
+        """The messages that all notes of the cell name."""
+        unconfirmed: set[MessageKey] = set()
+        after = 0
+        while True:
+            notes = await NOTES.fetch(self._transaction, ONCE, self._cell, after, NOTES_PAGE)
+            unconfirmed.update(*[decode_note(note) for _, note in notes])
+            if len(notes) < NOTES_PAGE:
+                return unconfirmed
+            after = notes[-1][0]
 
 
 class SqlConductorStore:

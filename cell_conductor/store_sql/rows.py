@@ -16,7 +16,13 @@ DUE = RowColumns(cell_instances).statement(
     "SELECT body FROM cell_instances WHERE cell = ?1 AND due_us <= ?2 ORDER BY due_us LIMIT ?3",
     ("body",),
 )
-NOTES = RowColumns(cell_notes, shared=_OF_CELL).select("said")
+# The notes of a cell after this number, at most so many, by the index of their numbers. Notes come and go with each batch:
+# an index scan skips those that an earlier one found gone, and a scan of the table would read them all.
+NOTES = RowColumns(cell_notes).statement(
+    "SELECT number, said FROM cell_notes WHERE cell = $1 AND number > $2 ORDER BY number LIMIT $3",
+    "SELECT number, said FROM cell_notes WHERE cell = ?1 AND number > ?2 ORDER BY number LIMIT ?3",
+    ("number", "said"),
+)
 CLEAR = RowColumns(cell_notes).delete_unlocked("number")
 
 ADD = _ROW.insert("ON CONFLICT (id, cell) DO NOTHING")
