@@ -84,6 +84,26 @@ async def test_many_messages_share_a_parcel_and_a_batch(under_test: BrokerUnderT
     assert max(map(len, memory.batches)) == settings.batch_items_max
 
 
+async def test_messages_that_come_alone_fill_a_batch_too(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    gate = asyncio.Event()
+    memory = Remembering(gate=gate)
+    alone = structs.replace(SETTINGS, parcel_items_max=1)
+
+    async with station(broker, settings=alone) as client, working(broker, memory):
+        await client.publisher.send(order(0))
+        await until(lambda: len(memory.batches) == 1)
+        await asyncio.gather(*(client.publisher.send(order(n)) for n in range(1, SETTINGS.batch_items_max)))
+        try:
+            # The worker has all of them.
+            await until_empty(broker)
+        finally:
+            gate.set()
+        await until(lambda: len(memory.handled) == SETTINGS.batch_items_max)
+
+    assert [*map(len, memory.batches)] == [1, SETTINGS.batch_items_max - 1]
+
+
 async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     tries: list[int] = []
