@@ -173,6 +173,11 @@ class RowCache:
             if len(self._rows) > CACHED_ROWS_MAX:
                 del self._rows[next(iter(self._rows))]
 
+    @property
+    def notes(self) -> set[int]:
+        """The notes of this process that are not deleted, as far as it knows."""
+        return set(self._notes)
+
     def noted(self, number: int, said: Sequence[MessageKey]) -> None:
         """This process has committed this note."""
         self._notes[number] = said

@@ -195,11 +195,14 @@ class SqlConductorTransaction:
     async def _unconfirmed(self) -> set[MessageKey]:
         """The messages that all notes of the cell name."""
         unconfirmed: set[MessageKey] = set()
-        after = 0
+        ours, after = self._cache.notes, 0
         while True:
             notes = await NOTES.fetch(self._transaction, ONCE, self._cell, after, NOTES_PAGE)
             unconfirmed.update(*[decode_note(note) for _, note in notes])
+            ours -= {number for number, _ in notes}
             if len(notes) < NOTES_PAGE:
+                # Another process has sent and confirmed what these name.
+                self._cache.confirmed(ours)
                 return unconfirmed
             after = notes[-1][0]
 

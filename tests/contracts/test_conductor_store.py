@@ -333,6 +333,21 @@ async def test_what_one_process_said_is_kept_by_another_until_the_first_has_it_c
         assert await kept_by(other) == await kept_by(one) == []
 
 
+@EACH_STORE
+async def test_what_another_process_has_confirmed_is_known_when_a_row_of_it_is_read(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c1")) as (one, other):
+        row = structs.replace(everything(), state="building", outbox=pending(1, 101))
+        (kept,) = await save(one, row)
+        await save(other, a_row(2, outbox=pending(2, 101)))
+        # As a sweep that has sent it again.
+        await confirm(other, kept)
+
+        async with one.transaction() as tx:
+            assert [*await tx.load([instance_id(2)])] == [instance_id(2)]
+        async with one.transaction() as tx:
+            assert await tx.load([row.id]) == {row.id: structs.replace(row, outbox=())}
+
+
 async def test_a_process_reads_no_notes_for_the_rows_that_it_wrote_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
