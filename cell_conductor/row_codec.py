@@ -148,7 +148,7 @@ CACHED_ROWS_MAX = 10_000
 class RowCache:
     """A cache of the rows of instances that are being built, by their encoded bodies. A transaction that reads such a
     body from the database takes the row from here: it need not decode the body, nor read the order to place it, which
-    is stored apart; nor the notes of unconfirmed messages, since this process wrote those of all messages on the row.
+    is stored apart. Nor need it read the notes of unconfirmed messages: this process wrote those of all messages here.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class RowCache:
 
     def replace(self, before: bytes | None, body: bytes, row: Instance) -> None:
         """Cache a row that was committed, by its encoded body. The body from before, which no row has any more, is
-        dropped. What the row says must be in notes of this process: no other one tells when it confirms a message.
+        dropped. The row's messages must be in notes of this process: another one would not tell when it confirms a message.
         """
         if before is not None:
             self._rows.pop(before, None)

@@ -184,8 +184,8 @@ async def test_a_statement_returns_the_ids_of_the_rows_that_it_wrote(database: D
 async def test_a_statement_with_only_shared_values_runs_once(database: Database) -> None:
     add_note = RowColumns(NOTES, shared=("said",)).insert(returning=("number",))
     notes_that_say = RowColumns(NOTES).statement(
-        f"SELECT number FROM {NOTES.name} WHERE said = $1",
-        f"SELECT number FROM {NOTES.name} WHERE said = ?1",
+        "SELECT number FROM shelf_notes WHERE said = $1",
+        "SELECT number FROM shelf_notes WHERE said = ?1",
         ("number",),
     )
 
