@@ -57,9 +57,9 @@ class BusSettings(Struct, frozen=True):
         Count,
         Meta(
             description="How many parcels the broker hands to a worker ahead. More keeps a busy worker from waiting; fewer shares the work more "
-            "evenly among workers. With fewer than batch_items_max, batches of messages that come alone are small and dear."
+            "evenly among workers. Of the requests of all clients a scheduler is handed at least `batch_items_max`."
         ),
-    ] = 500
+    ] = 200
     batch_items_max: Annotated[
         Count,
         Meta(

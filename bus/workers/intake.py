@@ -100,11 +100,13 @@ class Intake:
         name: str,
         chance: random.Random,
         at_once: int = 1,
+        singly: bool = False,
         clock: Callable[[], datetime] = now,
     ) -> None:
-        """`at_once` batches are handled beside each other."""
+        """`at_once` batches are handled beside each other. `singly`: a parcel has one message, as a rule."""
         self.queue = queue
-        self._at_once = at_once
+        ahead = max(settings.prefetch, settings.batch_items_max) if singly else settings.prefetch
+        self._prefetch = ahead * at_once
         self._clock = clock
         # The broker reports that a parcel came back to this queue, but not how often.
         self._is_uncounted = kind_of(queue) is QueueKind.QUESTIONS
@@ -161,9 +163,7 @@ class Intake:
         """
         try:
             async with self._link.opened() as connection:
-                consuming = await connection.open_consuming(
-                    self.queue, self._settings.prefetch * self._at_once
-                )
+                consuming = await connection.open_consuming(self.queue, self._prefetch)
                 self._consuming = consuming
                 self.on_subscribed()
                 while True:

@@ -90,13 +90,14 @@ class Worker(Generic[Tx]):
         outbox: OutboxStore[Tx] | None = None,
         sweeps: bool = True,
         at_once: int = 1,
+        singly: bool = False,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
         committed: Callable[[], None] = lambda: None,
         clock: Callable[[], datetime] = now,
     ) -> None:
-        """`at_once`: so many batches are handled beside each other. That pays where handlers wait for answers. `committed` is
-        called after each commit.
+        """`at_once`: so many batches are handled beside each other. That pays where handlers wait for answers. `singly`: most
+        messages come alone, so enough parcels for full batches are taken ahead. `committed` is called after each commit.
         """
         self._handlers = handlers
         self._at_once = at_once
@@ -117,6 +118,7 @@ class Worker(Generic[Tx]):
             name=name,
             chance=chance,
             at_once=at_once,
+            singly=singly,
             clock=clock,
         )
         self.readings = self.intake.readings

@@ -174,7 +174,11 @@ def _workers(
             clock=clock,
             chance=chance,
         ),
-        queues.read_requests("scheduler.requests", sweeps=True, at_once=settings.batches_in_flight),
+        # Clients that know of no parcels send each request by itself. An application's own queue is read in smaller batches,
+        # so that a flood of one delays the others for less long.
+        queues.read_requests(
+            "scheduler.requests", sweeps=True, at_once=settings.batches_in_flight, singly=True
+        ),
         ApplicationQueues(
             lambda: sending.applications.names,
             given.station.consuming,

@@ -131,6 +131,7 @@ async def working(
     outbox: OutboxStore[None] | None = None,
     queue: str = WORK,
     before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
+    singly: bool = False,
 ) -> AsyncIterator[Worker[None]]:
     """A worker on a queue (placement's orders, unless another one is given) until the block ends; then it drains."""
     here = Station(broker, name, settings=settings, codec=codec)
@@ -141,6 +142,7 @@ async def working(
         chance=random.Random(7),
         outbox=outbox,
         before_burial=before_burial,
+        singly=singly,
     )
     running = asyncio.create_task(worker.run())
     try:

@@ -90,7 +90,7 @@ async def test_messages_that_come_alone_fill_a_batch_too(under_test: BrokerUnder
     memory = Remembering(gate=gate)
     alone = structs.replace(SETTINGS, parcel_items_max=1)
 
-    async with station(broker, settings=alone) as client, working(broker, memory):
+    async with station(broker, settings=alone) as client, working(broker, memory, singly=True):
         await client.publisher.send(order(0))
         await until(lambda: len(memory.batches) == 1)
         await asyncio.gather(*(client.publisher.send(order(n)) for n in range(1, SETTINGS.batch_items_max)))
