@@ -101,8 +101,8 @@ class Station:
         """A worker loop for one queue of this broker.
 
         With an `outbox` it also sends that outbox's unconfirmed messages again. If `sweeps` is false, another loop of
-        the same outbox does so. `at_once` batches are handled beside each other. `singly`: most messages come alone, each in a parcel,
-        so the broker hands over enough parcels ahead for full batches. The results of handlers are published by
+        the same outbox does so. `at_once` batches are handled beside each other. `singly`: most messages come alone, each in
+        a parcel, so the broker hands over enough parcels ahead for full batches. The results of handlers are published by
         `says_by`, the publisher of another station, or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
         was claimed for such a message. The first handler that succeeds is enough. `committed` is called after each commit.
         """
