@@ -4,6 +4,7 @@ A parcel that came back is suspect: the worker that had it died or lost its conn
 half goes back to the queue by itself. Parcels with messages that were tried before are handled one at a time, each
 settled before the next, in random order. So if a message kills its workers, it has other neighbours at each death,
 and these are soon handled. After a few deaths the message is alone in its parcel and reaches its limit of attempts.
+Parcels of one message are handled together by fewer at each return, as if they had come in one parcel.
 
 Parcels are halved, and not split into single messages, because a message is rarely to blame: mostly a worker was
 stopped, and its parcels should be handled at full speed.
@@ -121,7 +122,7 @@ class Intake:
         # memory than their bytes.
         self._unopened = Unopened()
         self._ready: deque[Item] = deque()
-        # Whole parcels, since each is handled alone.
+        # Whole parcels, since each is handled alone, but for those of one message.
         self._suspects: list[Sequence[Item]] = []
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -191,7 +192,7 @@ class Intake:
                 await self._until_all_suspects_have_arrived()
                 if self._suspects:
                     self._last_batch = 0
-                    suspects = self._suspects.pop(self._chance.randrange(len(self._suspects)))
+                    suspects = self._some_suspects()
                     self._measure_wait(suspects)
                     return suspects
             if self._ready:
@@ -219,6 +220,23 @@ class Intake:
             arrived = len(self._suspects)
             await asyncio.sleep(self._settings.linger_ms / 1000)
             self._open_some()
+
+    def _some_suspects(self) -> Sequence[Item]:
+        """The messages of one parcel. A single message comes with half of the others that were tried as often, and with at
+        most a quarter as many as after one return less.
+        """
+        drawn = self._suspects.pop(self._chance.randrange(len(self._suspects)))
+        if len(drawn) > 1:
+            return drawn
+        attempts = drawn[0].received.attempts
+        alike = [
+            number
+            for number, each in enumerate(self._suspects)
+            if len(each) == 1 and each[0].received.attempts == attempts
+        ]
+        together = min((1 + len(alike)) // 2, self._settings.batch_items_max >> 2 * attempts)
+        others = self._chance.sample(alike, max(together - 1, 0))
+        return [*drawn, *[self._suspects.pop(number)[0] for number in sorted(others, reverse=True)]]
 
     async def done(self, items: Iterable[Item]) -> None:
         """Note that these messages are handled. A parcel is acknowledged when all its messages are."""

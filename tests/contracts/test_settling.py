@@ -246,11 +246,37 @@ async def test_a_parcel_that_comes_back_is_split_and_its_halves_are_handled_apar
     await until_empty(broker)
 
 
+async def test_single_messages_that_come_back_are_handled_together_by_halves(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    await send(broker, *(parcel(line(order(n))) for n in range(16)))
+    connection = await broker.connect()
+    consuming = await connection.open_consuming(WORK, prefetch=16)
+    taken = 0
+    while taken < 16:
+        taken += len(await consuming.receive())
+    await connection.close()
+    memory = Remembering()
+
+    async with working(broker, memory):
+        await until(lambda: len(memory.handled) == 16)
+
+    # All have come back at once, as a rule.
+    assert max(len(batch) for batch in memory.batches) <= 8
+    assert len(memory.batches) < 12
+    assert sorted(memory.handled) == list(range(16))
+    await until_empty(broker)
+
+
 class Killed(BaseException):
     """As sudden as a kill -9: nothing in the loop catches it."""
 
 
-async def test_one_that_kills_its_worker_is_found_without_its_neighbours(under_test: BrokerUnderTest) -> None:
+@pytest.mark.parametrize(("each_parcel", "attempts_max"), [(10, 12), (1, 20)])
+async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
+    under_test: BrokerUnderTest, each_parcel: int, attempts_max: int
+) -> None:
     broker = await declared(under_test)
     deaths: list[int] = []
 
@@ -260,10 +286,11 @@ async def test_one_that_kills_its_worker_is_found_without_its_neighbours(under_t
             raise Killed
 
     memory = Remembering(kill)
-    few = structs.replace(SETTINGS, attempts_max=12)
-    await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + 10))) for s in range(0, 30, 10)))
+    few = structs.replace(SETTINGS, attempts_max=attempts_max)
+    starts = range(0, 30, each_parcel)
+    await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + each_parcel))) for s in starts))
 
-    for _ in range(12):
+    for _ in range(attempts_max):
         here = Station(broker, "a-mortal", settings=few)
         worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(len(deaths)))
         with pytest.raises(BaseExceptionGroup):
@@ -273,7 +300,9 @@ async def test_one_that_kills_its_worker_is_found_without_its_neighbours(under_t
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: len(set(memory.handled)) == 29)
 
-    assert letter.reason == "came back 12 times: the worker that had it died or lost its connection"
+    assert (
+        letter.reason == f"came back {attempts_max} times: the worker that had it died or lost its connection"
+    )
     assert sorted(set(memory.handled)) == [n for n in range(30) if n != 13]
 
 
