@@ -285,12 +285,14 @@ async def until_ready(
 ) -> list[ProviderState]:
     """Wait until schedulers can choose all hosts in `names`, and return placement's providers.
 
-    Raise ServersInUse if there are other providers than these hosts and `pools`. By then placement has the pools, since
-    computes report them before the hosts.
+    Raise ServersInUse if there are other providers than those of these hosts and `pools`. By then placement has the pools,
+    since computes report them before the hosts.
     """
     await until_choosable(cloud.client, lambda hosts: {*names} <= {host.name for host in hosts})
     providers = await providers_of(cloud.client)
-    if others := sorted({provider.name for provider in providers} - {*names, *pools}):
+    expected = {*names, *pools}
+    own = {provider.id for provider in providers if provider.name in expected}
+    if others := sorted(provider.name for provider in providers if provider.root not in own):
         raise ServersInUse(
             f"placement has {len(others)} providers that do not belong to this run, for example {others[0]}: {OWN_SERVERS}"
         )

@@ -48,6 +48,17 @@ async def test_the_embedded_load_builds_measures_and_audits(tmp_path: Path) -> N
     assert found["cpu_us_per_boot"]["total"] > 0
 
 
+async def test_hosts_may_be_trees_of_providers(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor("load", "--boots", "50", "--hosts", "10", "--host-size", "cells", "--json", str(file))
+
+    assert ran.code == 0, ran.err
+    found = figures(file)
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == 50
+
+
 async def test_spawns_that_fail_go_to_alternates(tmp_path: Path) -> None:
     file = tmp_path / "load.json"
 
@@ -127,10 +138,13 @@ async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(
         servers = ("--bus", bus, "--db", database)
         ran = await moor(*SMALL, *servers, "--workers", "scheduler=2", "--json", str(file))
         again = await moor(*SMALL, *servers)
+        fewer = await moor("load", "--boots", "5", "--hosts", "1", "--cells", "1", *servers)
         demo = await moor("demo", "--boots", "300", "--hosts", "40", *servers)
 
     assert again.code == 1, "a second run would measure what the first has left"
     assert "a load run needs its own servers" in again.err
+    assert fewer.code == 1, "hosts of the first run would be chosen"
+    assert "providers that do not belong to this run, for example c" in fewer.err
     assert demo.code == 1, "the demo would find the usage that the load run has left"
     assert "the demo needs servers on which nothing is in use" in demo.err
 
