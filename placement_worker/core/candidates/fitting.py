@@ -119,7 +119,7 @@ def fit(
         return None
     roots = possible_roots(index, query)
     if scope.roots is not None:
-        roots &= scope.roots
+        roots = roots & scope.roots
     slots: list[ColumnSlot] = []
     having_traits: tuple[Flags, ...] = ()
     one_class = _one_class_providers(index, scope, budget)
@@ -141,7 +141,7 @@ def fit(
             slots.append(ColumnSlot(group.suffix, resources, suits.worth, fits, shared))
     pools = _fitting_pools(index, slots, scope)
     for slot in slots:
-        roots &= _served(index, slot, pools)
+        roots = roots & _served(index, slot, pools)
     if not roots.any():
         return None
     cells = index.traits.having_any((CELL_TRAIT,), index.rows) if query.near else None

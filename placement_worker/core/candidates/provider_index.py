@@ -9,7 +9,8 @@ same time.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,8 +27,12 @@ from placement_worker.core.candidates.columns import (
 )
 from placement_worker.core.candidates.layouts import TreeLayout, TreeLine
 
+Answer = TypeVar("Answer")
+
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 ROWS_AT_FIRST = 64
+# How many answers are kept: each takes some bytes for each provider.
+KEPT_MAX = 16
 # The arrays, and everything that a copy has as a copy of its own; what holds things that change is copied one by one.
 _ARRAYS = ("attached", "shares", "root", "parent", "uuids")
 _COPIED = (
@@ -72,8 +77,9 @@ class ProviderIndex:
         self._tree_lines: dict[int, TreeLine] = {}
         self._detached: set[int] = set()
         self._free_rows: list[int] = []
-        # By the row of the root, until any tree, aggregate or sharing provider changes.
+        # By the row of the root, until traits, aggregates or trees change; and so the answers by their questions (`kept`).
         self._pools: dict[int, tuple[int, ...]] = {}
+        self._kept: dict[Hashable, Any] = {}
         self.lineage = object()
 
     def copy(self) -> "ProviderIndex":
@@ -84,6 +90,7 @@ class ProviderIndex:
             setattr(other, name, getattr(self, name).copy())
         other.stocks = {name: stock.copy() for name, stock in self.stocks.items()}
         other.layouts = {parents: layout.copy() for parents, layout in self.layouts.items()}
+        other._kept = dict(self._kept)
         other._members = {aggregate: members.copy() for aggregate, members in self._members.items()}
         other._trees = {root: set(rows) for root, rows in self._trees.items()}
         other._tree_lines = {
@@ -197,6 +204,17 @@ class ProviderIndex:
         chosen[self.root[rows]] = True
         return np.flatnonzero(chosen[self.root[: self.rows]] & self.attached[: self.rows])
 
+    def kept(self, question: Hashable, answer: Callable[[], Answer]) -> Answer:
+        """The answer to a question about all providers, kept until any traits, aggregates or trees change: it must follow
+        from these alone, and must not be written into.
+        """
+        found: Answer | None = self._kept.get(question)
+        if found is None:
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            found = self._kept[question] = answer()
+        return found
+
     def is_under(self, row: int, other: int) -> bool:
         """Is the first provider the second one, or below it in the tree? Both are given by their rows."""
         while row not in (other, -1):
@@ -211,7 +229,7 @@ class ProviderIndex:
         """Let searches find all complete trees again whose providers came, went or moved. Call this before a search."""
         for root in sorted(self._detached):
             self._attach_tree(root)
-            self._pools.clear()
+            self._forget_answers()
         self._detached.clear()
 
     def tree_of(self, root: int) -> tuple[TreeLayout, list[int]] | None:
@@ -234,6 +252,10 @@ class ProviderIndex:
         return pools
 
     # How rows are written.
+
+    def _forget_answers(self) -> None:
+        self._pools.clear()
+        self._kept.clear()
 
     def _put_parent(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
         if before is not None:
@@ -270,7 +292,7 @@ class ProviderIndex:
             self.sharing.add(row)
         else:
             self.sharing.discard(row)
-        self._pools.clear()
+        self._forget_answers()
 
     def _leave_one_class(self, row: int) -> None:
         self.one_class.discard(row)
@@ -282,7 +304,7 @@ class ProviderIndex:
             self._leave_aggregate(aggregate, row)
         for aggregate in state.aggregates:
             self._members.setdefault(aggregate.int, Members()).add(row)
-        self._pools.clear()
+        self._forget_answers()
 
     def _leave_aggregate(self, aggregate: AggregateId, row: int) -> None:
         members = self._members[aggregate.int]
@@ -324,7 +346,7 @@ class ProviderIndex:
     def _detach_tree(self, root: int) -> None:
         """Take the tree under this root out of searches until `attach_trees`."""
         self._detached.add(root)
-        self._pools.clear()
+        self._forget_answers()
         attached = self._tree_lines.pop(root, None)
         if attached is None:
             return

@@ -1,5 +1,7 @@
 """Which providers suit a group of the query: they meet its conditions on traits, aggregates and tree. Amounts come later."""
 
+from collections.abc import Hashable
+
 import numpy as np
 from msgspec import Struct
 
@@ -26,7 +28,21 @@ class SuitableProviders(Struct, frozen=True):
 
 
 def suitable_providers(index: ProviderIndex, group: Group) -> SuitableProviders:
-    return _of_unsuffixed(index, group) if group.suffix == UNSUFFIXED else _of_suffixed(index, group)
+    """The providers that suit this group. The columns are kept for the next group of the same conditions, so nobody may write
+    into them.
+    """
+    of = _of_unsuffixed if group.suffix == UNSUFFIXED else _of_suffixed
+    if group.in_tree is not None:
+        return of(index, group)
+    return index.kept(("suits", *conditions_of(group)), lambda: of(index, group))
+
+
+def conditions_of(group: Group) -> tuple[Hashable, ...]:
+    """All of a group but its amounts: groups that differ in these alone are suited by the same providers."""
+    return (
+        *(group.suffix == UNSUFFIXED, len(group.resources), group.required, group.forbidden),
+        *(group.preferred, group.member_of, group.forbidden_aggregates, group.in_tree),
+    )
 
 
 def slots_of(group: Group) -> tuple[Amounts, ...]:
@@ -46,6 +62,12 @@ def is_unknown(index: ProviderIndex, group: Group) -> bool:
 
 def possible_roots(index: ProviderIndex, query: CandidatesQuery) -> Flags:
     """Flags of the roots whose trees may have candidates, by the conditions that the query puts on the root itself."""
+    barred = tuple([group.forbidden_aggregates for group in query.groups if group.suffix == UNSUFFIXED])
+    asked = "roots", query.root_required, query.root_forbidden, barred
+    return index.kept(asked, lambda: _possible_roots(index, query))
+
+
+def _possible_roots(index: ProviderIndex, query: CandidatesQuery) -> Flags:
     rows = index.rows
     roots: Flags = index.attached[:rows] & (index.parent[:rows] < 0)
     for trait in query.root_required:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from placement_worker.core.candidates.blocks import BlockMaker, Patterns
 from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
-from placement_worker.core.candidates.columns import Flags, Rows, Stock
+from placement_worker.core.candidates.columns import Rows, Stock
 from placement_worker.core.candidates.fitting import SearchScope, Slot
 from placement_worker.core.candidates.found import Block, CandidatePattern
 from placement_worker.core.candidates.layouts import TreeLayout
@@ -32,6 +32,7 @@ from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
 from placement_worker.core.candidates.suitable import (
     Amounts,
     SuitableProviders,
+    conditions_of,
     is_unknown,
     possible_roots,
     slots_of,
@@ -119,7 +120,6 @@ class TreeSearch:
         self._suited: dict[tuple[object, ...], _SuitablePlaces] = {}
         # By root and barred pools: the layout, its rows and its pools.
         self._trees: dict[tuple[int, frozenset[int]], tuple[TreeLayout, list[int], list[int]] | None] = {}
-        self._roots: dict[tuple[object, ...], Flags] = {}
         # The first solutions of each problem, as many as were asked for.
         self._solved: dict[tuple[SlotProblem, int], tuple[tuple[int, ...], ...]] = {}
 
@@ -147,7 +147,7 @@ class TreeSearch:
             for resource, amounts in packed_amounts(slots, isolate=query.group_policy == "isolate")
         ]
         builder = ProblemBuilder(index, query, slots, having_traits, packings)
-        roots, patterns = self._possible_roots(query), Patterns(slots)
+        roots, patterns = possible_roots(index, query), Patterns(slots)
         table_of = cache(patterns.of)
 
         def ways(root: int, barred: frozenset[int]) -> list[TreeWay]:
@@ -177,21 +177,10 @@ class TreeSearch:
 
     def _suited_for(self, group: Group) -> "_SuitablePlaces":
         """The providers that suit a group by all conditions but amounts. Groups that differ only in amounts share the result."""
-        conditions = (
-            *(group.suffix == "", len(group.resources), group.required, group.forbidden, group.preferred),
-            *(group.member_of, group.forbidden_aggregates, group.in_tree),
-        )
+        conditions = conditions_of(group)
         found = self._suited.get(conditions)
         if found is None:
             found = self._suited[conditions] = _SuitablePlaces(suitable_providers(self._index, group))
-        return found
-
-    def _possible_roots(self, query: CandidatesQuery) -> Flags:
-        barred = tuple([group.forbidden_aggregates for group in query.groups if not group.suffix])
-        asked = query.root_required, query.root_forbidden, barred
-        found = self._roots.get(asked)
-        if found is None:
-            found = self._roots[asked] = possible_roots(self._index, query)
         return found
 
     def _slot(self, group: Group, resources: Amounts, suited: "_SuitablePlaces") -> Slot:

@@ -22,7 +22,7 @@ from placement_worker.core.known_providers import KnownBefore
 from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.columns import PictureColumns, PictureStock, written_of
 from scheduler_worker.core.picture.group_members import GroupMembers
-from scheduler_worker.core.picture.preferences import HostPreferences, preferences_of
+from scheduler_worker.core.picture.preferences import HostPreferences, preferences_of, with_new_hosts
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
 from scheduler_worker.core.picture.touched import TouchedHosts
 from scheduler_worker.core.picture.trees import Tree, Trees
@@ -69,10 +69,12 @@ class Picture:
         self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._holds: dict[tuple[int, int], _Hold] = {}
-        self._preferences: tuple[tuple[int, int], HostPreferences] | None = None
+        # By the salt for which they are.
+        self._preferences: tuple[int, HostPreferences] | None = None
         self._compound: Flags | None = None
         self._sharing: Sharing | None = None
-        self._hosts_seen = 0
+        # The rows of hosts that these preferences lack.
+        self._new_rows: list[int] = []
 
     def __len__(self) -> int:
         """The number of hosts."""
@@ -325,10 +327,12 @@ class Picture:
         return [hold.share for hold in self._holds.values() if compound[hold.row]]
 
     def preferences(self, salt: int) -> HostPreferences:
-        known = self._preferences
-        if known is None or known[0] != (salt, self._hosts_seen):
-            known = (salt, self._hosts_seen), preferences_of(self.columns.ids, salt)
-            self._preferences = known
+        known, hosts = self._preferences, self.columns.ids
+        if known is None or known[0] != salt or len(self._new_rows) > len(hosts) // 2:
+            known = salt, preferences_of(hosts, salt)
+        elif self._new_rows:
+            known = salt, with_new_hosts(known[1], hosts, self._new_rows, salt)
+        self._preferences, self._new_rows = known, []
         return known[1]
 
     # Writing rows
@@ -431,7 +435,8 @@ class Picture:
         row = self._rows.get(host.int)
         if row is None:
             row = self._rows[host.int] = self.columns.add(host)
-            self._hosts_seen += 1
+            if self._preferences is not None:
+                self._new_rows.append(row)
         return row
 
     def _erase(self, tree: Tree) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bus.message import ProviderId
-from placement_worker.core.candidates.columns import Ints, Rows, Words
+from placement_worker.core.candidates.columns import Ints, Rows, Words, longer
 
 _WORD = 2**64 - 1
 
@@ -19,9 +19,28 @@ class HostPreferences(NamedTuple):
 
 
 def preferences_of(hosts: Sequence[ProviderId], salt: int) -> HostPreferences:
-    ids = [(host.int ^ host.int >> 64) & _WORD for host in hosts]
-    values = _mixed(np.array(ids, dtype=np.uint64), salt).astype(np.int64)
+    values = _values_of(hosts, salt)
     return HostPreferences(values, (-values).argsort(kind="stable"))
+
+
+def with_new_hosts(
+    known: HostPreferences, hosts: Sequence[ProviderId], rows: Sequence[int], salt: int
+) -> HostPreferences:
+    """The preferences of all these hosts, if those in `rows` are new and the others are known."""
+    values = longer(known.values, len(hosts))
+    new = np.unique(np.array(rows, dtype=np.intp))
+    values[new] = _values_of([hosts[row] for row in new.tolist()], salt)
+    new, others = new[(-values[new]).argsort(kind="stable")], known.order
+    if new.min() < len(known.values):
+        # It has the row of a host that is gone.
+        others = others[~np.isin(others, new)]
+    at = np.searchsorted(-values[others], -values[new], side="right")
+    return HostPreferences(values, np.insert(others, at, new))
+
+
+def _values_of(hosts: Sequence[ProviderId], salt: int) -> Ints:
+    ids = [(host.int ^ host.int >> 64) & _WORD for host in hosts]
+    return _mixed(np.array(ids, dtype=np.uint64), salt).astype(np.int64)
 
 
 def _mixed(ids: Words, salt: int) -> Words:

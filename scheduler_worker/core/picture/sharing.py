@@ -22,6 +22,8 @@ class Sharing(NamedTuple):
 def sharing_of(columns: PictureColumns, index: ProviderIndex) -> Sharing:
     index.attach_trees()
     sharing = Sharing(np.zeros(columns.rows, dtype=np.bool_), {})
+    if not index.sharing:
+        return sharing
     roots = columns.root[: columns.rows]
     hosts = np.flatnonzero(columns.present[: columns.rows] & (roots >= 0))
     host_of = np.full(index.rows, -1, dtype=np.intp)

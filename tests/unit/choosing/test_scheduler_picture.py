@@ -14,6 +14,7 @@ from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.picture import columns
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.picture.preferences import preferences_of
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus
@@ -399,6 +400,18 @@ def test_preferences_are_the_same_every_time_and_know_new_hosts(salt: int) -> No
 
     assert picture.preferences(salt).values.tolist()[:2] == before
     assert len(set(picture.preferences(salt).values.tolist())) == 3
+
+
+def test_preferences_of_hosts_that_came_and_went_are_those_of_all_hosts() -> None:
+    picture = a_picture(*(a_state(f"h{number}", internal=number) for number in range(1, 20)))
+    picture.preferences(1)
+
+    for number in range(20, 40):
+        picture.prune([number - 19])
+        picture.apply([a_state(f"h{number}", internal=number), a_state(f"i{number}", internal=100 + number)])
+        known, anew = picture.preferences(1), preferences_of(picture.columns.ids, 1)
+        assert known.values.tolist() == anew.values.tolist()
+        assert known.order.tolist() == anew.order.tolist()
 
 
 def test_a_choice_tells_what_its_tree_was_beside_its_amounts() -> None:

@@ -1,9 +1,11 @@
 """A provider index that changes: providers are created, deleted, moved and used, one at a time."""
 
+import itertools
+
 from msgspec import structs
 
 from bus.messages.placement import InventoryState
-from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.core.candidates.provider_index import KEPT_MAX, ProviderIndex
 from tests.contracts.placement_orders import provider
 from tests.unit.placement.candidate_worlds import SHARES, World, asking
 
@@ -143,3 +145,40 @@ def test_traits_and_classes_that_come_and_go_take_no_more_room_than_those_there_
     assert world.finds(of_the_last) == {"CUSTOM_C199:1@host"}
     assert world.finds(structs.replace(of_the_last, required=(("CUSTOM_T198", "CUSTOM_T0"),))) == set()
     assert world.index.traits.words == 1
+
+
+def test_answers_are_kept_until_traits_aggregates_or_trees_change() -> None:
+    world = World()
+    host = world.has("host", VCPU=4)
+    world.has("pool", DISK_GB=5, traits=(SHARES,), aggregates=("rack",))
+    index = world.index
+    index.attach_trees()
+    answers = itertools.count(1)
+
+    def ask() -> int:
+        return index.kept("how often asked", lambda: next(answers))
+
+    assert [ask(), ask()] == [1, 1]
+    index.use([(host.internal, {"VCPU": 4})])
+    world.has("host", VCPU=8)
+    assert ask() == 1
+    world.has("host", VCPU=8, traits=("CUSTOM_A",))
+    assert ask() == 2
+    world.has("host", VCPU=8, traits=("CUSTOM_A",), aggregates=("rack",))
+    assert ask() == 3
+    world.has("child", under="host", VCPU=1)
+    index.attach_trees()
+    assert ask() == 4
+    world.loses("child")
+    assert ask() == 5
+
+
+def test_at_most_so_many_answers_are_kept() -> None:
+    index = World().index
+    answers = itertools.count(1)
+    told = [
+        index.kept(question, lambda: next(answers))
+        for question in (*range(KEPT_MAX), 0, KEPT_MAX, 0, KEPT_MAX)
+    ]
+
+    assert told == [*range(1, KEPT_MAX + 1), 1, KEPT_MAX + 1, KEPT_MAX + 2, KEPT_MAX + 1]
