@@ -12,6 +12,7 @@ from tests.benchmarks.messages import CELL, PLENTY, TRAITS, host
 _VCPU = ReportedInventory(total=PLENTY, allocation_ratio=2.0)
 _PLENTY = ReportedInventory(total=PLENTY)
 _BELOW_HOST = 1_000_000
+_GPUS = 5_000_000
 
 
 class Cloud(Struct, frozen=True):
@@ -37,16 +38,18 @@ def hosts_alone(count: int) -> Cloud:
     )
 
 
-def trees(count: int) -> Cloud:
-    """Hosts with two NUMA nodes, each with a network card: an instance takes both nodes, and a card of each."""
+def trees(count: int, *, gpus: bool = False) -> Cloud:
+    """Hosts with two NUMA nodes, each with a network card, and a GPU if asked: an instance takes both nodes, and a card of
+    each.
+    """
     groups = "".join(
         f"&resources_N{n}=VCPU:2,MEMORY_MB:1024&resources_P{n}=SRIOV_NET_VF:1&required_P{n}=HW_NIC_SRIOV"
         f"&same_subtree=_N{n},_P{n}"
         for n in range(2)
     )
     return Cloud(
-        name=f"{count:,} trees of 5",
-        reports=tuple(_tree(number) for number in range(count)),
+        name=f"{count:,} trees of {7 if gpus else 5}",
+        reports=tuple(_tree(number, gpus=gpus) for number in range(count)),
         query=f"resources=DISK_GB:20{groups}&group_policy=isolate",
         # Either NUMA node may come first.
         candidates=2 * count,
@@ -65,7 +68,7 @@ def _host_alone(number: int) -> ReportInventory:
     return ReportInventory(cell=CELL, root=alone.id, providers=(alone,))
 
 
-def _tree(number: int) -> ReportInventory:
+def _tree(number: int, *, gpus: bool) -> ReportInventory:
     root = ReportedProvider(
         id=host(number),
         name=f"compute-{number}",
@@ -89,8 +92,17 @@ def _tree(number: int) -> ReportInventory:
             traits=("HW_NIC_SRIOV",),
         )
         below += [cell, card]
+        if gpus:
+            gpu = ReportedProvider(
+                id=_gpu(number, n), name=f"{root.name}-gpu{n}", parent=cell.id, inventories={"PGPU": _PLENTY}
+            )
+            below.append(gpu)
     return ReportInventory(cell=CELL, root=root.id, providers=(root, *below))
 
 
 def _below(number: int, n: int) -> ProviderId:
     return host(_BELOW_HOST + 4 * number + n)
+
+
+def _gpu(number: int, n: int) -> ProviderId:
+    return host(_GPUS + 2 * number + n)

@@ -28,6 +28,7 @@ from tests.plugins import standard_plugins
 BATCH = 200
 BATCHES = 5
 RICH_BATCH = 50
+ALONE = 200
 PLANS = 20
 PLUGINS = standard_plugins()
 # A worker keeps its salt.
@@ -132,7 +133,25 @@ async def choosing_section(effort: Effort) -> list[Result]:
         )
         for hosts in ((1_000, 10_000) if effort.servers else (100,))
     ]
-    return [*chosen, *rich, *plans, *rich_plans, *rows]
+    return [*chosen, *rich, *await _in_a_large_cloud(effort), *plans, *rich_plans, *rows]
+
+
+async def _in_a_large_cloud(effort: Effort) -> list[Result]:
+    """Decisions about one request at a time."""
+    cloud = trees(100_000 if effort.servers else 100, gpus=True)
+    picture = picture_of(cloud)
+    wishes = {"plain": different_specs(), "rich": rich_specs(ALONE)}
+    return [
+        await measured(
+            "hosts, chosen for one",
+            {"cloud": cloud.name, "specs": kind},
+            {"python": OneProcess(os.getpid())},
+            operations=effort.operations(ALONE, 1),
+            effort=effort,
+            prepare=partial(_prepare, picture, specs, 1),
+        )
+        for kind, specs in effort.some(wishes).items()
+    ]
 
 
 def picture_of(cloud: Cloud) -> Picture:
