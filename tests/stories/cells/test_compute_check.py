@@ -62,6 +62,16 @@ class Stage:
     async def check(self, *hosts: str, restart: str = "", beat_s: float = 30.0) -> Outcome:
         return await check(self.request(*hosts, restart=restart, beat_s=beat_s), lambda _: None)
 
+    async def check_from_its_start(self, command: list[str], *hosts: str, beat_s: float = 30.0) -> Outcome:
+        """Check the compute that this command starts. It starts when the check listens, as a user is told to do."""
+        checking = asyncio.create_task(self.check(*hosts, beat_s=beat_s))
+        connection = await self.under_test.broker().connect()
+        while not checking.done() and not await connection.consumers(f"conductor.{CELL}.work"):
+            await asyncio.sleep(0.02)
+        await connection.close()
+        async with running(command):
+            return await checking
+
     def request(self, *hosts: str, restart: str = "", beat_s: float = 30.0) -> CheckRequest:
         return CheckRequest(
             bus=self.under_test.url(user_of("conductor", CELL)),
@@ -117,9 +127,8 @@ async def is_as_before(here: Stage) -> None:
 
 async def test_the_example_with_aio_pika_keeps_all_rules_but_those_over_a_restart(tmp_path: Path) -> None:
     async with stage(tmp_path) as here:
-        checking = asyncio.create_task(here.check("shed-1", "shed-2"))
-        async with running(here.command(EXAMPLES / "own_compute.py", "shed-1", "shed-2")):
-            outcome = await checking
+        command = here.command(EXAMPLES / "own_compute.py", "shed-1", "shed-2")
+        outcome = await here.check_from_its_start(command, "shed-1", "shed-2")
 
         assert (broken(outcome), outcome.left) == ({}, ())
         assert tried(outcome) == ALL - NEED_RESTART
@@ -295,9 +304,7 @@ async def test_a_compute_that_breaks_one_rule_is_told_this_rule_alone(
         if rule in NEED_RESTART:
             outcome = await here.check("shed-1", "shed-2", restart=here.restarting(command), beat_s=LIMIT_S)
         else:
-            checking = asyncio.create_task(here.check("shed-1", "shed-2", beat_s=LIMIT_S))
-            async with running(command):
-                outcome = await checking
+            outcome = await here.check_from_its_start(command, "shed-1", "shed-2", beat_s=LIMIT_S)
 
         found = broken(outcome)
         assert [*found] == [rule], found
@@ -314,9 +321,7 @@ async def test_a_compute_that_dies_is_told_once_and_the_other_rules_are_not_trie
         )
     )
     async with stage(tmp_path) as here:
-        checking = asyncio.create_task(here.check("shed-1"))
-        async with running(here.command(program, "shed-1")):
-            outcome = await checking
+        outcome = await here.check_from_its_start(here.command(program, "shed-1"), "shed-1")
 
     assert [*broken(outcome)] == ["stop and start"]
     after = [each for each in outcome.findings if "answers nothing" in each.reason]
