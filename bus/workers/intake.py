@@ -4,7 +4,7 @@ A parcel that came back is suspect: the worker that had it died or lost its conn
 half goes back to the queue by itself. Parcels with messages that were tried before are handled one at a time, each
 settled before the next, in random order. So if a message kills its workers, it has other neighbours at each death,
 and these are soon handled. After a few deaths the message is alone in its parcel and reaches its limit of attempts.
-Parcels of one message are handled together by fewer at each return, as if they had come in one parcel.
+Of parcels with one message, several are handled together, fewer after each return, as if they had come in one parcel.
 
 Parcels are halved, and not split into single messages, because a message is rarely to blame: mostly a worker was
 stopped, and its parcels should be handled at full speed.

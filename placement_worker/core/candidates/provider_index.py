@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 ROWS_AT_FIRST = 64
-# How many answers are kept: each takes some bytes for each provider.
+# How many answers are kept: each takes up to ten bytes for each provider.
 KEPT_MAX = 16
 # The arrays, and everything that a copy has as a copy of its own; what holds things that change is copied one by one.
 _ARRAYS = ("attached", "shares", "root", "parent", "uuids")

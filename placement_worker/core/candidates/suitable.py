@@ -11,6 +11,9 @@ from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, 
 
 Amounts = tuple[tuple[str, int], ...]
 
+# Of how many sets of required traits a group's columns are kept.
+KEPT_REQUIRED_MAX = 8
+
 
 class SuitableProviders(Struct, frozen=True):
     """The providers that meet all conditions of a group but the amounts, as columns of all providers.
@@ -30,15 +33,18 @@ class SuitableProviders(Struct, frozen=True):
 def suitable_providers(index: ProviderIndex, group: Group) -> SuitableProviders:
     """The providers that suit this group. The columns are kept for the next group of the same conditions, so nobody may write
     into them.
+
+    Columns of one tree are not kept, since the next request names another tree. Nor are large ones, since anybody may send
+    queries: preferred traits take eight bytes for each provider, and each set of required traits takes one.
     """
     of = _of_unsuffixed if group.suffix == UNSUFFIXED else _of_suffixed
-    if group.in_tree is not None:
+    if group.in_tree is not None or group.preferred or len(group.required) > KEPT_REQUIRED_MAX:
         return of(index, group)
     return index.kept(("suits", *conditions_of(group)), lambda: of(index, group))
 
 
 def conditions_of(group: Group) -> tuple[Hashable, ...]:
-    """All of a group but its amounts: groups that differ in these alone are suited by the same providers."""
+    """All of a group but the amounts of its classes: groups that differ in these alone are suited by the same providers."""
     return (
         *(group.suffix == UNSUFFIXED, len(group.resources), group.required, group.forbidden),
         *(group.preferred, group.member_of, group.forbidden_aggregates, group.in_tree),

@@ -6,6 +6,8 @@ from msgspec import structs
 
 from bus.messages.placement import InventoryState
 from placement_worker.core.candidates.provider_index import KEPT_MAX, ProviderIndex
+from placement_worker.core.candidates.query import Preferred
+from placement_worker.core.candidates.suitable import KEPT_REQUIRED_MAX, suitable_providers
 from tests.contracts.placement_orders import provider
 from tests.unit.placement.candidate_worlds import SHARES, World, asking
 
@@ -171,6 +173,23 @@ def test_answers_are_kept_until_traits_aggregates_or_trees_change() -> None:
     assert ask() == 4
     world.loses("child")
     assert ask() == 5
+
+
+def test_large_columns_and_those_of_one_tree_are_not_kept() -> None:
+    world = World()
+    world.has("host", VCPU=4, traits=("CUSTOM_A",))
+    world.index.attach_trees()
+    required = ("CUSTOM_A",)
+
+    def is_kept(**of_the_group: object) -> bool:
+        group = structs.replace(ONE_CPU, **of_the_group)
+        return suitable_providers(world.index, group) is suitable_providers(world.index, group)
+
+    assert is_kept()
+    assert is_kept(required=(required,) * KEPT_REQUIRED_MAX)
+    assert not is_kept(required=(required,) * (KEPT_REQUIRED_MAX + 1))
+    assert not is_kept(preferred=(Preferred("CUSTOM_A", 1.0),))
+    assert not is_kept(in_tree=provider("host"))
 
 
 def test_at_most_so_many_answers_are_kept() -> None:
