@@ -133,7 +133,9 @@ def _having(picture: Picture, name: str) -> _Having | None:
         return _Having(FACT, values) if values else None
     if name in picture.index.stocks:
         return _having_class(picture, name)
-    values = dict.fromkeys(np.flatnonzero(columns.traits.having_any((name,), columns.rows)).tolist(), "")
+    values = dict.fromkeys(
+        np.flatnonzero(columns.traits.having_any((name,), slice(columns.rows))).tolist(), ""
+    )
     return _Having(TRAIT, values) if values else None
 
 

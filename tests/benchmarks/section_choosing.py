@@ -106,7 +106,7 @@ async def choosing_section(effort: Effort) -> list[Result]:
             {"python": OneProcess(os.getpid())},
             operations=effort.operations(BATCHES * BATCH, BATCH),
             effort=effort,
-            prepare=partial(_prepare, picture_of(cloud), WISHES[kind], BATCH),
+            prepare=partial(_prepare, picture_of(cloud), specs=WISHES[kind], batch=BATCH),
         )
         for cloud in clouds
         for kind in effort.some(WISHES)
@@ -118,7 +118,9 @@ async def choosing_section(effort: Effort) -> list[Result]:
             {"python": OneProcess(os.getpid())},
             operations=effort.operations(4 * RICH_BATCH, RICH_BATCH),
             effort=effort,
-            prepare=partial(_prepare, rich_picture(hosts), rich_specs(4 * RICH_BATCH), RICH_BATCH),
+            prepare=partial(
+                _prepare, rich_picture(hosts), specs=rich_specs(4 * RICH_BATCH), batch=RICH_BATCH
+            ),
         )
         for hosts in ((1_000, 10_000) if effort.servers else (100,))
     ]
@@ -137,19 +139,24 @@ async def choosing_section(effort: Effort) -> list[Result]:
 
 
 async def _in_a_large_cloud(effort: Effort) -> list[Result]:
-    """Decisions about one request at a time."""
+    """Decisions about one request at a time; also with another trait of one more host before each."""
     cloud = trees(100_000 if effort.servers else 100, gpus=True)
     picture = picture_of(cloud)
     wishes = {"plain": different_specs(), "rich": rich_specs(ALONE)}
+    works = {
+        "hosts, chosen for one": partial(_prepare, picture, batch=1),
+        "hosts, chosen after a change": partial(_prepare_after_changes, picture),
+    }
     return [
         await measured(
-            "hosts, chosen for one",
+            name,
             {"cloud": cloud.name, "specs": kind},
             {"python": OneProcess(os.getpid())},
             operations=effort.operations(ALONE, 1),
             effort=effort,
-            prepare=partial(_prepare, picture, specs, 1),
+            prepare=partial(prepare, specs=specs),
         )
+        for name, prepare in works.items()
         for kind, specs in effort.some(wishes).items()
     ]
 
@@ -163,8 +170,20 @@ def picture_of(cloud: Cloud) -> Picture:
     return picture
 
 
-def _prepare(picture: Picture, specs: Sequence[InstanceSpec], batch: int, count: int) -> Work:
+def _prepare(picture: Picture, count: int, specs: Sequence[InstanceSpec], batch: int) -> Work:
     return partial(_choose, picture, specs, batch, count)
+
+
+def _prepare_after_changes(picture: Picture, count: int, specs: Sequence[InstanceSpec]) -> Work:
+    async def work() -> Details:
+        for number in range(count):
+            host = picture.index.state(int(picture.columns.root[number % picture.columns.rows]))
+            traits = {*host.traits} ^ {"CUSTOM_CHANGED"}
+            picture.apply([structs.replace(host, traits=tuple(sorted(traits)), revision=host.revision + 1)])
+            await _choose(picture, [specs[number % len(specs)]], 1, 1)
+        return {}
+
+    return work
 
 
 async def _choose(picture: Picture, specs: Sequence[InstanceSpec], batch: int, count: int) -> Details:

@@ -49,10 +49,10 @@ def _having(index: ProviderIndex, group: Group) -> Flags | None:
     if group.resources and index.one_class.rows:
         asked = tuple((name, amount) for name, amount in group.resources.items() if name in index.stocks)
         conditions.append(~index.flags_of(OneClassProviders(index, {}).barred(asked)))
-    conditions += [index.traits.having_any(any_of, rows) for any_of in group.required]
+    conditions += [index.traits.having_any(any_of, index.everywhere) for any_of in group.required]
     conditions += [index.members(any_of) for any_of in group.member_of]
     if group.forbidden:
-        conditions.append(~index.traits.having_any(group.forbidden, rows))
+        conditions.append(~index.traits.having_any(group.forbidden, index.everywhere))
     if group.forbidden_aggregates:
         conditions.append(~index.members(group.forbidden_aggregates))
     return np.logical_and.reduce(conditions) if conditions else None

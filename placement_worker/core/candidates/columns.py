@@ -21,6 +21,8 @@ Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
+# Which rows of columns: the first so many, or these.
+At = slice | Rows
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -195,17 +197,17 @@ class BitSets:
             del self._bearer_counts[name]
             self._free_codes.append(self._codes.pop(name))
 
-    def having_any(self, names: tuple[str, ...], rows: int) -> Flags:
-        """Flags of the providers (rows) that have at least one of these names."""
+    def having_any(self, names: tuple[str, ...], at: At) -> Flags:
+        """Flags of the providers in these rows: which have at least one of these names?"""
         masks: dict[int, int] = {}
         for name in names:
             code = self._codes.get(name)
             if code is not None:
                 index, bit = divmod(code, WORD_BITS)
                 masks[index] = masks.get(index, 0) | 1 << bit
-        bearing = np.zeros(rows, dtype=np.bool_)
+        bearing = np.zeros(at.stop if isinstance(at, slice) else len(at), dtype=np.bool_)
         for index, mask in masks.items():
-            bearing |= self._words[index][:rows] & np.uint64(mask) != 0
+            bearing |= self._words[index][at] & np.uint64(mask) != 0
         return bearing
 
 

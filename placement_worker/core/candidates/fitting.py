@@ -144,7 +144,7 @@ def fit(
         roots = roots & _served(index, slot, pools)
     if not roots.any():
         return None
-    cells = index.traits.having_any((CELL_TRAIT,), index.rows) if query.near else None
+    cells = index.traits.having_any((CELL_TRAIT,), index.everywhere) if query.near else None
     return FittingProviders(tuple(slots), having_traits, roots, pools, cells)
 
 

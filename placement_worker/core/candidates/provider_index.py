@@ -10,13 +10,14 @@ same time.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import ONE_CLASS_AT_A_TIME, ProviderState
 from placement_worker.core.candidates.columns import (
+    At,
     BatchedValues,
     BitSets,
     Flags,
@@ -27,18 +28,26 @@ from placement_worker.core.candidates.columns import (
 )
 from placement_worker.core.candidates.layouts import TreeLayout, TreeLine
 
-Answer = TypeVar("Answer")
-
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 ROWS_AT_FIRST = 64
 # How many answers are kept: each takes up to ten bytes for each provider.
 KEPT_MAX = 16
+# After so many changes of rows, answers are computed anew, and not only for these rows.
+CHANGES_MAX = 5_000
 # The arrays, and everything that a copy has as a copy of its own; what holds things that change is copied one by one.
 _ARRAYS = ("attached", "shares", "root", "parent", "uuids")
 _COPIED = (
     *(*_ARRAYS, "traits", "states", "changes", "sharing"),
     *("_row_of_internal", "_row_of_id", "_detached", "_free_rows", "one_class", "one_class_stocks"),
+    *("_kept", "_changed"),
 )
+
+
+class _Kept(NamedTuple):
+    """An answer, and how many of the changes (`ProviderIndex._changed`) it knows."""
+
+    columns: tuple[Flags, ...]
+    changes: int
 
 
 class ProviderIndex:
@@ -77,9 +86,12 @@ class ProviderIndex:
         self._tree_lines: dict[int, TreeLine] = {}
         self._detached: set[int] = set()
         self._free_rows: list[int] = []
-        # By the row of the root, until traits, aggregates or trees change; and so the answers by their questions (`kept`).
+        # By the row of the root, until traits, aggregates or trees change.
         self._pools: dict[int, tuple[int, ...]] = {}
-        self._kept: dict[Hashable, Any] = {}
+        # The answers that are kept, by their questions, and the rows of which traits, aggregates or trees have changed since
+        # the first of them.
+        self._kept: dict[Hashable, _Kept] = {}
+        self._changed: list[int] = []
         self.lineage = object()
 
     def copy(self) -> "ProviderIndex":
@@ -90,7 +102,6 @@ class ProviderIndex:
             setattr(other, name, getattr(self, name).copy())
         other.stocks = {name: stock.copy() for name, stock in self.stocks.items()}
         other.layouts = {parents: layout.copy() for parents, layout in self.layouts.items()}
-        other._kept = dict(self._kept)
         other._members = {aggregate: members.copy() for aggregate, members in self._members.items()}
         other._trees = {root: set(rows) for root, rows in self._trees.items()}
         other._tree_lines = {
@@ -163,6 +174,11 @@ class ProviderIndex:
 
     # Questions about providers
 
+    @property
+    def everywhere(self) -> slice:
+        """All rows."""
+        return slice(self.rows)
+
     def row_of(self, provider: ProviderId) -> int | None:
         return self._row_of_id.get(provider.int)
 
@@ -204,16 +220,27 @@ class ProviderIndex:
         chosen[self.root[rows]] = True
         return np.flatnonzero(chosen[self.root[: self.rows]] & self.attached[: self.rows])
 
-    def kept(self, question: Hashable, answer: Callable[[], Answer]) -> Answer:
-        """The answer to a question about all providers, kept until any traits, aggregates or trees change: it must follow
-        from these alone, and must not be written into.
+    def kept(self, question: Hashable, answer: Callable[[At], tuple[Flags, ...]]) -> tuple[Flags, ...]:
+        """The answer to a question about all providers, as columns, which must not be written into. It is kept: `answer`
+        computes it for all rows, and later for those that have changed.
+
+        The answer for a row must follow from the traits and aggregates of this provider and of those in its tree, and
+        from the tree, alone.
         """
-        found: Answer | None = self._kept.get(question)
-        if found is None:
+        known = self._kept.get(question)
+        if known is None:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            found = self._kept[question] = answer()
-        return found
+            columns = answer(self.everywhere)
+        elif known.changes == len(self._changed):
+            return known.columns
+        else:
+            rows = np.array([*{*self._changed[known.changes :]}], dtype=np.intp)
+            columns = tuple([longer(column, self.rows) for column in known.columns])
+            for column, news in zip(columns, answer(rows), strict=True):
+                column[rows] = news
+        self._kept[question] = _Kept(columns, len(self._changed))
+        return columns
 
     def is_under(self, row: int, other: int) -> bool:
         """Is the first provider the second one, or below it in the tree? Both are given by their rows."""
@@ -229,7 +256,6 @@ class ProviderIndex:
         """Let searches find all complete trees again whose providers came, went or moved. Call this before a search."""
         for root in sorted(self._detached):
             self._attach_tree(root)
-            self._forget_answers()
         self._detached.clear()
 
     def tree_of(self, root: int) -> tuple[TreeLayout, list[int]] | None:
@@ -253,9 +279,13 @@ class ProviderIndex:
 
     # How rows are written.
 
-    def _forget_answers(self) -> None:
+    def _note_changes(self, rows: Iterable[int]) -> None:
+        """Note that what follows from traits, aggregates and trees may have changed for these rows."""
         self._pools.clear()
-        self._kept.clear()
+        self._changed.extend(rows)
+        if not self._kept or len(self._changed) > CHANGES_MAX:
+            self._kept.clear()
+            self._changed.clear()
 
     def _put_parent(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
         if before is not None:
@@ -292,7 +322,7 @@ class ProviderIndex:
             self.sharing.add(row)
         else:
             self.sharing.discard(row)
-        self._forget_answers()
+        self._note_changes((row,))
 
     def _leave_one_class(self, row: int) -> None:
         self.one_class.discard(row)
@@ -304,7 +334,8 @@ class ProviderIndex:
             self._leave_aggregate(aggregate, row)
         for aggregate in state.aggregates:
             self._members.setdefault(aggregate.int, Members()).add(row)
-        self._forget_answers()
+        # All providers of a tree may count as members of its root's aggregates.
+        self._note_changes(self._trees[state.root.int] if state.id == state.root else (row,))
 
     def _leave_aggregate(self, aggregate: AggregateId, row: int) -> None:
         members = self._members[aggregate.int]
@@ -346,12 +377,13 @@ class ProviderIndex:
     def _detach_tree(self, root: int) -> None:
         """Take the tree under this root out of searches until `attach_trees`."""
         self._detached.add(root)
-        self._forget_answers()
         attached = self._tree_lines.pop(root, None)
         if attached is None:
             return
         layout, line = attached
-        self.attached[layout.rows[line]] = False
+        rows = layout.rows[line].tolist()
+        self.attached[rows] = False
+        self._note_changes(rows)
         last = layout.remove(line)
         if not len(layout):
             del self.layouts[layout.parents]
@@ -377,6 +409,7 @@ class ProviderIndex:
         self.attached[order] = True
         self.root[order] = top
         self.parent[order] = [-1 if place < 0 else order[place] for place in parents]
+        self._note_changes(order)
 
     def _children(self, rows: set[int]) -> dict[int, list[int]]:
         """Children by the id of their parent. Siblings are sorted by their resource classes, then by age, so that trees of

@@ -56,9 +56,8 @@ class ProblemBuilder:
         cells = tuple([by_suffix[suffix] for suffix in query.cells])
         self._differing = self._suffixed if query.group_policy == "isolate" else frozenset(cells)
         self._near = tuple([NearSlots(by_suffix[suffix], cells, nearness) for suffix, nearness in query.near])
-        self._cells = (
-            provider_index.traits.having_any((CELL_TRAIT,), provider_index.rows) if query.near else None
-        )
+        everywhere = provider_index.everywhere
+        self._cells = provider_index.traits.having_any((CELL_TRAIT,), everywhere) if query.near else None
         self._taking = frozenset(index for index, slot in enumerate(slots) if slot.resources)
         self._one_per_tree = query.one_provider_per_tree
         numbers: dict[str, int] = {}

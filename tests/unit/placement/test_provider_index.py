@@ -2,10 +2,12 @@
 
 import itertools
 
+import numpy as np
 from msgspec import structs
 
 from bus.messages.placement import InventoryState
-from placement_worker.core.candidates.provider_index import KEPT_MAX, ProviderIndex
+from placement_worker.core.candidates.columns import At, Flags
+from placement_worker.core.candidates.provider_index import CHANGES_MAX, KEPT_MAX, ProviderIndex
 from placement_worker.core.candidates.query import Preferred
 from placement_worker.core.candidates.suitable import KEPT_REQUIRED_MAX, suitable_providers
 from tests.contracts.placement_orders import provider
@@ -149,30 +151,87 @@ def test_traits_and_classes_that_come_and_go_take_no_more_room_than_those_there_
     assert world.index.traits.words == 1
 
 
-def test_answers_are_kept_until_traits_aggregates_or_trees_change() -> None:
+class Questioner:
+    """Asks one question about all providers of an index, and notes for which rows it had to be answered."""
+
+    def __init__(self, index: ProviderIndex) -> None:
+        self._index = index
+        self._rows: list[int] | None = None
+
+    def _answer(self, at: At) -> tuple[Flags, ...]:
+        rows = np.arange(self._index.rows)[at]
+        self._rows = sorted(rows.tolist())
+        return (rows % 2 == 0, self._index.attached[at].copy())
+
+    def asked_for(self) -> list[int] | None:
+        """The rows for which the answer was computed now; None if it was kept."""
+        self._rows = None
+        even, attached = self._index.kept("even rows, and attached ones", self._answer)
+        assert even.tolist() == [row % 2 == 0 for row in range(self._index.rows)]
+        assert attached.tolist() == self._index.attached[: self._index.rows].tolist()
+        return self._rows
+
+
+def test_answers_are_kept_but_for_rows_of_which_traits_aggregates_or_trees_change() -> None:
     world = World()
     host = world.has("host", VCPU=4)
+    world.has("child", under="host", VCPU=1)
     world.has("pool", DISK_GB=5, traits=(SHARES,), aggregates=("rack",))
     index = world.index
     index.attach_trees()
-    answers = itertools.count(1)
+    questioner = Questioner(index)
 
-    def ask() -> int:
-        return index.kept("how often asked", lambda: next(answers))
-
-    assert [ask(), ask()] == [1, 1]
+    assert [questioner.asked_for() for _ in range(2)] == [[0, 1, 2], None]
     index.use([(host.internal, {"VCPU": 4})])
     world.has("host", VCPU=8)
-    assert ask() == 1
-    world.has("host", VCPU=8, traits=("CUSTOM_A",))
-    assert ask() == 2
-    world.has("host", VCPU=8, traits=("CUSTOM_A",), aggregates=("rack",))
-    assert ask() == 3
-    world.has("child", under="host", VCPU=1)
+    assert questioner.asked_for() is None
+    world.has("child", under="host", VCPU=8, traits=("CUSTOM_A",))
+    assert questioner.asked_for() == [1]
+    world.has("host", VCPU=8, aggregates=("rack",))
+    assert questioner.asked_for() == [0, 1]
+    world.has("new", VCPU=1)
+    assert questioner.asked_for() == [3]
     index.attach_trees()
-    assert ask() == 4
+    assert questioner.asked_for() == [3]
     world.loses("child")
-    assert ask() == 5
+    assert questioner.asked_for() == [0, 1]
+    index.attach_trees()
+    assert questioner.asked_for() == [0]
+    assert questioner.asked_for() is None
+
+
+def test_after_very_many_changes_an_answer_is_computed_anew() -> None:
+    world = World()
+    world.has("host", VCPU=1)
+    world.has("other", VCPU=1)
+    world.index.attach_trees()
+    questioner = Questioner(world.index)
+    questioner.asked_for()
+
+    for number in range(CHANGES_MAX):
+        world.has("host", VCPU=1, traits=(f"CUSTOM_T{number}",))
+    assert questioner.asked_for() == [0]
+    world.has("host", VCPU=1)
+
+    assert questioner.asked_for() == [0, 1]
+
+
+def test_a_copy_keeps_answers_of_its_own() -> None:
+    world = World()
+    host = world.has("host", VCPU=1)
+    world.index.attach_trees()
+    before = Questioner(world.index)
+    before.asked_for()
+    world.has("host", VCPU=1, traits=("CUSTOM_B",))
+    before.asked_for()
+
+    copy = world.index.copy()
+    after = Questioner(copy)
+    copy.put(structs.replace(host, traits=("CUSTOM_A",)))
+    assert [after.asked_for(), after.asked_for()] == [[0], None]
+    copy.drop(host.internal)
+    assert [after.asked_for(), after.asked_for()] == [[0], None]
+    assert before.asked_for() is None
 
 
 def test_large_columns_and_those_of_one_tree_are_not_kept() -> None:
@@ -183,7 +242,7 @@ def test_large_columns_and_those_of_one_tree_are_not_kept() -> None:
 
     def is_kept(**of_the_group: object) -> bool:
         group = structs.replace(ONE_CPU, **of_the_group)
-        return suitable_providers(world.index, group) is suitable_providers(world.index, group)
+        return suitable_providers(world.index, group).own is suitable_providers(world.index, group).own
 
     assert is_kept()
     assert is_kept(required=(required,) * KEPT_REQUIRED_MAX)
@@ -195,9 +254,12 @@ def test_large_columns_and_those_of_one_tree_are_not_kept() -> None:
 def test_at_most_so_many_answers_are_kept() -> None:
     index = World().index
     answers = itertools.count(1)
+
+    def answer(_: At) -> tuple[Flags, ...]:
+        return (np.full(1, next(answers)),)
+
     told = [
-        index.kept(question, lambda: next(answers))
-        for question in (*range(KEPT_MAX), 0, KEPT_MAX, 0, KEPT_MAX)
+        int(index.kept(question, answer)[0][0]) for question in (*range(KEPT_MAX), 0, KEPT_MAX, 0, KEPT_MAX)
     ]
 
     assert told == [*range(1, KEPT_MAX + 1), 1, KEPT_MAX + 1, KEPT_MAX + 2, KEPT_MAX + 1]

@@ -176,7 +176,7 @@ class Hosts:
         return have
 
     def with_any(self, traits: tuple[str, ...]) -> Flags:
-        return self.of(self.columns.traits.having_any(traits, self.columns.rows))
+        return self.of(self.columns.traits.having_any(traits, slice(self.columns.rows)))
 
     # Inventories
 
