@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,7 +125,9 @@ def _hide_values_of_switches(command: Any) -> None:
 
 
 def _name_wrong_values(command: Any) -> None:
-    """Let errors about an option name its value, and the settings file if the value is from there. typer's own often do not."""
+    """Let errors about an option name its value, and the settings file if the value is from there. typer's own often do not. And
+    let no option be NaN.
+    """
     for option in command.params:
         option.process_value = partial(_processed, option.process_value, option.name)
     for part in getattr(command, "commands", {}).values():
@@ -133,7 +136,7 @@ def _name_wrong_values(command: Any) -> None:
 
 def _processed(process: Callable[[Any, Any], Any], name: str, context: Any, value: Any) -> Any:
     try:
-        return process(context, value)
+        return _unless_nan(process(context, value))
     except typer.BadParameter as wrong:
         values = value if isinstance(value, list | tuple) else (value,)
         # A switch has no value of its own.
@@ -146,6 +149,13 @@ def _processed(process: Callable[[Any, Any], Any], name: str, context: Any, valu
         if context.get_parameter_source(name).name == "DEFAULT_MAP":
             wrong.message += f" ({command_settings().file})"
         raise
+
+
+def _unless_nan(value: Any) -> Any:
+    # For typer it is within all limits.
+    if isinstance(value, float) and isnan(value):
+        raise typer.BadParameter(f"{value} is not a number.")
+    return value
 
 
 app = typer.Typer(

@@ -36,7 +36,7 @@ _NUMBERS = {
 
 def read_host_size(text: str) -> HostSize:
     """The size that this text names; the usual one for an empty text."""
-    size = HostSize()
+    size, named = HostSize(), set[str]()
     for entry in filter(None, text.split(",")):
         name, equals, value = entry.partition("=")
         if entry.strip() == CELLS:
@@ -44,6 +44,9 @@ def read_host_size(text: str) -> HostSize:
             continue
         if not equals:
             raise ValueError(f"host_size has {entry!r}, must be {FORM}")
+        if name.strip() in named:
+            raise ValueError(f"host_size has {name.strip()} twice: each number may be there once")
+        named.update({name.strip()} & _NUMBERS.keys())
         size = structs.replace(size, **_change(size, name.strip(), value.strip()))
     if size.numa_nodes > NUMA_NODES_MAX:
         raise ValueError(f"host_size has numa_nodes={size.numa_nodes}, must be 0 to {NUMA_NODES_MAX}")

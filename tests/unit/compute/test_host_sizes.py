@@ -40,6 +40,7 @@ def test_a_host_with_some_of_everything() -> None:
         ("cpus=4", "host_size has 'cpus', must be one of device, disk_gb"),
         ("vcpus=-1", "host_size has vcpus='-1'"),
         ("vcpus=many", "host_size has vcpus='many'"),
+        ("vcpus=8, vcpus=9", "host_size has vcpus twice"),
         ("vcpus=99999999999", "host_size has vcpus='99999999999'"),
         ("vcpu_ratio=nan", "host_size has vcpu_ratio='nan'"),
         ("vcpu_ratio=0", "host_size has vcpu_ratio='0'"),

@@ -1,11 +1,14 @@
 """What `moor` says of an id that is none, and of other wrong values."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from moor.commands import app
+from moor.commands import COMMANDS, app, command_of
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,23 @@ def test_a_value_that_an_option_cannot_have_is_named_with_the_file_that_has_it(
     assert ended.exit_code == 2
     parts = [part.replace("{file}", str(file)) for part in said.split("*")]
     assert all(part in ended.output for part in parts)
+
+
+def numbers_of(command: Any, name: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """The options of a command and of its parts that take any number, each with its command."""
+    for option in command.params:
+        if option.type.name in ("float", "float range"):
+            yield f"{name} {option.name}", (command, max(option.opts, key=len))
+    for part, below in getattr(command, "commands", {}).items():
+        yield from numbers_of(below, f"{name} {part}")
+
+
+NUMBERS = dict(each for name in COMMANDS for each in numbers_of(command_of(name), name))
+
+
+@pytest.mark.parametrize(("command", "option"), NUMBERS.values(), ids=[*NUMBERS])
+def test_no_option_is_nan(command: Any, option: str) -> None:
+    with pytest.raises(typer.BadParameter, match="'nan': nan is not a number") as wrong:
+        command.make_context("moor", [option, "nan"])
+
+    assert option in wrong.value.format_message()
