@@ -17,7 +17,7 @@ BACKLOG = 128
 
 
 class SocketTakenError(OSError):
-    """The path cannot be served: another process serves it, or its file must not be replaced."""
+    """The path cannot be served: another process serves it, its file must not be replaced, or none can be made."""
 
 
 @asynccontextmanager
@@ -55,16 +55,19 @@ def _listen(place: Path) -> socket.socket:
         raise SocketTakenError(
             f"{place} is too long for a socket, at most {PATH_BYTES_MAX} bytes: choose another path"
         )
-    _make_way(place)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        _make_way(place)
         listening.bind(os.fspath(place))
         # No client can connect before we listen, so the file is private before the first one does.
         place.chmod(0o600)
         listening.setblocking(False)
-    except OSError:
+    except SocketTakenError:
         listening.close()
         raise
+    except OSError as problem:
+        listening.close()
+        raise SocketTakenError(f"{place} cannot be made: {problem}; choose another path") from problem
     return listening
 
 

@@ -14,11 +14,13 @@ import typer
 from msgspec import Struct
 
 from bus.broker import Broker
+from bus.configuration.addresses import ADDRESSES
 from bus.errors import Failure
 from bus.urls import limits_at
 from compute_sim.laboratory.faults import FaultScript
 from moor.clouds.bare_metal import BareMetalPlan
 from moor.clouds.cloud import prepare
+from moor.options import broker_of, flag_of, wrong_value
 
 END_S_MAX = 30.0
 KILL_S_MAX = 5.0
@@ -60,7 +62,17 @@ def servers_at(bus: str, db: str, placement_db: str) -> Servers | None:
         raise typer.BadParameter(
             f"--placement-db is {placement_db!r} without --db: then everything is in one SQLite file; give both or neither"
         )
-    return Servers(bus, db, placement_db) if bus else None
+    if not bus:
+        return None
+    with wrong_value():
+        urls = {
+            field: ADDRESSES.stated(field, url, flag_of(field.removesuffix("_url"))).value
+            for field, url in (("bus_url", bus), ("db_url", db), ("placement_db_url", placement_db))
+            if url
+        }
+    # A memory bus is in one process.
+    broker_of(bus)
+    return Servers(urls["bus_url"], urls["db_url"], urls.get("placement_db_url", ""))
 
 
 class WorkerEnded(Failure):

@@ -172,11 +172,16 @@ def load(
     entries = mix_in(mix, moves)
     _check_plot(plot)
     if bare_metal:
-        if mix or publishers:
-            given = f"--mix is {mix!r}" if mix else f"--publishers is {publishers}"
-            raise typer.BadParameter(
-                f"{given} with --bare-metal: that only changes nodes and deploys onto them"
-            )
+        for flag, given in (
+            ("--mix", mix),
+            ("--publishers", publishers),
+            ("--host-size", host_size),
+            ("--pool", ", ".join(pool or ())),
+        ):
+            if given:
+                raise typer.BadParameter(
+                    f"{flag} is {given!r} with --bare-metal: that only changes nodes and deploys onto them"
+                )
         # Deploys fail on purpose.
         log_as(os.environ, level="ERROR")
         metal = metal_run.MetalPlan(

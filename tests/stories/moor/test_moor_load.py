@@ -342,10 +342,19 @@ async def test_a_load_that_is_told_to_stop_stops_its_workers(number: signal.Sign
 async def test_mistakes_are_reported_in_one_line() -> None:
     for arguments, said in (
         (("--bus", "amqp://localhost/"), "only one of --bus and --db is given"),
+        (("--bus", "http://x", "--db", "sqlite:////x"), "bus_url is 'http://x' (--bus): the scheme must be"),
+        (("--bus", "memory://", "--db", "sqlite:////x"), "bus_url is 'memory://': a memory bus exists only"),
+        (("--bus", "amqp://x/", "--db", "foo"), "db_url is 'foo' (--db): the scheme must be"),
+        (
+            ("--bus", "amqp://x/", "--db", "sqlite:////x", "--placement-db", "mysql://x/y"),
+            "placement_db_url is 'mysql://x/y' (--placement-db): the scheme must be",
+        ),
         (("--workers", "scheduler=2"), "--workers is scheduler=2 without --bus and --db"),
         (("--bare-metal", "--moves", "3"), "--moves is 3 with --bare-metal"),
         (("--bare-metal", "--mix", "boot=1"), "--mix is 'boot=1' with --bare-metal"),
         (("--bare-metal", "--publishers", "3"), "--publishers is 3 with --bare-metal"),
+        (("--bare-metal", "--host-size", "vcpus=3"), "--host-size is 'vcpus=3' with --bare-metal"),
+        (("--bare-metal", "--pool", "nfs:DISK_GB=9"), "--pool is 'nfs:DISK_GB=9' with --bare-metal"),
         (("--bare-metal", "--plot", "x.png"), "--plot is x.png, must end in .svg"),
         (("--plot", "x.png"), "--plot is x.png, must end in .svg"),
         (("--plot", "/nowhere/x.svg"), "--plot is '/nowhere/x.svg', which cannot be written"),

@@ -88,6 +88,14 @@ async def test_a_path_that_is_too_long_is_refused_with_the_bound(socket_path: Pa
             pass
 
 
+async def test_a_path_where_no_socket_can_be_made_is_named(socket_path: Path) -> None:
+    nowhere = socket_path.with_name("none") / "bus"
+
+    with pytest.raises(SocketTakenError, match=f"{nowhere} cannot be made: .*No such file"):
+        async with serve_unix(MemoryBroker(), nowhere):
+            pass
+
+
 SERVES_UNTIL_KILLED = """
 import asyncio, sys
 from bus.memory import MemoryBroker
