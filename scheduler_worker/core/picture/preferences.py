@@ -30,12 +30,13 @@ def with_new_hosts(
     values = longer(known.values, len(hosts))
     new = np.unique(np.array(rows, dtype=np.intp))
     values[new] = _values_of([hosts[row] for row in new.tolist()], salt)
-    new, others = new[(-values[new]).argsort(kind="stable")], known.order
+    new = new[(-values[new]).argsort(kind="stable")]
+    at = np.searchsorted(-known.values, -values[new], side="right", sorter=known.order)
+    order = np.insert(known.order, at, new)
     if new.min() < len(known.values):
         # It has the row of a host that is gone.
-        others = others[~np.isin(others, new)]
-    at = np.searchsorted(-values[others], -values[new], side="right")
-    return HostPreferences(values, np.insert(others, at, new))
+        order = order[np.insert(~np.isin(known.order, new), at, True)]
+    return HostPreferences(values, order)
 
 
 def _values_of(hosts: Sequence[ProviderId], salt: int) -> Ints:
