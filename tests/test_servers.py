@@ -202,13 +202,17 @@ def test_processes_that_a_command_leaves_running_are_ended_daemons_too() -> None
         assert still_there([int(said(done))]) == []
 
 
+# Not `signal.pause()`: a signal just before it has its handler called after it, and so never.
+WAITS = "while True: time.sleep(0.05)\n"
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_reaches_the_command_which_may_finish_in_its_own_time(signum: signal.Signals) -> None:
     finishes = (
-        "import signal, sys\n"
+        "import signal, sys, time\n"
         f"signal.signal({signum:d}, lambda *_: sys.exit(9))\n"
         "print('ready', flush=True)\n"
-        "signal.pause()\n"
+        f"{WAITS}"
     )
     with harness(sys.executable, "-c", finishes, given=NOWHERE) as running:
         assert first_line(running) == "ready"
@@ -222,10 +226,10 @@ def test_a_signal_reaches_the_command_which_may_finish_in_its_own_time(signum: s
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_harness_however_it_is_ended(signum: signal.Signals) -> None:
     has_a_child = (
-        "import signal, subprocess, sys\n"
+        "import subprocess, time\n"
         "child = subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\n"
-        "signal.pause()\n"
+        f"{WAITS}"
     )
     with harness(sys.executable, "-c", has_a_child, given={AMQP_VARIABLE: NOWHERE[AMQP_VARIABLE]}) as running:
         child = int(first_line(running))
