@@ -44,10 +44,12 @@ def read_host_size(text: str) -> HostSize:
             continue
         if not equals:
             raise ValueError(f"host_size has {entry!r}, must be {FORM}")
-        if name.strip() in named:
-            raise ValueError(f"host_size has {name.strip()} twice: each number may be there once")
-        named.update({name.strip()} & _NUMBERS.keys())
-        size = structs.replace(size, **_change(size, name.strip(), value.strip()))
+        name = name.strip()
+        if name in named:
+            raise ValueError(f"host_size has {name} twice: each number may be there once")
+        if name in _NUMBERS:
+            named.add(name)
+        size = structs.replace(size, **_change(size, name, value.strip()))
     if size.numa_nodes > NUMA_NODES_MAX:
         raise ValueError(f"host_size has numa_nodes={size.numa_nodes}, must be 0 to {NUMA_NODES_MAX}")
     if len(size.devices) > DEVICES_MAX:

@@ -70,7 +70,7 @@ def servers_at(bus: str, db: str, placement_db: str) -> Servers | None:
             for field, url in (("bus_url", bus), ("db_url", db), ("placement_db_url", placement_db))
             if url
         }
-    # A memory bus is in one process.
+    # Refuses a memory bus, which exists in one process only.
     broker_of(bus)
     return Servers(urls["bus_url"], urls["db_url"], urls.get("placement_db_url", ""))
 
