@@ -2,17 +2,22 @@
 
 Orders go to Ironic's REST API (MOOR_IRONIC_URL, or the simulated Ironic of a `moor up` on this machine). Their effects reach
 Moorage by Ironic's notifications, as always. Only `moor boot` and `moor delete` put an instance on a node or remove it.
+
+While Ironic works on a node it holds the node's lock, for a minute or more, and takes no other order. So an order waits for the lock, for
+as long as the command may wait.
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
 import typer
 
+from bus.errors import Locked, Operational, Unavailable
 from bus.message import ProviderId
 from ironic_sync.rest import CleanStep, IronicRefused
 from ironic_sync.rest_answers import Console
@@ -71,6 +76,15 @@ Wait = Annotated[
 ]
 Timeout = Annotated[
     float, typer.Option(metavar="S", min=0.1, help="Seconds to wait; after that the exit code is 3.")
+]
+LockTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="S",
+        min=0.1,
+        help="Seconds to wait for a node that Ironic works on; after that the exit code is 1.",
+    ),
 ]
 LOOK_AGAIN_S = 0.2
 # How long a command waits until the daemons have heard of its effect and reported it to placement.
@@ -157,22 +171,31 @@ def maintenance_on(
             help="Why: Ironic stores it, and `moor node` shows it as the reason why nothing is offered."
         ),
     ],
+    timeout: LockTimeout = WAIT_S,
     as_json: AsJson = False,
 ) -> None:
     """Put nodes into maintenance: nothing new is built on them from now on. Their instances stay."""
     _order(
-        nodes, "maintenance on", lambda api, id_: api.set_maintenance(id_, reason), ironic, as_json=as_json
+        nodes,
+        "maintenance on",
+        lambda api, id_: api.set_maintenance(id_, reason),
+        ironic,
+        timeout,
+        as_json=as_json,
     )
 
 
 @maintenance.command("off")
-def maintenance_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
+def maintenance_off(
+    nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, as_json: AsJson = False
+) -> None:
     """Take nodes out of maintenance: they may be used again."""
     _order(
         nodes,
         "maintenance off",
         lambda api, id_: api.set_maintenance(id_, is_on=False),
         ironic,
+        timeout,
         as_json=as_json,
     )
 
@@ -192,15 +215,20 @@ def _add_verb(verb: str, help_text: str) -> None:
             verb,
             lambda api, id_: api.set_provision_state(id_, verb),
             ironic,
-            wait_s=timeout if wait else 0.0,
+            timeout,
+            waits=wait,
             as_json=as_json,
         )
 
 
 def _add_power(name: str, target: str, help_text: str) -> None:
     @power.command(name, help=help_text)
-    def command(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
-        _order(nodes, target, lambda api, id_: api.set_power_state(id_, target), ironic, as_json=as_json)
+    def command(
+        nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, as_json: AsJson = False
+    ) -> None:
+        _order(
+            nodes, target, lambda api, id_: api.set_power_state(id_, target), ironic, timeout, as_json=as_json
+        )
 
 
 for _verb, _help_text in VERBS.items():
@@ -232,7 +260,8 @@ def clean(
         "clean",
         lambda api, id_: api.set_provision_state(id_, "clean", clean_steps=parsed),
         ironic,
-        wait_s=timeout if wait else 0.0,
+        timeout,
+        waits=wait,
         as_json=as_json,
     )
 
@@ -261,7 +290,8 @@ def rescue(
         "rescue",
         lambda api, id_: api.set_provision_state(id_, "rescue", rescue_password=password),
         ironic,
-        wait_s=timeout if wait else 0.0,
+        timeout,
+        waits=wait,
         as_json=as_json,
         then="" if password_file else f"the password of user rescue is {password}",
     )
@@ -283,8 +313,9 @@ def console(
         assert reader.api is not None, "the settings name an Ironic"
         (found,) = await _found(reader, [node])
         id_ = ProviderId(found.id)
-        refused = await reader.api.set_console(id_, is_on=not off)
-        return found.name or str(id_), refused or await _console_once(reader.api, id_, timeout, is_on=not off)
+        by_s = _now_s() + timeout
+        refused = await _once_unlocked(partial(reader.api.set_console, id_, is_on=not off), by_s)
+        return found.name or str(id_), refused or await _console_once(reader.api, id_, by_s, is_on=not off)
 
     name, seen = run_with(reading_nodes(settings), work)
     if isinstance(seen, IronicRefused):
@@ -295,7 +326,7 @@ def console(
 
 
 async def _console_once(
-    api: HttpIronicApi, node: ProviderId, wait_s: float, *, is_on: bool
+    api: HttpIronicApi, node: ProviderId, by_s: float, *, is_on: bool
 ) -> Console | IronicRefused | None:
     """The console of this node as soon as it is on, or off. None if that is not so in time."""
 
@@ -303,7 +334,7 @@ async def _console_once(
         seen = await api.console(node)
         return seen if isinstance(seen, IronicRefused) or seen.is_on == is_on else None
 
-    return await _until(switched, wait_s)
+    return await _until(switched, by_s)
 
 
 def _print_console(console: Console) -> None:
@@ -357,64 +388,108 @@ def _order(
     what: str,
     order: Order,
     ironic: str,
+    timeout_s: float,
     *,
-    wait_s: float = 0.0,
+    waits: bool = False,
     as_json: bool,
     then: str = "",
 ) -> None:
-    """Send the order for each node. If Ironic refuses one, go on with the next. `then` is told if it has refused none."""
+    """Send the order for each node. If Ironic refuses one, or goes on holding its lock, go on with the next. `waits` says that the
+    order is over only when Ironic has finished its work. `then` is told if all nodes got the order.
+    """
     settings = _settings_with_ironic(ironic)
 
-    async def work(reader: NodeReader) -> tuple[list[NodeShown], dict[str, IronicRefused], bool]:
+    async def work(reader: NodeReader) -> tuple[list[NodeShown], bool, bool]:
         assert reader.api is not None, "the settings name an Ironic"
         found = await _found(reader, names)
-        refused: dict[str, IronicRefused] = {}
-        for name, node in zip(names, found, strict=True):
-            if (answer := await order(reader.api, ProviderId(node.id))) is not None:
-                refused[name] = answer
+        by_s = _now_s() + timeout_s
+        ordered = await _send(partial(order, reader.api), what, dict(zip(names, found, strict=True)), by_s)
+        in_time = not waits or await _until_none(_is_under_way, reader, ordered, by_s)
         ids = [str(node.id) for node in found]
-        waited_for = [id_ for id_, name in zip(ids, names, strict=True) if name not in refused]
-        in_time = not wait_s or await _until_none(_is_under_way, reader, waited_for, wait_s)
         # Otherwise the command would show the offer from before the order.
-        await _until_none(_is_unheard, reader, ids, HEARD_S)
-        return await _found(reader, ids), refused, in_time
+        await _until_none(_is_unheard, reader, ids, _now_s() + HEARD_S)
+        return await _found(reader, ids), len(ordered) == len({*names}), in_time
 
-    nodes, refused, in_time = run_with(reading_nodes(settings), work)
+    nodes, all_ordered, in_time = run_with(reading_nodes(settings), work)
     print_all(nodes, NODES, as_json=as_json)
-    if then and not refused:
+    if then and all_ordered:
         tell(then)
-    for name, answer in refused.items():
-        tell(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}", "red")
-    failed = [each for each in nodes if wait_s and _has_failed(each)]
+    failed = [each for each in nodes if waits and _has_failed(each)]
     for each in failed:
         assert each.ironic is not None, "a failed node has a state in Ironic"
         why = each.ironic.last_error or "Ironic gives no reason"
         tell(f"node {each.name or each.id} is in state {each.ironic.provision_state!r}: {why}", "red")
-    if refused or failed:
+    if failed or not all_ordered:
         raise typer.Exit(NOT_DONE)
     if not in_time:
         fail(
-            f"Ironic has not finished within {wait_s:g} s, and goes on; `moor node show` shows the state",
+            f"Ironic has not finished within {timeout_s:g} s, and goes on; `moor node show` shows the state",
             NOT_IN_TIME,
         )
 
 
+async def _send(
+    order: Callable[[ProviderId], Awaitable[IronicRefused | None]],
+    what: str,
+    nodes: Mapping[str, NodeShown],
+    by_s: float,
+) -> list[str]:
+    """Send the order for each of the nodes. Return the ids of those that got it, and tell at once why another did not."""
+    ordered: list[str] = []
+    for name, node in nodes.items():
+        try:
+            refused = await _once_unlocked(partial(order, ProviderId(node.id)), by_s)
+        except Unavailable as problem:
+            rest = [*nodes][[*nodes].index(name) + 1 :]
+            more = f"; nothing was ordered for {', '.join(rest)}" if rest else ""
+            tell(f"node {name}: {problem}{more}", "red")
+            break
+        except Operational as problem:
+            tell(f"node {name}: {problem}", "red")
+            continue
+        if refused is None:
+            ordered.append(str(node.id))
+        else:
+            tell(f"node {name}: Ironic refuses {what!r} ({refused.status}): {refused.message}", "red")
+    return ordered
+
+
+async def _once_unlocked(
+    order: Callable[[], Awaitable[IronicRefused | None]], by_s: float
+) -> IronicRefused | None:
+    """Send the order, and again while Ironic holds the node's lock and there is time."""
+    waits = False
+    while True:
+        try:
+            return await order()
+        except Locked as problem:
+            if _now_s() > by_s:
+                raise
+            if not waits:
+                tell(f"{problem}; waiting for it", "yellow")
+            waits = True
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def _until_none(
-    is_so: Callable[[NodeShown | None], bool], reader: NodeReader, ids: Sequence[str], wait_s: float
+    is_so: Callable[[NodeShown | None], bool], reader: NodeReader, ids: Sequence[str], by_s: float
 ) -> bool:
     """Wait until `is_so` holds for none of the nodes. Return False if time is up before."""
 
     async def is_over() -> bool:
         return not any(map(is_so, (await reader.find(ids)).values()))
 
-    return await _until(is_over, wait_s)
+    return await _until(is_over, by_s)
 
 
-async def _until(look: Callable[[], Awaitable[T]], wait_s: float) -> T:
+async def _until(look: Callable[[], Awaitable[T]], by_s: float) -> T:
     """Look again and again until the result is true, or time is up. Return the last result."""
-    by_s = asyncio.get_running_loop().time() + wait_s
     while True:
-        if (found := await look()) or asyncio.get_running_loop().time() > by_s:
+        if (found := await look()) or _now_s() > by_s:
             return found
         await asyncio.sleep(LOOK_AGAIN_S)
 

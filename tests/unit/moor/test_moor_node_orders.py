@@ -48,10 +48,10 @@ def test_invalid_cleaning_steps_are_refused(steps: str, told: str, tmp_path: Pat
 
 
 @contextmanager
-def an_ironic() -> Iterator[tuple[SimulatedIronic, str]]:
+def an_ironic(power_s: float = 0.05) -> Iterator[tuple[SimulatedIronic, str]]:
     """A simulated Ironic in a thread, so that a command can run here; yields its address as well."""
     settings = IronicSimSettings(
-        delays=WorkDurations(clean_s=0.05, deploy_s=0.05, rescue_s=0.05, power_s=0.05)
+        delays=WorkDurations(clean_s=0.05, deploy_s=0.05, rescue_s=0.05, power_s=power_s)
     )
     ironic = SimulatedIronic(available_nodes(2), time.time, lambda *_: None, settings)
     server = IronicServer(ironic, "127.0.0.1", 0)
@@ -178,6 +178,68 @@ def test_a_console_is_switched_on_and_off_and_says_where_it_is() -> None:
         ran = CliRunner().invoke(app, ["node", "console", "node-00001", "--ironic", url])
         assert ran.exit_code == 1
         assert "Ironic refuses the console (400)" in plain(ran.output)
+
+
+@pytest.fixture
+def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is made once, so that only the command itself waits."""
+    monkeypatch.setenv("MOOR_IRONIC_REST_TRIES_MAX", "1")
+
+
+@pytest.mark.usefixtures("_once")
+@pytest.mark.parametrize(
+    "words",
+    [("console",), ("power", "off"), ("rescue",), ("maintenance", "on", "--reason", "disk"), ("manage",)],
+)
+def test_an_order_waits_until_ironic_has_finished_the_one_before(words: tuple[str, ...]) -> None:
+    with an_ironic(power_s=1.0) as (ironic, url):
+        name = "node-00001" if words == ("manage",) else "node-00000"
+        deployed(ironic)
+        ironic.set_power(name, "rebooting")
+        ran = CliRunner().invoke(app, ["node", *words, name, "--ironic", url, "--json"])
+
+        assert ran.exit_code == 0, ran.output
+        assert plain(ran.stderr).count("is locked by host ironic-sim-1") == 1
+
+
+@pytest.mark.usefixtures("_once")
+def test_a_node_that_ironic_works_on_for_too_long_is_named_and_the_others_are_ordered() -> None:
+    with an_ironic(power_s=60.0) as (ironic, url):
+        ironic.set_power("node-00000", "rebooting")
+        ran = CliRunner().invoke(
+            app, ["node", "manage", "node-00000", "node-00001", "--timeout", "0.3", "--ironic", url]
+        )
+
+        assert ran.exit_code == 1
+        assert "node node-00000: Ironic at" in plain(ran.stderr)
+        assert [each.provision_state for each in ironic.nodes.values()] == ["available", "manageable"]
+
+        ran = CliRunner().invoke(app, ["node", "console", "node-00000", "--timeout", "0.3", "--ironic", url])
+        assert ran.exit_code == 1
+        assert "is locked by host ironic-sim-1" in plain(ran.stderr)
+
+
+@pytest.mark.usefixtures("_once")
+def test_nodes_without_an_order_are_named_if_ironic_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SimulatedIronic.set_maintenance
+
+    def for_one(ironic: SimulatedIronic, ident: str, *, is_on: bool, reason: str | None = None) -> Any:
+        if ironic.nodes[ident].name != "node-00000":
+            raise RuntimeError("away")
+        return real(ironic, ident, is_on=is_on, reason=reason)
+
+    monkeypatch.setattr(SimulatedIronic, "set_maintenance", for_one)
+    with an_ironic() as (ironic, url):
+        last = next(each.uuid for each in ironic.nodes.values() if each.name == "node-00000")
+        names = ["node-00000", "node-00001", last]
+        ran = CliRunner().invoke(
+            app, ["node", "maintenance", "on", *names, "--reason", "x", "--ironic", url, "--json"]
+        )
+
+        assert ran.exit_code == 1
+        assert "node node-00001: " in plain(ran.stderr)
+        assert f"nothing was ordered for {last}" in plain(ran.stderr)
+        assert [each["ironic"]["maintenance"] for each in json.loads(ran.stdout)] == [True, False, True]
 
 
 def test_every_verb_of_ironic_has_its_own_help() -> None:
