@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 
 from bus.auditing.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
 from bus.broker import Connection
 from bus.messages.build import AskInstances, InstanceId, InstancesFound
+from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderState
+from bus.pauses import grown
 from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
 from ironic_sync.core.node import Node
@@ -20,24 +23,33 @@ from moor.laboratory.temporary_cloud import TemporaryCloud
 
 # Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0
-PAUSE_S = 0.1
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 2.0
+# A question waits longer than it is worked on.
+PAGES_AT_ONCE = 10
 
 
 async def problems_left(cloud: TemporaryCloud, asked: Mapping[InstanceId, Asked]) -> Sequence[str]:
     """The problems of the cloud, as `lasting` finds them."""
 
+    async def unrest() -> list[str]:
+        hosts = await hosts_of(cloud.client)
+        return await _unrest(cloud.client, cloud.connection, hosts, asked, await _nodes(cloud))
+
     async def look() -> list[str]:
         return await problems_of(cloud.client, cloud.connection, asked, await _nodes(cloud))
 
+    # The audit of a large cloud takes long, and what came late to it would have it made again.
+    await lasting(unrest)
     return await lasting(look)
 
 
 async def lasting(look: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
     """The problems that are found. If there are any, look again until PATIENCE_S is over: late updates end some of them."""
     problems = await look()
-    by_s = asyncio.get_running_loop().time() + PATIENCE_S
+    by_s, failures = asyncio.get_running_loop().time() + PATIENCE_S, 0
     while problems and asyncio.get_running_loop().time() < by_s:
-        await asyncio.sleep(PAUSE_S)
+        failures += 1
+        await asyncio.sleep(grown(PAUSE_S_FIRST, PAUSE_S_MAX, failures))
         problems = await look()
     return problems
 
@@ -53,6 +65,17 @@ async def problems_of(
     cells = dict.fromkeys(sorted({each.cell for each in hosts}), client)
     reader = BooksReader(client, cells, with_computes(hosts), new_s=0)
     audit = await audited(reader, AuditOptions(settle=timedelta()), hosts=hosts)
+    return [*audit.problems(), *await _unrest(client, connection, hosts, asked, nodes)]
+
+
+async def _unrest(
+    client: Station,
+    connection: Connection,
+    hosts: Sequence[HostState],
+    asked: Mapping[InstanceId, Asked],
+    nodes: Sequence[NodeEntry],
+) -> list[str]:
+    """What breaks the rules for rest: for a while after the last order this may be what is still on its way."""
     found = await found_instances(client, list(asked))
     at_rest = CloudAtRest(
         asked=asked,
@@ -64,15 +87,20 @@ async def problems_of(
         dead_letters=await connection.depth(DEAD_QUEUE),
     )
     # In a thread: of a million instances it takes so long that the broker would close this process's connection.
-    return [*audit.problems(), *await asyncio.to_thread(lambda: [*problems_at_rest(at_rest)])]
+    return await asyncio.to_thread(lambda: [*problems_at_rest(at_rest)])
 
 
 async def found_instances(client: Station, ids: Sequence[InstanceId]) -> list[InstancesFound]:
     """The instances as the API level has them."""
-    pages: list[InstancesFound] = []
-    for some in batches_of(ids, INSTANCES_PAGE):
+
+    async def asked(some: Sequence[InstanceId]) -> list[InstancesFound]:
         question = AskInstances(instances=tuple(some), limit=INSTANCES_PAGE)
-        pages += await items_of(client, question, InstancesFound, lambda page: (page,))
+        return await items_of(client, question, InstancesFound, lambda page: (page,))
+
+    pages: list[InstancesFound] = []
+    for together in batches_of(ids, INSTANCES_PAGE * PAGES_AT_ONCE):
+        answers = await asyncio.gather(*map(asked, batches_of(together, INSTANCES_PAGE)))
+        pages += chain.from_iterable(answers)
     return pages
 
 
