@@ -1,5 +1,8 @@
 """When a worker begins a batch."""
 
+import random
+from itertools import accumulate
+
 import pytest
 
 from bus.workers.pace import MESSAGES_ENOUGH, Pace
@@ -51,6 +54,46 @@ def test_parcels_that_are_rarer_do_not_wait(rate: int) -> None:
     begun = batches(evenly(rate, 20))
     assert {count for _, count, _ in begun} == {1}
     assert {waited for *_, waited in begun} == {0.0}
+
+
+def by_chance(rate: float, seconds: float) -> list[float]:
+    chance = random.Random(7)
+    return [*accumulate(chance.expovariate(rate) for _ in range(int(rate * seconds)))]
+
+
+@pytest.mark.parametrize(("rate", "more"), [(100, 1.1), (200, 1.05), (1000, 1.05)])
+def test_parcels_that_come_by_chance_are_gathered_too(rate: int, more: float) -> None:
+    """A gap among them does not make the waits end."""
+    begun = batches(by_chance(rate, 60))
+    assert len(begun) < 60 / GATHER_S * more
+
+
+def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Pace) -> int:
+    """How many questions are answered to so many askers, each of whom asks again when it has its answer."""
+    now_s, answered = 0.0, 0
+    while now_s < seconds:
+        for _ in range(askers):
+            pace.arrived(now_s)
+        while wait_s := pace.wait_s(now_s, askers, GATHER_S):
+            now_s += wait_s
+        pace.begun(now_s)
+        answered += askers
+        now_s += handled_s
+    return answered
+
+
+@pytest.mark.parametrize("askers", [1, 3, 8])
+def test_who_asks_again_after_each_answer_hardly_waits(askers: int) -> None:
+    at_once = askers * 10 / 0.001
+    assert asked(askers, 10, pace=Pace()) > 0.9 * at_once
+
+
+def test_after_many_askers_in_turn_parcels_are_gathered_again() -> None:
+    pace = Pace()
+    asked(1, 20, pace=pace)
+    begun = batches(evenly(200, 20, begin_s=20), pace=pace)
+    later = [each for each in begun if each[0] >= 26]
+    assert len(later) == pytest.approx(14 / GATHER_S, rel=0.05)
 
 
 def test_a_few_parcels_after_a_rest_do_not_wait() -> None:
