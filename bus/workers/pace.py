@@ -24,8 +24,8 @@ class Pace:
 
     The cost of a batch hardly depends on the number of its messages. So while parcels keep coming, and each has few messages,
     batches begin at equal distances, and take all messages that came meanwhile. A message on an idle system does not wait. Nor do
-    messages of a sender that has gathered them itself: its parcels are rare. Whoever sends one message after the answer to the last
-    sends nothing while it waits: such waits are in vain, and are soon left out.
+    messages of a sender that has gathered them itself: its parcels are rare. A client that sends one message after the answer to the
+    last sends nothing while it waits: such waits are in vain, and are soon left out.
     """
 
     def __init__(self) -> None:

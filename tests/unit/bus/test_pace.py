@@ -69,7 +69,7 @@ def test_parcels_that_come_by_chance_are_gathered_too(rate: int, more: float) ->
 
 
 def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Pace) -> int:
-    """How many questions are answered to so many askers, each of whom asks again when it has its answer."""
+    """How many questions are answered to so many askers. Each asks again when it has its answer."""
     now_s, answered = 0.0, 0
     while now_s < seconds:
         for _ in range(askers):
@@ -83,7 +83,7 @@ def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Pace) 
 
 
 @pytest.mark.parametrize("askers", [1, 3, 8])
-def test_who_asks_again_after_each_answer_hardly_waits(askers: int) -> None:
+def test_questions_that_wait_for_each_other_hardly_wait_for_the_worker(askers: int) -> None:
     at_once = askers * 10 / 0.001
     assert asked(askers, 10, pace=Pace()) > 0.9 * at_once
 
