@@ -17,7 +17,7 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from bus.errors import Locked, Operational, Unavailable
+from bus.errors import Locked, Operational, TookTooLong, Unavailable
 from bus.message import ProviderId
 from ironic_sync.rest import CleanStep, IronicRefused
 from ironic_sync.rest_answers import Console
@@ -439,7 +439,7 @@ async def _send(
     for name, node in nodes.items():
         try:
             refused = await _once_unlocked(partial(order, ProviderId(node.id)), by_s)
-        except Unavailable as problem:
+        except (Unavailable, TookTooLong) as problem:
             rest = [*nodes][[*nodes].index(name) + 1 :]
             more = f"; nothing was ordered for {', '.join(rest)}" if rest else ""
             tell(f"node {name}: {problem}{more}", "red")
@@ -458,16 +458,16 @@ async def _once_unlocked(
     order: Callable[[], Awaitable[IronicRefused | None]], by_s: float
 ) -> IronicRefused | None:
     """Send the order, and again while Ironic holds the node's lock and there is time."""
-    waits = False
+    is_told = False
     while True:
         try:
             return await order()
         except Locked as problem:
             if _now_s() > by_s:
                 raise
-            if not waits:
+            if not is_told:
                 tell(f"{problem}; waiting for it", "yellow")
-            waits = True
+            is_told = True
         await asyncio.sleep(LOOK_AGAIN_S)
 
 

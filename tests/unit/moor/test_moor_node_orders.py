@@ -220,11 +220,16 @@ def test_a_node_that_ironic_works_on_for_too_long_is_named_and_the_others_are_or
 
 
 @pytest.mark.usefixtures("_once")
-def test_nodes_without_an_order_are_named_if_ironic_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hangs_s", [0.0, 2.5])
+def test_nodes_without_an_order_are_named_if_ironic_goes_away_or_hangs(
+    hangs_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOOR_IRONIC_REST_ANSWER_S_MAX", "2")
     real = SimulatedIronic.set_maintenance
 
     def for_one(ironic: SimulatedIronic, ident: str, *, is_on: bool, reason: str | None = None) -> Any:
         if ironic.nodes[ident].name != "node-00000":
+            time.sleep(hangs_s)
             raise RuntimeError("away")
         return real(ironic, ident, is_on=is_on, reason=reason)
 
