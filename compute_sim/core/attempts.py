@@ -107,10 +107,14 @@ WELL = Well()
 
 
 class Work(Struct, frozen=True):
-    """How far a driver's work for an attempt is: it goes on for this time at least, and `failure` says why it fails."""
+    """How far a driver's work for an attempt is: it goes on for this time at least, and `failure` says why it fails.
+
+    `runs_on` says of a rebuild that failed before it changed anything that the instance runs as before.
+    """
 
     left_ms: float = 0.0
     failure: str = ""
+    runs_on: bool = False
 
 
 class AttemptState(Enum):
@@ -328,22 +332,27 @@ def answered_again(
     If the order to stop or to start is later than a rebuild, the answer is no longer about that rebuild.
     """
     rank = rank_of(order)
+    rebuild = known.rebuild if rank <= known.rank else 0
+    stays = rebuild or known.state in (AttemptState.BROKEN, AttemptState.FAILED)
     return structs.replace(
         known,
-        failure=known.failure if known.state in (AttemptState.BROKEN, AttemptState.FAILED) else "",
+        failure=known.failure if stays else "",
         image="" if known.failure else known.image,
         due_s=at_s,
         cause=cause,
         trace=trace,
         rank=max(known.rank, rank),
-        rebuild=known.rebuild if rank <= known.rank else 0,
+        rebuild=rebuild,
         by_itself="",
     )
 
 
 def stopped_by_itself(known: AttemptRecord, why: str, at_s: float) -> AttemptRecord:
     """The record of a built attempt whose guest has stopped without an order. That is told at once."""
-    return structs.replace(known, state=AttemptState.STOPPED, due_s=at_s, rebuild=0, by_itself=why, cause="")
+    # What failed before, a stop or a rebuild, is answered.
+    return structs.replace(
+        known, state=AttemptState.STOPPED, failure="", due_s=at_s, rebuild=0, by_itself=why, cause=""
+    )
 
 
 def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance | RespawnInstance) -> Message:
@@ -410,7 +419,8 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[AttemptState, str]:
                 return AttemptState.FAILED, work.failure
             return AttemptState.STOPPED if attempt.stays_stopped else AttemptState.BUILT, ""
         case AttemptState.REBUILDING:
-            return AttemptState.BROKEN if work.failure else AttemptState.BUILT, work.failure
+            is_broken = work.failure and not work.runs_on
+            return AttemptState.BROKEN if is_broken else AttemptState.BUILT, work.failure
         case AttemptState.STOPPING:
             return (
                 AttemptState.BUILT if work.failure and not attempt.image else AttemptState.STOPPED,

@@ -40,7 +40,7 @@ from compute_sim.libvirt.adopting import Adopting
 from compute_sim.libvirt.consoles import read_console
 from compute_sim.libvirt.core.bound_guests import bound_guests
 from compute_sim.libvirt.core.xml_reading import BadXmlError
-from compute_sim.libvirt.failures import GivenUp, LibvirtAway, WorkFailed
+from compute_sim.libvirt.failures import GivenUp, LibvirtAway, RunsOn, WorkFailed
 from compute_sim.libvirt.guest_disks import GuestDisks
 from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolders
@@ -68,6 +68,7 @@ class _Job:
         self.is_useless = threading.Event()
         self.is_done = False
         self.failure = ""
+        self.runs_on = False
 
 
 class LibvirtDriver:
@@ -249,7 +250,7 @@ class LibvirtDriver:
         if attempt.state is AttemptState.DESTROYED:
             del self._jobs[name]
             self.view.forget(name)
-        return Work(failure=job.failure)
+        return Work(failure=job.failure, runs_on=job.runs_on)
 
     def _again(self, attempt: AttemptRecord) -> Callable[[AtStep], None] | None:
         """The work of this attempt once more, since the process that began it has ended; None if it has ended."""
@@ -326,7 +327,7 @@ class LibvirtDriver:
             at_step("begin")
             work(at_step)
         except (WorkFailed, LibvirtAway) as failed:
-            job.failure = str(failed)
+            job.failure, job.runs_on = str(failed), isinstance(failed, RunsOn)
         except GivenUp:
             return
         except (OSError, BadXmlError) as failed:

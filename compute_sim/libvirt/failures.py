@@ -7,6 +7,10 @@ class WorkFailed(Exception):  # noqa: N818 - a reason, which the attempt's answe
     """The work for an attempt has failed; the text says why, in the words of the program that refused it."""
 
 
+class RunsOn(WorkFailed):
+    """A rebuild has failed before it changed anything, and the guest runs as before."""
+
+
 class GivenUp(BaseException):
     """The work ends here, since a later order for the instance has come, or the process ends."""
 

@@ -18,6 +18,23 @@ class GuestDisks:
     def __init__(self, images: CachedImages) -> None:
         self._images = images
 
+    def try_out(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> dict[str, CachedImage]:
+        """Have all images that the order names in the cache, and see that they fit. Returns those that the guest is started with.
+
+        Raises `WorkFailed` if one cannot be had. Nothing that the guest uses is changed.
+        """
+        at_step("try: image")
+        if kept.image is not None:
+            base = self._image(kept.image, at_step)
+            disks.disk_size(base.source, base.virtual_size, kept.order.flavor.root_gb)
+        if kept.config_drive:
+            at_step("try: config drive")
+            try:
+                self._make_config_drive(kept, folder.trial_drive, at_step)
+            finally:
+                folder.trial_drive.unlink(missing_ok=True)
+        return self.boot_files(kept.image, at_step)
+
     def make(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
         """Make all disks that the order names. Returns the order with the cached images that they need."""
         at_step("disks: image")
@@ -39,14 +56,14 @@ class GuestDisks:
             disks.make_empty(folder.swap, flavor.swap_mb * 1024 * 1024)
         if kept.config_drive:
             at_step("disks: config drive")
-            make_config_drive(
-                kept.config_drive,
-                folder.config_drive,
-                kept.order.instance,
-                kept.order.name,
-                lambda url: self._file(url, at_step),
-            )
+            self._make_config_drive(kept, folder.config_drive, at_step)
         return kept
+
+    def _make_config_drive(self, kept: KeptOrder, drive: Path, at_step: AtStep) -> None:
+        order = kept.order
+        make_config_drive(
+            kept.config_drive, drive, order.instance, order.name, lambda url: self._file(url, at_step)
+        )
 
     def boot_files(self, image: Image | None, at_step: AtStep) -> dict[str, CachedImage]:
         """The kernel and the ramdisk that the image names, in the cache."""

@@ -51,19 +51,9 @@ class GuestDomains:
         self, kept: KeptOrder, folder: GuestFolder, boot: Mapping[str, CachedImage], at_step: AtStep
     ) -> None:
         """Decide what the guest gets, and define its domain. `boot` has the kernel and the ramdisk of its image."""
-        guest = self._guest_order(kept, folder, boot)
         with self._planning, self.hypervisor.connected() as connection:
             at_step("define: plan")
-            self._view.look_at_machine(connection)
-            others = [
-                each.held
-                for each in see_domains(connection, self._view.root)
-                if isinstance(each, SeenDomain) and not _is_of(each.held, folder.instance)
-            ]
-            plan = plan_guest(guest, self._view.layout, others, self._view.known)
-            if isinstance(plan, NoPlan):
-                raise WorkFailed(plan.reason)
-            text = domain_xml(plan)
+            text = domain_xml(self._plan(connection, kept, folder, boot))
             try:
                 # Before libvirt has it: `remove` relies on that.
                 folder.write("domain.xml", text.encode())
@@ -71,6 +61,31 @@ class GuestDomains:
                 raise WorkFailed(f"{folder.domain} cannot be written: {error.strerror}") from error
             at_step("define: define")
             connection.defineXML(text)
+
+    def try_out(self, kept: KeptOrder, folder: GuestFolder, boot: Mapping[str, CachedImage]) -> None:
+        """See whether the guest could get what it is to have. Raises `WorkFailed` if not."""
+        with self._planning, self.hypervisor.connected() as connection:
+            self._plan(connection, kept, folder, boot)
+
+    def _plan(
+        self,
+        connection: libvirt.virConnect,
+        kept: KeptOrder,
+        folder: GuestFolder,
+        boot: Mapping[str, CachedImage],
+    ) -> GuestPlan:
+        """Plan the guest, as if it had nothing now. Raises `WorkFailed` if the host cannot give it all."""
+        self._view.look_at_machine(connection)
+        others = [
+            each.held
+            for each in see_domains(connection, self._view.root)
+            if isinstance(each, SeenDomain) and not _is_of(each.held, folder.instance)
+        ]
+        guest = self._guest_order(kept, folder, boot)
+        plan = plan_guest(guest, self._view.layout, others, self._view.known)
+        if isinstance(plan, NoPlan):
+            raise WorkFailed(plan.reason)
+        return plan
 
     def _guest_order(
         self, kept: KeptOrder, folder: GuestFolder, boot: Mapping[str, CachedImage]

@@ -22,6 +22,7 @@ Order = SpawnInstance | ReceiveInstance | RespawnInstance
 NotedOrder = Order | AdoptGuest
 _NOTED = "ordered.json"
 _ADOPTED = "adopted.json"
+_REFUSED = "refused.json"
 DISKS = ("disk", "ephemeral", "swap")
 _NAME = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,19})")
 
@@ -91,6 +92,11 @@ class GuestFolder:
         return f"moor-{self.instance}-{self.attempt}" if known is None else known.name
 
     @property
+    def trial_drive(self) -> Path:
+        """A config drive that is only made to see whether it can be."""
+        return self.path / "trial.iso"
+
+    @property
     def is_there(self) -> bool:
         return self.path.exists()
 
@@ -112,8 +118,15 @@ class GuestFolder:
 
     def noted(self) -> NotedOrder | None:
         """The order that was last noted; None if none was."""
+        return self._order_in(_NOTED)
+
+    def refuse(self, order: Order) -> None:
+        """The noted order has failed before anything was changed: its work is over."""
+        self.write(_REFUSED, msgspec.json.encode(order))
+
+    def _order_in(self, name: str) -> NotedOrder | None:
         try:
-            order: NotedOrder = msgspec.json.decode((self.path / _NOTED).read_bytes(), type=NotedOrder)
+            order: NotedOrder = msgspec.json.decode((self.path / name).read_bytes(), type=NotedOrder)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
         return order
@@ -123,12 +136,25 @@ class GuestFolder:
         noted = self.noted()
         if isinstance(noted, AdoptGuest):
             return noted if self.adopted() is None else None
-        return None if noted is None or self.has_done(noted) else noted
+        if noted is None or self.has_done(noted) or noted == self._order_in(_REFUSED):
+            return None
+        return noted
+
+    def has_begun(self, order: Order) -> bool:
+        """Is this the order that was last begun? Then what was here before it is gone."""
+        kept = self.kept()
+        return kept is not None and kept.order == order
 
     def has_done(self, order: Order) -> bool:
         """Is this the order that was last begun, and was it obeyed to its end?"""
         kept = self.kept()
         return kept is not None and kept.is_done and kept.order == order
+
+    @property
+    def is_whole(self) -> bool:
+        """Has the last order that was begun been obeyed to its end, or was its guest adopted?"""
+        kept = self.kept()
+        return self.adopted() is not None if kept is None else kept.is_done
 
     def keep(self, kept: KeptOrder) -> None:
         try:

@@ -5,7 +5,7 @@ ends it. Work that builds and fails removes what it has made, and only then the 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from msgspec import structs
 
@@ -13,7 +13,7 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance
 from compute_sim.libvirt import disks
-from compute_sim.libvirt.failures import LibvirtAway, WorkFailed
+from compute_sim.libvirt.failures import LibvirtAway, RunsOn, WorkFailed
 from compute_sim.libvirt.guest_disks import GuestDisks, copy_disks, make_empty_copies
 from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolder, GuestFolders, KeptOrder
@@ -55,6 +55,8 @@ class GuestWork:
         folder = self.folders.of(order.instance, order.attempt)
         if folder.has_done(order):
             return
+        if not folder.has_begun(order):
+            self._try_out(order, folder, at_step)
         with self._or(self.domains.remove_if_defined, folder, at_step):
             kept = self._begin(_kept(order), folder, at_step)
             kept = self._disks.make(kept, folder, at_step)
@@ -123,6 +125,23 @@ class GuestWork:
         except Exception:
             until_done(f"the cleaning of {folder.path.name}", lambda: clean(folder), at_step)
             raise
+
+    def _try_out(self, order: RespawnInstance, folder: GuestFolder, at_step: AtStep) -> None:
+        """See whether the guest can be rebuilt, before the old one is removed: its image may not be there, or may not fit."""
+        kept = _kept(order)
+        try:
+            boot = self._disks.try_out(kept, folder, at_step)
+            at_step("try: plan")
+            self.domains.try_out(kept, folder, boot)
+        except (WorkFailed, LibvirtAway, OSError) as failed:
+            runs = lambda: self.domains.runs(folder)  # noqa: E731 - it is tried until libvirt is there
+            if not folder.is_whole or not until_done(f"a look at {folder.path.name}", runs, at_step):
+                raise
+            at_step("try: refuse")
+            # Only a compute that has lost its rows reads it.
+            with suppress(OSError):
+                folder.refuse(order)
+            raise RunsOn(str(failed)) from failed
 
     def _remove(self, folder: GuestFolder) -> None:
         """Remove all of an attempt that has failed."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.message import ConsumerId
 from bus.messages.build import Flavor, Image
@@ -154,7 +155,6 @@ def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter
 
 
 def test_an_adopted_guest_is_rebuilt_as_a_guest_that_was_built_here(host: Adopter, tmp_path: Path) -> None:
-    write_image(tmp_path / "images" / "tiny")
     assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
     adoption = host.adoption()
     rebuild = RespawnInstance(
@@ -168,7 +168,14 @@ def test_an_adopted_guest_is_rebuilt_as_a_guest_that_was_built_here(host: Adopte
         image=Image(source="tiny"),
     )
 
-    assert host.obey(rebuild, AttemptState.REBUILDING) == ""
+    # Without the image it runs on, as it was.
+    assert host.obey(rebuild, AttemptState.REBUILDING).startswith("image 'tiny' is not in ")
+    assert host.is_running()
+    assert host.disk.exists()
+    until(lambda: [each.state for each in host.driver.has("c1")] == [AttemptState.BUILT])
+
+    write_image(tmp_path / "images" / "tiny")
+    assert host.obey(structs.replace(rebuild, number=3), AttemptState.REBUILDING) == ""
     assert virsh(host.uri, "list", "--all", "--name").split() == [f"moor-{THEIRS}-1"]
     assert not host.disk.exists()
     destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)

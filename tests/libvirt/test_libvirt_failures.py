@@ -1,6 +1,8 @@
 """What goes wrong on a host: the attempt fails with the words of what refused it, and nothing is left there."""
 
+import errno
 import hashlib
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +15,12 @@ from msgspec import structs
 
 from bus.message import ConsumerId
 from bus.messages.build import Flavor, Image
-from bus.messages.cell import DestroyInstance, SpawnInstance, StartInstance
+from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance, StartInstance
 from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.attempts import WELL, AttemptRecord, HostOrder, Silent, begun
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, Work, begun
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.failures import WorkFailed
+from compute_sim.libvirt.guest_folders import GuestFolder
 from compute_sim.libvirt.images import CachedImages
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import files, libvirt_settings
@@ -75,11 +78,31 @@ class Host:
         return self.end_of_attempt(begun(order, self.driver.begin(order, 0.0), 0.0))
 
     def end_of_attempt(self, attempt: AttemptRecord) -> str:
+        return self.end_of_work(attempt).failure
+
+    def end_of_work(self, attempt: AttemptRecord) -> Work:
         until_s = time.monotonic() + PATIENCE_S
         while (work := self.driver.look_at(attempt, 0.0)).left_ms:
             assert time.monotonic() < until_s, "the work does not end"
             time.sleep(0.01)
-        return work.failure
+        return work
+
+    def respawn(self, rebuild: int, **fields: Any) -> RespawnInstance:
+        """The order to rebuild the first instance."""
+        of = self.spawn()
+        usual = {"flavor": of.flavor, "image": of.image}
+        return RespawnInstance(
+            cell="c1",
+            instance=of.instance,
+            attempt=1,
+            host=of.host,
+            share=of.share,
+            number=rebuild,
+            **{**usual, **fields},
+        )
+
+    def work_of(self, order: HostOrder) -> Work:
+        return self.end_of_work(begun(order, self.driver.begin(order, 0.0), 0.0))
 
     def destroy(self, number: int = 1, attempt: int = 1) -> str:
         instance = ConsumerId(UUID(int=number))
@@ -122,6 +145,12 @@ class Host:
         return [*self.domains, *files(self.folder), *parts]
 
 
+def which(file: Path) -> tuple[int, int]:
+    """The file itself: another one with the same content is not the same."""
+    of = file.stat()
+    return (of.st_ino, of.st_mtime_ns)
+
+
 def libvirt_at(driver: LibvirtDriver) -> Any:
     return driver._hypervisor.connected()  # noqa: SLF001 - libvirt's test machine lives in its connection
 
@@ -162,10 +191,10 @@ def test_a_kernel_of_the_image_is_started_with_its_command_line(host: Host) -> N
     assert Path(kernel).read_bytes() == b"kernel"
 
 
-def write_backed(path: Path) -> None:
-    subprocess.run(
-        ("qemu-img", "create", "-q", "-f", "qcow2", "-b", "/etc/passwd", "-F", "raw", path, "1M"), check=True
-    )
+def write_wrong_images(folder: Path) -> None:
+    make = ("qemu-img", "create", "-q", "-f", "qcow2")
+    subprocess.run((*make, "-b", "/etc/passwd", "-F", "raw", folder / "backed", "1M"), check=True)
+    subprocess.run((*make, folder / "large", "2G"), check=True)
 
 
 def test_a_broken_image_is_named_with_both_digests(host: Host) -> None:
@@ -178,40 +207,99 @@ def test_a_broken_image_is_named_with_both_digests(host: Host) -> None:
     assert host.end_of(host.spawn(image=Image(source="tiny", checksum=found))) == ""
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"image": Image(source="unknown")}, "image 'unknown' is not in "),
-        ({"image": Image(source="../../etc/passwd")}, "image '../../etc/passwd' is neither"),
-        ({"image": Image(source="file:///etc/passwd")}, "image 'file:///etc/passwd' is neither"),
-        (
-            {"image": Image(source="http://127.0.0.1:9/x")},
-            "image 'http://127.0.0.1:9/x' cannot be downloaded: ",
-        ),
-        ({"image": Image(source="tiny", checksum="xyz")}, "the checksum of image 'tiny' is 'xyz', must be "),
-        ({"image": Image(source="backed")}, "image 'backed' refers to another file, which no image may"),
-        (
-            {"image": Image(source="large"), "flavor": Flavor(vcpus=1, ram_mb=32, root_gb=1)},
-            "image 'large' has 2 GiB, ",
-        ),
-        (
-            {"image_properties": {"hw_disk_bus": "tape"}},
-            "image_properties.hw_disk_bus is 'tape'",
-        ),
-        ({"config_drive": "{nonsense"}, "config_drive: it begins with '{'"),
-        ({"config_drive": "nonsense"}, "config_drive is no URL, no parts, and no base64"),
-    ],
-)
+# What cannot be built, and words of the failure.
+NOT_BUILT: list[tuple[dict[str, Any], str]] = [
+    ({"image": Image(source="unknown")}, "image 'unknown' is not in "),
+    ({"image": Image(source="../../etc/passwd")}, "image '../../etc/passwd' is neither"),
+    ({"image": Image(source="file:///etc/passwd")}, "image 'file:///etc/passwd' is neither"),
+    (
+        {"image": Image(source="http://127.0.0.1:9/x")},
+        "image 'http://127.0.0.1:9/x' cannot be downloaded: ",
+    ),
+    ({"image": Image(source="tiny", checksum="xyz")}, "the checksum of image 'tiny' is 'xyz', must be "),
+    ({"image": Image(source="backed")}, "image 'backed' refers to another file, which no image may"),
+    (
+        {"image": Image(source="large"), "flavor": Flavor(vcpus=1, ram_mb=32, root_gb=1)},
+        "image 'large' has 2 GiB, ",
+    ),
+    (
+        {"image_properties": {"hw_disk_bus": "tape"}},
+        "image_properties.hw_disk_bus is 'tape'",
+    ),
+    ({"config_drive": "{nonsense"}, "config_drive: it begins with '{'"),
+    ({"config_drive": "nonsense"}, "config_drive is no URL, no parts, and no base64"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), NOT_BUILT)
 def test_what_cannot_be_built_is_named_and_leaves_nothing(
     host: Host, fields: dict[str, Any], words: str
 ) -> None:
-    write_backed(host.settings.images_folder / "backed")
-    subprocess.run(
-        ("qemu-img", "create", "-q", "-f", "qcow2", host.settings.images_folder / "large", "2G"), check=True
-    )
+    write_wrong_images(host.settings.images_folder)
 
     assert words in host.end_of(host.spawn(**fields))
     assert host.left == []
+
+
+@pytest.mark.parametrize(("fields", "words"), NOT_BUILT)
+def test_a_guest_that_cannot_be_rebuilt_runs_on_as_it_was(
+    host: Host, fields: dict[str, Any], words: str
+) -> None:
+    write_wrong_images(host.settings.images_folder)
+    assert host.end_of(host.spawn()) == ""
+    (disk,) = (host.folder / "instances").glob("*/*/disk")
+    before, seen = which(disk), files(host.folder)
+
+    work = host.work_of(host.respawn(2, **fields))
+
+    assert words in work.failure
+    assert work.runs_on
+    host.restart()
+    (found,) = host.driver.has("c1")
+    assert found.state is AttemptState.BUILT
+    assert host.running == host.domains == ["moor-00000000-0000-0000-0000-000000000001-1"]
+    assert which(disk) == before
+    assert {Path(each).name for each in files(host.folder)} - {Path(each).name for each in seen} == {
+        "refused.json"
+    }
+
+    assert host.work_of(host.respawn(3)) == Work()
+    assert which(disk) != before
+    assert host.destroy() == ""
+    assert host.left == []
+
+
+def test_a_guest_that_is_off_and_cannot_be_rebuilt_is_broken_and_keeps_its_disk(host: Host) -> None:
+    assert host.end_of(host.spawn()) == ""
+    (disk,) = (host.folder / "instances").glob("*/*/disk")
+    with libvirt_at(host.driver) as connection:
+        connection.lookupByName(host.domains[0]).destroy()
+
+    work = host.work_of(host.respawn(2, image=Image(source="unknown")))
+
+    assert "image 'unknown' is not in " in work.failure
+    assert not work.runs_on
+    assert disk.exists()
+    assert host.work_of(host.respawn(3)) == Work()
+    assert host.running == ["moor-00000000-0000-0000-0000-000000000001-1"]
+
+
+def test_a_full_disk_leaves_the_guest_that_was_to_be_rebuilt(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert host.end_of(host.spawn()) == ""
+    write_image(host.settings.images_folder / "tiny", "another text")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(CachedImages, "_fetch", full)
+    monkeypatch.setattr(GuestFolder, "write", full)
+    work = host.work_of(host.respawn(2))
+
+    assert "No space left on device" in work.failure
+    assert work.runs_on
+    assert host.running == ["moor-00000000-0000-0000-0000-000000000001-1"]
 
 
 def test_a_definition_that_libvirt_refuses_fails_with_its_words(host: Host) -> None:

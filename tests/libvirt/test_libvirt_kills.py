@@ -16,7 +16,7 @@ from bus.messages.cell import (
 from compute_sim.core.attempts import AttemptRecord, HostOrder, begun
 from compute_sim.libvirt.failures import GivenUp
 from tests.libvirt.libvirt_cloud import files
-from tests.libvirt.test_libvirt_failures import Host
+from tests.libvirt.test_libvirt_failures import Host, which
 
 
 class Killed(GivenUp):
@@ -96,6 +96,31 @@ def test_work_that_a_kill_interrupts_at_any_step_is_done_by_the_next_process(hos
 
         assert host.end_of_attempt(attempt) == "", f"killed at {step!r}"
         check_whole(host, name, step)
+        host.destroy_both()
+        assert host.left == [], f"killed at {step!r}"
+
+
+def test_a_rebuild_that_cannot_be_done_leaves_the_guest_though_a_kill_interrupts_it_at_any_step(
+    host: Host,
+) -> None:
+    wrong = host.respawn(2, image_properties={"hw_disk_bus": "tape"})
+    assert host.end_of(host.spawn()) == ""
+    host.steps.clear()
+    assert host.work_of(wrong).runs_on
+    steps = list(dict.fromkeys(host.steps))
+    assert "try: refuse" in steps
+    host.destroy_both()
+    for step in steps:
+        assert host.end_of(host.spawn()) == ""
+        (disk,) = (host.folder / "instances").glob("*/*/disk")
+        before = which(disk)
+        attempt = begun_and_killed(host, wrong, step)
+        host.restart()
+
+        work = host.end_of_work(attempt)
+        assert ("tape" in work.failure, work.runs_on) == (True, True), f"killed at {step!r}"
+        assert host.running == ["moor-00000000-0000-0000-0000-000000000001-1"], f"killed at {step!r}"
+        assert which(disk) == before, f"killed at {step!r}"
         host.destroy_both()
         assert host.left == [], f"killed at {step!r}"
 

@@ -9,6 +9,7 @@ import pytest
 
 from bus.messages.build import Flavor, Image, InstanceState
 from compute_sim.libvirt.guest_folders import GuestFolders
+from moor.client import NotDone
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import (
     LibvirtCloud,
@@ -66,6 +67,12 @@ async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
         (name,) = domains(libvirtds[0].uri)
         assert "CPU(s):         2" in virsh(libvirtds[0].uri, "dominfo", name)
 
+        (disk,) = (tmp_path / "instances" / "h1").glob("*/disk")
+        before = disk.stat().st_ino
+        with pytest.raises(NotDone, match=r"image 'mistyped' is not in "):
+            await moved(cloud, here, "rebuild", image=Image(source="mistyped"))
+        assert (await cloud.client.show(here.id)).state == "active"
+        assert disk.stat().st_ino == before
         anew = await moved(cloud, here, "rebuild", image=Image(source="other"))
         assert anew.state == "active"
         (console,) = (tmp_path / "instances" / "h1").glob("*/console.log")

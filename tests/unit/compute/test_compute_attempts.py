@@ -40,6 +40,7 @@ from compute_sim.core.attempts import (
     due,
     next_step,
     refusal_of,
+    stopped_by_itself,
     waiting,
 )
 from compute_sim.laboratory.driver import root_of
@@ -432,6 +433,37 @@ def test_an_instance_that_could_not_be_rebuilt_is_broken_until_a_later_rebuild_s
     )
     assert next_step(broken, respawn(7)) == "begins"
     assert over(begun(respawn(7), Work(), 6.0))[1] == rebuilt(7)
+
+
+def test_an_instance_that_runs_on_after_a_rebuild_failed_says_so_as_often_as_it_is_asked() -> None:
+    told = structs.replace(rebuilt(6, "no image"), is_active=True)
+    as_before, answer = due(begun(respawn(), Work(), 0.0), WELL, Work(failure="no image", runs_on=True), 50.0)
+
+    assert (as_before.state, answer) == (AttemptState.BUILT, told)
+    for order in (respawn(), SPAWN, stop(5), start(5), respawn(4)):
+        assert next_step(as_before, order) == "again"
+        assert over(answered_again(as_before, order, 20.0)) == (as_before, told)
+    # Later orders are not about this rebuild.
+    assert over(answered_again(as_before, start(8), 20.0))[1] == structs.replace(SPAWNED, number=8)
+    assert next_step(as_before, stop(8)) == "begins"
+    assert next_step(as_before, respawn(7)) == "begins"
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        due(begun(respawn(), Work(), 0.0), WELL, Work(failure="no image", runs_on=True), 50.0)[0],
+        ended(stop(6), "it does not listen"),
+    ],
+    ids=["rebuild", "stop"],
+)
+def test_a_guest_that_stops_by_itself_tells_that_and_not_what_failed_before(known: AttemptRecord) -> None:
+    assert (known.state, bool(known.failure)) == (AttemptState.BUILT, True)
+
+    stopped, told = over(stopped_by_itself(known, "it was shut down", 60.0))
+
+    assert stopped.state is AttemptState.STOPPED
+    assert told == structs.replace(STOPPED, number=6, by_itself="it was shut down")
 
 
 def test_a_later_rebuild_takes_the_place_of_one_that_goes_on_or_waits_and_never_an_earlier_one() -> None:
