@@ -32,7 +32,7 @@ from bus.messages.cells import TellLive
 from bus.messages.host_modes import HostHolds, SetHostInCell
 from bus.workers.handling import Bury, Handlers, OutboxKey, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, Decision, Input, decide
-from cell_conductor.core.host_states import ALL_UP, HostStates
+from cell_conductor.core.host_states import ALL_UP, HostStates, hosts_of
 from cell_conductor.core.instance import ConductorRules, DrawId, Instance
 from cell_conductor.log_lines import endings
 from cell_conductor.store import ConductorTransaction
@@ -160,6 +160,8 @@ class Decider:
         self.rules = rules
         self.clock = clock
         self.hosts: HostStates = ALL_UP
+        # Has the host watch read the modes of hosts that operators have set?
+        self.modes_are_read = False
         self._draw = draw
         # Makes the rules again when the settings change.
         self.remade: Remade | None = None
@@ -181,12 +183,35 @@ class Decider:
         `received` are the inputs as they were received, if these are messages.
         """
         now = self.clock()
-        decision = decide(rows, inputs, now, self.rules, self.hosts, draw=self._draw)
+        while True:
+            decision = decide(rows, inputs, now, self.rules, self.hosts, draw=self._draw)
+            if not await self._learns_more(tx, rows, decision):
+                break
         note = await tx.save(decision.rows, decision.forgotten, decision.kept)
         self.times.note(rows, decision, now)
         if LOG.is_on:
             LOG.write(endings(decision.said, received))
         return decision, note
+
+    async def _learns_more(
+        self, tx: ConductorTransaction, rows: Mapping[InstanceId, Instance], decision: Decision
+    ) -> bool:
+        """Read the modes of those hosts, named by the rows before or after the decision, that may not be as is known here.
+        Returns whether one is not.
+
+        Those are all hosts as long as the host watch has not read any, and always the dead ones: another conductor may have set
+        one up. Nothing is destroyed on a dead host, and one that is up and clean is not asked what it has.
+        """
+        dead = self.hosts.dead()
+        if not dead and self.modes_are_read:
+            return False
+        named = hosts_of((*rows.values(), *decision.rows), next_ones=not self.modes_are_read)
+        doubted = [each for each in named if each.int in dead or not self.modes_are_read]
+        if not doubted:
+            return False
+        before = self.hosts
+        self.hosts = before.with_modes(doubted, await tx.lock_hosts(doubted))
+        return self.hosts != before
 
 
 def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> Handlers:

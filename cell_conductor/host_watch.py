@@ -12,7 +12,7 @@ from bus.messages.hosts import NODE
 from bus.parts import PartGroup, Periodic
 from bus.workers.station import Station
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import CellHost, HostStates, awaited, concerns, number_of
+from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, awaited, concerns, number_of
 from cell_conductor.core.instance import Instance
 from cell_conductor.handlers import Decider
 from cell_conductor.heard_hosts import HeardHosts
@@ -47,6 +47,8 @@ class CellHostWatch(PartGroup):
         self._timers = timers
         self._decider = decider
         self._set: Mapping[int, CellHost] = {}
+        # As of the last look. A decision may have learned of a host before: rows that wait for it are read all the same.
+        self._states = ALL_UP
         self._unclean: Sequence[CellHost] = ()
         self._writes_read = 0
         self._has_listened_long = False
@@ -60,10 +62,11 @@ class CellHostWatch(PartGroup):
         self._timers.after_commit(self._watching.wake)
 
     async def _look(self) -> None:
-        before = self._decider.hosts
+        before = self._states
         await self._read_set()
         await self._keep_heard()
-        states = self._decider.hosts = HostStates(self._set, self._silent())
+        states = self._states = self._decider.hosts = HostStates(self._set, self._silent())
+        self._decider.modes_are_read = True
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
         await self._check_unclean()
@@ -117,7 +120,7 @@ class CellHostWatch(PartGroup):
                 host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
             )
         if silent := self._silent() - states.silent:
-            self._decider.hosts = HostStates(states.set, states.silent | silent)
+            self._states = self._decider.hosts = HostStates(states.set, states.silent | silent)
             self._readings_left = 2
 
     async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:

@@ -99,6 +99,12 @@ class HostStates(Struct, frozen=True):
     def dead(self) -> frozenset[int]:
         return frozenset({host for host, known in self.set.items() if known.mode == "dead"})
 
+    def with_modes(self, of: Iterable[ProviderId], read: Mapping[ProviderId, CellHost]) -> "HostStates":
+        """With the modes of these hosts as they were just read; none was set for a host that is not among those."""
+        old = {each.int for each in of}
+        modes = {host: known for host, known in self.set.items() if host not in old}
+        return HostStates(modes | {host.int: known for host, known in read.items()}, self.silent)
+
 
 ALL_UP = HostStates()
 
@@ -124,6 +130,18 @@ def concerns(row: Instance, hosts: HostStates) -> bool:
     if host is not None and hosts.why_lost(host):
         return True
     return any(hosts.is_dead(each.host) for each in row.cleanups)
+
+
+def hosts_of(rows: Iterable[Instance], *, next_ones: bool = False) -> set[ProviderId]:
+    """The hosts on which these instances have something, or may have left something; also the `next_ones`, if wanted."""
+    named: set[ProviderId] = set()
+    for row in rows:
+        choices = (row.host, row.moving.source if row.moving is not None else None)
+        named |= {each.share.host for each in choices if each is not None}
+        named |= {each.host for each in row.cleanups}
+        if next_ones:
+            named |= {each.share.host for each in row.alternates}
+    return named
 
 
 def awaited(row: Instance) -> Choice | None:
