@@ -17,6 +17,8 @@ from compute_sim.check.shares import impossible_share
 
 # Orders that are under way when the compute is restarted.
 UNDER_WAY = 20
+# An answer may have to wait for the command, until the host is heard again, and for its own work.
+RESTART_LIMITS = 3
 NOT_JSON = b'{"message": {"type": "spawn", no JSON'
 
 
@@ -168,11 +170,23 @@ def _shape_of(report: ReportInventory) -> Mapping[str, tuple[str, ...]]:
 
 
 async def answers_before_it_acknowledges(session: CheckSession) -> None:
-    built = [session.instance() for _ in range(UNDER_WAY)]
-    mark = len(session.wire.heard)
-    expected = [session.expect(each.spawn()) for each in built]
-    await asyncio.gather(*(session.wire.send(each.spawn()) for each in built))
-    await session.wait_for(built[0].spawn(), expected[0], mark)
-    await session.restart()
-    for each, answer in zip(built, expected, strict=True):
-        await session.wait_for(each.spawn(), answer, mark)
+    """Orders keep coming until the host is heard again: whenever the command kills the compute, some are under way."""
+    is_back = asyncio.Event()
+    under_way = [asyncio.create_task(_spawn_and_destroy_until(is_back, session)) for _ in range(UNDER_WAY)]
+    try:
+        # It has come to work when it has answered an order that was sent after these.
+        await session.answered(session.instance().spawn())
+        await session.restart()
+        is_back.set()
+        await asyncio.gather(*under_way)
+    finally:
+        for each in under_way:
+            each.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def _spawn_and_destroy_until(is_back: asyncio.Event, session: CheckSession) -> None:
+    while not is_back.is_set():
+        of = session.instance()
+        for order in (of.spawn(), of.destroy()):
+            await session.answered(order, RESTART_LIMITS * session.options.limit_s)

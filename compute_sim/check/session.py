@@ -92,20 +92,23 @@ class CheckSession:
         for order in orders:
             await self.answered(order)
 
-    async def answered(self, order: HostOrder) -> None:
+    async def answered(self, order: HostOrder, limit_s: float | None = None) -> None:
         mark = len(self.wire.heard)
         expected = self.expect(order)
         await self.wire.send(order)
-        await self.wait_for(order, expected, mark)
+        await self.wait_for(order, expected, mark, limit_s)
 
     def expect(self, order: HostOrder) -> Answer:
         expected = self._expected.answer_to(order)
         self._past.setdefault(key_of(order), []).append(expected)
         return expected
 
-    async def wait_for(self, order: HostOrder, expected: Answer, mark: int) -> None:
+    async def wait_for(
+        self, order: HostOrder, expected: Answer, mark: int, limit_s: float | None = None
+    ) -> None:
         """Wait for the answer. Others about this attempt that were right before are skipped, any other breaks the rule."""
         past = self._past[key_of(order)]
+        limit_s = limit_s or self.options.limit_s
 
         def look() -> Answer | Heard | None:
             for heard in self.wire.heard[mark:]:
@@ -120,15 +123,15 @@ class CheckSession:
                     return heard
             return None
 
-        found = await self.wire.until(look, self.options.limit_s)
+        found = await self.wire.until(look, limit_s)
         if isinstance(found, ANSWERS):
             return
-        came = str(found) if found is not None else self._what_came(order, mark)
+        came = str(found) if found is not None else self._what_came(order, mark, limit_s)
         raise RuleBroken(as_text(order), as_text(expected), came)
 
-    def _what_came(self, order: HostOrder, mark: int) -> str:
+    def _what_came(self, order: HostOrder, mark: int, limit_s: float) -> str:
         about = [str(each) for each in self.wire.heard[mark:] if _names(each, order)]
-        return " and ".join(about) or f"nothing in {self.options.limit_s:g} s"
+        return " and ".join(about) or f"nothing in {limit_s:g} s"
 
     async def dead_letter(self, line: bytes, mark: int) -> bool:
         """Wait for a dead letter with this line in it."""

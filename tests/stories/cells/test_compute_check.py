@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bus.broker import Parcel
 from bus.topology import objects_of, user_of
@@ -191,13 +192,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "restart between": (
         "        is_read = True\n",
         ("        is_read = True\n"
-        '        early = b\'"type":"spawn"\' in body\n'
-        "        if early:\n"
-        "            channel.basic_ack(method.delivery_tag)\n"),
+        '        if method and b\'"type":"spawn"\' in body:\n'
+        "            channel.basic_ack(method.delivery_tag)\n"
+        "            connection.call_later(0.1, lambda: on_parcel(_, None, __, body))\n"
+        "            return\n"),
         "        if is_read:\n            channel",
-        "        if early:\n            pass\n        elif is_read:\n            channel",
-        '            say(f"moor.cell.{cell}"',
-        '            time.sleep(0.05 * early)\n            say(f"moor.cell.{cell}"',
+        "        if not method:\n            pass\n        elif is_read:\n            channel",
     ),
 }  # fmt: skip
 # And these, of which `make test` runs some.
@@ -310,6 +310,21 @@ async def test_a_compute_that_breaks_one_rule_is_told_this_rule_alone(
         assert [*found] == [rule], found
         assert found[rule].expected
         assert found[rule].came
+
+
+async def test_orders_are_under_way_when_the_command_takes_its_time_to_kill_the_compute(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "broken.py"
+    program.write_text(with_fault(*FAULTS["restart between"]))
+    async with stage(tmp_path) as here:
+        restart = here.restarting(here.command(program, "shed-1"))
+        request = here.request("shed-1", restart=f"sleep 2; {restart}", beat_s=LIMIT_S)
+        outcome = await check(
+            structs.replace(request, skipped=frozenset(ALL - {"restart between"})), lambda _: None
+        )
+
+    assert [*broken(outcome)] == ["restart between"]
 
 
 async def test_a_compute_that_dies_is_told_once_and_the_other_rules_are_not_tried(tmp_path: Path) -> None:
