@@ -130,7 +130,8 @@ class Intake:
         # Unacknowledged parcels by tag, in the order in which they were opened.
         self._open: dict[int, OpenParcel] = {}
         self._aside: set[asyncio.Task[None]] = set()
-        self._last_batch = 1
+        # Suspects and other messages take turns.
+        self._had_suspects = False
         self._pace = Pace()
         self.on_subscribed: Callable[[], None] = lambda: None
         # Awaited before a message is buried, to release resources that were claimed for it.
@@ -182,16 +183,12 @@ class Intake:
 
     async def batch(self) -> Sequence[Item]:
         """Wait for messages, and return the next ones to handle together. Empty when the worker stops."""
-        self._open_some()
-        if self._last_batch > 1 and len(self._ready) * 2 < self._last_batch:
-            # After a large batch more messages are on their way: waiting a moment for a full batch pays.
-            await asyncio.sleep(self._settings.linger_ms / 1000)
         while not self._stopping.is_set():
             self._open_some()
-            if self._suspects and (self._last_batch or not self._ready):
+            if self._suspects and not (self._had_suspects and self._ready):
                 await self._until_all_suspects_have_arrived()
                 if self._suspects:
-                    self._last_batch = 0
+                    self._had_suspects = True
                     suspects = self._some_suspects()
                     self._measure_wait(suspects)
                     return suspects
@@ -201,8 +198,9 @@ class Intake:
                     await asyncio.sleep(wait_s)
                     continue
                 self._pace.begun(now_s)
-                self._last_batch = min(len(self._ready), self._settings.batch_items_max)
-                batch = [self._ready.popleft() for _ in range(self._last_batch)]
+                self._had_suspects = False
+                items = min(len(self._ready), self._settings.batch_items_max)
+                batch = [self._ready.popleft() for _ in range(items)]
                 self._measure_wait(batch)
                 return batch
             if not (self._suspects or self._unopened):
@@ -216,7 +214,7 @@ class Intake:
         Such parcels arrive one after the other. A choice before that would always be the first one.
         """
         arrived = 0
-        while self._last_batch and arrived < len(self._suspects):
+        while not self._had_suspects and arrived < len(self._suspects):
             arrived = len(self._suspects)
             await asyncio.sleep(self._settings.linger_ms / 1000)
             self._open_some()

@@ -1,7 +1,6 @@
 """Collects messages for one destination into few parcels, and knows which callers wait for each message."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
@@ -52,28 +51,48 @@ Key = tuple[type[Message] | str, str, str]
 
 
 class Bucket(Struct, eq=False):
-    """The messages for one destination that wait in this process to be sent, and for each the call that sent it."""
+    """The messages for one destination that wait in this process to be sent. `calls` tells how many of them each call sent: first
+    come those of the first call, then those of the next one.
+    """
 
     key: Key
     destination: Destination
     envelopes: list[Envelope[Message]] = []
-    waiters: list[Waiter] = []
+    calls: dict[Waiter, int] = {}
+
+    def cut(self, count: int) -> "Bucket":
+        """Remove the first messages, as many as this. Returns them as a bucket of their own."""
+        first = Bucket(self.key, self.destination, self.envelopes[:count], self._calls_of(slice(count)))
+        self.calls = self._calls_of(slice(count, None))
+        del self.envelopes[:count]
+        return first
 
     def drop(self, sent: asyncio.Future[None]) -> int:
         """Remove the messages of one call to the publisher that have not left yet. Returns how many were removed.
 
         `sent` is the future that the call returned.
         """
-        kept = [n for n, each in enumerate(self.waiters) if each.done is not sent]
-        dropped = len(self.waiters) - len(kept)
-        if dropped:
-            self.envelopes = [self.envelopes[n] for n in kept]
-            self.waiters = [self.waiters[n] for n in kept]
-        return dropped
+        first = 0
+        for waiter, count in self.calls.items():
+            if waiter.done is sent:
+                del self.envelopes[first : first + count], self.calls[waiter]
+                return count
+            first += count
+        return 0
 
     def fail(self, problem: Exception) -> None:
-        for waiter, count in Counter(self.waiters).items():
+        for waiter, count in self.calls.items():
             waiter.settle(count, problem)
+
+    def _calls_of(self, part: slice) -> dict[Waiter, int]:
+        """How many messages of this part each call sent."""
+        begin, end, _ = part.indices(len(self.envelopes))
+        found, first = {}, 0
+        for waiter, count in self.calls.items():
+            if (here := min(first + count, end) - max(first, begin)) > 0:
+                found[waiter] = here
+            first += count
+        return found
 
     def parcels(self, bytes_max: int, *, hands_over: bool) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
         """Make as few parcels as possible of these messages. With each comes how many messages of each call it has.
@@ -104,4 +123,4 @@ class Bucket(Struct, eq=False):
             reply_to=self.key[2],
             envelopes=() if envelopes[0].message.IS_STRICT else tuple(envelopes),
         )
-        return parcel, Counter(self.waiters[part])
+        return parcel, self._calls_of(part)

@@ -106,32 +106,19 @@ class Publisher:
         if problem := self._why_not_taken(len(outgoing)):
             waiter.done.set_exception(problem)
             return waiter.done
+        groups: dict[Key, list[Outgoing]] = {}
+        for each in outgoing:
+            key = key_of(each)
+            if (group := groups.get(key)) is None:
+                group = groups[key] = []
+            group.append(each)
         if kept:
             self._kept[waiter.done] = kept
             waiter.done.add_done_callback(self._kept.pop)
         self.waiting += len(outgoing)
         sent_at = self._clock()
-        buckets, most = self._buckets, self._settings.parcel_items_max
-        for each in outgoing:
-            message = each.message
-            key = key_of(each)
-            bucket = buckets.get(key)
-            if bucket is None:
-                bucket = buckets[key] = Bucket(key, destination(each))
-            bucket.envelopes.append(
-                Envelope(
-                    message=message,
-                    id=each.id or f"{self._name}-{next(self._ids)}",
-                    version=message.VERSION,
-                    sent_at=sent_at,
-                    cause=each.cause,
-                    trace=each.trace,
-                )
-            )
-            waiters = bucket.waiters
-            waiters.append(waiter)
-            if len(waiters) >= most:
-                self._full.append(buckets.pop(key))
+        for key, group in groups.items():
+            self._add(key, group, sent_at, waiter)
         self._schedule()
         return waiter.done
 
@@ -170,8 +157,8 @@ class Publisher:
             return
         for bucket in self._buckets_in_order():
             self.waiting -= bucket.drop(sent)
-        self._full = deque(bucket for bucket in self._full if bucket.waiters)
-        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.waiters}
+        self._full = deque(bucket for bucket in self._full if bucket.envelopes)
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.envelopes}
         self._tell_of_room()
         for task, waiting in [*self.under_way.items()]:
             for waiter in waiting:
@@ -233,6 +220,29 @@ class Publisher:
                 f"{count} more were not accepted; try again later"
             )
         return None
+
+    def _add(self, key: Key, group: Sequence[Outgoing], sent_at: datetime, waiter: Waiter) -> None:
+        """Add the messages of one call to the bucket of their destination. As many as fill a parcel leave it at once."""
+        bucket, most = self._buckets.get(key), self._settings.parcel_items_max
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(key, destination(group[0]))
+        name, ids = self._name, self._ids
+        bucket.envelopes += [
+            Envelope(
+                message=(message := each.message),
+                id=each.id or f"{name}-{next(ids)}",
+                version=message.VERSION,
+                sent_at=sent_at,
+                cause=each.cause,
+                trace=each.trace,
+            )
+            for each in group
+        ]
+        bucket.calls[waiter] = len(group)
+        while len(bucket.envelopes) >= most:
+            self._full.append(bucket.cut(most))
+        if not bucket.envelopes:
+            del self._buckets[key]
 
     def _schedule(self) -> None:
         """Publish full parcels now, and set the timer for other messages: the end of this loop turn, or a short wait."""
@@ -298,7 +308,7 @@ class Publisher:
         self.waiting = 0
 
     def _dispatch(self, bucket: Bucket) -> None:
-        self.waiting -= len(bucket.waiters)
+        self.waiting -= len(bucket.envelopes)
         self._tell_of_room()
         connection = self._sender.connection
         hands_over = connection is not None and connection.hands_over
