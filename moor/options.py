@@ -306,16 +306,28 @@ def tuned_cloud(
     return settings
 
 
+def put_once(given: dict[str, T], name: str, value: T, where: str) -> None:
+    """Add what a command was given under this name. If it was given before, the command ends: which of the two counts?
+
+    `where` is the option or text that has both.
+    """
+    if name in given:
+        raise typer.BadParameter(f"{where} gives {name} twice, as {given[name]!r} and as {value!r}")
+    given[name] = value
+
+
 def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
     """The scheduler settings given by `--scheduler KEY=VALUE`, checked."""
     from moor.worker_settings import SCHEDULER  # noqa: PLC0415 - as above
 
-    stated = {}
+    stated: dict[str, Stated] = {}
+    given: dict[str, str] = {}
     for flag in flags or ():
         key, equals, value = flag.partition("=")
         with wrong_value():
             if not equals:
                 raise ValueError(f"--scheduler is {flag!r}, must be KEY=VALUE")
+            put_once(given, key.strip(), value.strip(), "--scheduler")
             stated[key.strip()] = SCHEDULER.stated(key.strip(), value.strip(), "--scheduler")
     return stated
 

@@ -401,14 +401,17 @@ def _order(
 
     async def work(reader: NodeReader) -> tuple[list[NodeShown], bool, bool]:
         assert reader.api is not None, "the settings name an Ironic"
-        found = await _found(reader, names)
+        # A node that is named twice, such as by its name and by its id, gets one order.
+        found: dict[int, tuple[str, NodeShown]] = {}
+        for name, node in zip(names, await _found(reader, names), strict=True):
+            found.setdefault(node.id.int, (name, node))
         by_s = _now_s() + timeout_s
-        ordered = await _send(partial(order, reader.api), what, dict(zip(names, found, strict=True)), by_s)
+        ordered = await _send(partial(order, reader.api), what, dict(found.values()), by_s)
         in_time = not waits or await _until_none(_is_under_way, reader, ordered, by_s)
-        ids = [str(node.id) for node in found]
+        ids = [str(node.id) for _, node in found.values()]
         # Otherwise the command would show the offer from before the order.
         await _until_none(_is_unheard, reader, ids, _now_s() + HEARD_S)
-        return await _found(reader, ids), len(ordered) == len({*names}), in_time
+        return await _found(reader, ids), len(ordered) == len(found), in_time
 
     nodes, all_ordered, in_time = run_with(reading_nodes(settings), work)
     print_all(nodes, NODES, as_json=as_json)

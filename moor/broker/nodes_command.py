@@ -37,7 +37,7 @@ def replace_questions(deployment: BrokerDeployment, objects: Objects, ctl: Seque
     """
     if not objects.limits.replicates_questions:
         fail(f"{REPLACE} is for a broker of several nodes: name them all in its URL, with commas")
-    for queue in questions_on_one_node(objects.queues, _nodes(deployment, ctl)):
+    for queue in questions_on_one_node(objects.queues, _nodes(deployment, ctl, _status(ctl))):
         rabbitmqctl(ctl, "delete_queue", queue, "--vhost", deployment.virtual_host)
         out.print(f"[green]deleted[/green] {escape(queue)}, which was on one node")
 
@@ -51,9 +51,10 @@ def show_replication(deployment: BrokerDeployment, objects: Objects, ctl: Sequen
             soft_wrap=True,
         )
         return
-    found = _nodes(deployment, ctl)
-    if len(found.nodes) == 1 and not says_several:
+    status = _status(ctl)
+    if not says_several and len(_read(status).nodes) == 1:
         return
+    found = _nodes(deployment, ctl, status)
     try:
         said = replication_of(objects.queues, found, deployment.virtual_host)
     except ValueError as wrong:
@@ -66,10 +67,17 @@ def show_replication(deployment: BrokerDeployment, objects: Objects, ctl: Sequen
         out.print(f"[yellow]warning[/yellow]: {escape(warning)}", soft_wrap=True)
 
 
-def _nodes(deployment: BrokerDeployment, ctl: Sequence[str]) -> BrokerNodes:
-    status = rabbitmqctl(ctl, "cluster_status", "--formatter", "json", "--quiet")
+def _status(ctl: Sequence[str]) -> str:
+    return rabbitmqctl(ctl, "cluster_status", "--formatter", "json", "--quiet")
+
+
+def _nodes(deployment: BrokerDeployment, ctl: Sequence[str], status: str) -> BrokerNodes:
     listed = ("list_queues", "--vhost", deployment.virtual_host, "--quiet", "--no-table-headers", *COLUMNS)
+    return _read(status, rabbitmqctl(ctl, *listed))
+
+
+def _read(status: str, queues: str = "") -> BrokerNodes:
     try:
-        return nodes_in(status, rabbitmqctl(ctl, *listed))
+        return nodes_in(status, queues)
     except ValueError as wrong:
         fail(str(wrong))

@@ -59,6 +59,8 @@ def _request_of(given: Mapping[str, str], reader: Reader) -> BuildInstance:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise PageRefused(f"{SPECS.label} is {text!r}: each must be KEY=VALUE.")
+        if key in specs:
+            raise PageRefused(f"{SPECS.label} gives {key} twice, as {specs[key]!r} and as {value!r}.")
         specs[key] = value
     flavor = given["flavor"]
     if flavor and (specs or any(sizes.values())):

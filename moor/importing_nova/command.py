@@ -104,12 +104,17 @@ def nova(
     """
     if verify and give_back:
         raise typer.BadParameter("--verify and --give-back do not go together")
-    cells = [_cell_and_url(each) for each in cell_db]
+    cells: dict[str, str] = {}
+    for each in cell_db:
+        cell, url = _cell_and_url(each)
+        if cell in cells:
+            raise typer.BadParameter(f"--cell-db names the cell {cell} twice")
+        cells[cell] = url
     settings = command_settings(bus=bus)
 
     async def work() -> tuple[list[HostReport], list[str]]:
         async with AsyncExitStack() as stack:
-            databases = await stack.enter_async_context(nova_databases(api_db, cells, placement_db))
+            databases = await stack.enter_async_context(nova_databases(api_db, cells.items(), placement_db))
             api, below = await stack.enter_async_context(clients(settings, patience))
             cloud = Cloud(api, below)
             await cloud.look()

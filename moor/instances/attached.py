@@ -8,6 +8,7 @@ import typer
 from msgspec import Struct
 
 from bus.messages.build import NumaAffinity, PortRequest, VolumeRequest
+from moor.options import put_once
 
 _CLASS = re.compile(r"[A-Z0-9_]+")
 # By the word on the command line: the field of a port request.
@@ -58,6 +59,7 @@ def _words(flag: str, text: str) -> list[str]:
 def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, Any]:
     """The fields that these words set in the request for a port or a volume."""
     needs: dict[str, Any] = {"resources": {}, "required": (), "forbidden": ()}
+    pairs: dict[str, str] = {}
     for word in words:
         key, is_pair, value = word.partition("=")
         if key == "numa" and key in named and value not in NUMA_WORDS:
@@ -65,9 +67,10 @@ def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, 
                 f"{flag} has the word {word!r}: must be numa={', numa='.join(NUMA_WORDS)}"
             )
         if is_pair and key in named:
+            put_once(pairs, key, value, flag)
             needs[named[key]] = value
         elif is_pair and _CLASS.fullmatch(key) and value.isdecimal() and int(value):
-            needs["resources"][key] = int(value)
+            put_once(needs["resources"], key, int(value), flag)
         elif is_pair:
             known = "".join(f", or {each}=NAME" for each in named)
             raise typer.BadParameter(

@@ -17,7 +17,7 @@ from bus.messages.device_profiles import (
 from moor.asking import answer_of, ask_bus
 from moor.completing import complete_device_profiles
 from moor.instances.named_commands import add_named_commands
-from moor.options import AsJson, BusUrl, out
+from moor.options import AsJson, BusUrl, out, put_once
 from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
@@ -47,7 +47,7 @@ def read_group(text: str) -> DeviceGroup:
     for part in filter(None, map(str.strip, text.split(","))):
         key, equals, value = part.partition("=")
         if equals and key.startswith(RESOURCES) and value.isdecimal() and value.isascii():
-            resources[key.removeprefix(RESOURCES)] = int(value)
+            put_once(resources, key.removeprefix(RESOURCES), int(value), f"--group {text!r}")
         elif equals and key.startswith(TRAIT) and value in traits:
             traits[value].append(key.removeprefix(TRAIT))
         else:

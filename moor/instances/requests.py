@@ -9,6 +9,7 @@ import typer
 from bus.messages.build import CONFIG_DRIVE_MAX, Wait
 from bus.messages.config_drive import ConfigDriveParts, text_of
 from bus.messages.moves import MoveWait
+from moor.options import put_once
 
 GZIP = b"\x1f\x8b"
 KEY_NAME = "moor"
@@ -21,9 +22,7 @@ def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None)
         key, equals, value = text.partition("=")
         if not key or (not equals and default is None):
             raise typer.BadParameter(f"{flag} is {text!r}, must be KEY=VALUE")
-        if key in pairs:
-            raise typer.BadParameter(f"{flag} is {text!r}: {key} was already given, as {pairs[key]!r}")
-        pairs[key] = value if equals else default or ""
+        put_once(pairs, key, value if equals else default or "", flag)
     return pairs
 
 

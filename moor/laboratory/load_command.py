@@ -32,6 +32,7 @@ from moor.options import (
     log_as,
     option_of,
     out,
+    put_once,
     run,
     tuned_cloud,
     wrong_value,
@@ -277,12 +278,12 @@ def _check_fits(plan: Plan, mix: Mix) -> None:
 
 
 def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
-    counts = dict(COUNTS)
+    given: dict[str, int] = {}
     for each in workers:
         kind, _, number = each.partition("=")
-        if kind not in counts or not number.isdecimal() or not int(number):
+        if kind not in COUNTS or not number.isdecimal() or not int(number):
             raise typer.BadParameter(
-                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(counts)} and N at least 1"
+                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(COUNTS)} and N at least 1"
             )
-        counts[kind] = int(number)
-    return counts
+        put_once(given, kind, int(number), "--workers")
+    return {**COUNTS, **given}

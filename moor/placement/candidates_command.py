@@ -20,7 +20,7 @@ from bus.messages.placement import NotAllowed
 from moor.asking import Client, answer_of, ask_bus, providers_of, readable
 from moor.client.errors import NotSendable
 from moor.nearest_names import unknown_with_near
-from moor.options import AsJson, BusUrl, fail
+from moor.options import AsJson, BusUrl, fail, put_once
 from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all
 
@@ -86,7 +86,12 @@ def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         resource, is_amount, amount = word.partition("=")
         if is_amount:
-            group["resources"][resource] = _number(word, amount)
+            put_once(
+                group["resources"],
+                resource,
+                _number(word, amount),
+                f"the group {name!r}" if name else "the request",
+            )
             continue
         what, is_named, value = word.partition(":")
         match what if is_named else "":

@@ -27,7 +27,7 @@ from moor.asking import Client, answer_of
 from moor.completing import complete_providers
 from moor.naming import NamedKind, one_of
 from moor.nearest_names import unknown_with_near
-from moor.options import fail, wrong_value
+from moor.options import fail, put_once, wrong_value
 
 ProviderName = Annotated[
     str,
@@ -90,7 +90,7 @@ def amount_from(text: str) -> tuple[str, ReportedInventory]:
         if key not in FIELDS:
             raise typer.BadParameter(f"{text!r}: {key!r} must be one of {', '.join(FIELDS)}")
         field, kind = FIELDS[key]
-        written[field] = _number(text, key, value, kind)
+        put_once(written, field, _number(text, key, value, kind), repr(text))
     with wrong_value(f"{text!r}: "):
         return resource, msgspec.convert(written, ReportedInventory)
 

@@ -16,10 +16,10 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
-from bus.messages.placement import ProviderState
+from bus.messages.placement import ProviderState, ReportedInventory
 from moor.asking import Client, ask_bus, providers_of
 from moor.naming import aggregate_ids
-from moor.options import ID, AsJson, BusUrl, out, read_uuid
+from moor.options import ID, AsJson, BusUrl, out, put_once, read_uuid
 from moor.placement.providers import ProviderName, amount_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
@@ -126,7 +126,12 @@ def set_inventory(
     """
     if bool(stocks) == as_reported:
         raise typer.BadParameter("give either CLASS=TOTAL... or --as-reported")
-    wanted = None if as_reported else dict(map(amount_from, stocks or ()))
+    given: dict[str, str] = {}
+    amounts: dict[str, ReportedInventory] = {}
+    for text in stocks or ():
+        resource, amounts[resource] = amount_from(text)
+        put_once(given, resource, text, "the command line")
+    wanted = None if as_reported else amounts
     _set(
         bus,
         which,

@@ -224,9 +224,12 @@ async def test_the_tables_are_brought_up_to_date_once(tmp_path: Path) -> None:
 async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_path: Path) -> None:
     served = await RabbitMQUnderTest.start()
     credentials = credentials_above_cells(tmp_path)
+    called, ctl = tmp_path / "called", tmp_path / "ctl"
+    ctl.write_text(f'#!/bin/sh\necho "$1" >> {called}\nexec {os.environ[CTL_VARIABLE]} "$@"\n')
+    ctl.chmod(0o700)
     command = (
         "broker", "declare", "--cells", "harbour", "--users", "--credentials", str(credentials),
-        "--ctl", os.environ[CTL_VARIABLE], "--bus", served.url(),
+        "--ctl", str(ctl), "--bus", served.url(),
     )  # fmt: skip
 
     first = await moor(*command)
@@ -236,6 +239,8 @@ async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_
     again = await moor(*command)
     assert again.code == 0, again.err
     assert tomllib.loads(credentials.read_text()) == passwords
+    # Each call starts a virtual machine of its own, and takes seconds: on one node nobody needs to know where the queues are.
+    assert called.read_text().split() == ["import_definitions", "cluster_status"] * 2
 
     cell = RabbitBroker(
         served.url().replace("guest:guest", f"moor-conductor-harbour:{passwords['moor-conductor-harbour']}")

@@ -135,6 +135,7 @@ async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
             ("/hosts?after=zzz", 200, "no more hosts"),
             ("/hosts?name=none", 200, "no host of this name"),
             ("/why?specs=x", 400, "must be KEY=VALUE"),
+            ("/why?specs=a%3D1+a%3D2", 400, "extra specs gives a twice, as"),
             ("/why?flavor=none", 400, "there is no flavor of this name"),
             ("/why?flavor=none&vcpus=1", 400, "give no others"),
             ("/hosts/harbour/none", 404, "There is no host"),

@@ -387,7 +387,7 @@ async def test_a_name_cannot_command_the_terminal(cloud: str) -> None:
             "there is no instance 'x', so nothing was done",
         ),
         (("plan", "--drain", "h", "--vcpus", "2"), 2, "--vcpus is 2, and cannot be combined with --drain"),
-        (("aggregate", "create", "a", "k=1", "k=2"), 2, "metadata is 'k=2': k was already given, as '1'"),
+        (("aggregate", "create", "a", "k=1", "k=2"), 2, "metadata gives k twice, as '1' and as '2'"),
         (("migration", "list", "--host", "h"), 1, "--host is 'h', which does not exist"),
         (("list", "--host", "h"), 1, "--host is 'h', which does not exist"),
     ],

@@ -48,12 +48,12 @@ def test_invalid_cleaning_steps_are_refused(steps: str, told: str, tmp_path: Pat
 
 
 @contextmanager
-def an_ironic(power_s: float = 0.05) -> Iterator[tuple[SimulatedIronic, str]]:
+def an_ironic(power_s: float = 0.05, *, nodes: int = 2) -> Iterator[tuple[SimulatedIronic, str]]:
     """A simulated Ironic in a thread, so that a command can run here; yields its address as well."""
     settings = IronicSimSettings(
         delays=WorkDurations(clean_s=0.05, deploy_s=0.05, rescue_s=0.05, power_s=power_s)
     )
-    ironic = SimulatedIronic(available_nodes(2), time.time, lambda *_: None, settings)
+    ironic = SimulatedIronic(available_nodes(nodes), time.time, lambda *_: None, settings)
     server = IronicServer(ironic, "127.0.0.1", 0)
     loop = asyncio.new_event_loop()
 
@@ -234,8 +234,8 @@ def test_nodes_without_an_order_are_named_if_ironic_goes_away_or_hangs(
         return real(ironic, ident, is_on=is_on, reason=reason)
 
     monkeypatch.setattr(SimulatedIronic, "set_maintenance", for_one)
-    with an_ironic() as (ironic, url):
-        last = next(each.uuid for each in ironic.nodes.values() if each.name == "node-00000")
+    with an_ironic(nodes=3) as (_, url):
+        last = "node-00002"
         names = ["node-00000", "node-00001", last]
         ran = CliRunner().invoke(
             app, ["node", "maintenance", "on", *names, "--reason", "x", "--ironic", url, "--json"]
@@ -244,7 +244,26 @@ def test_nodes_without_an_order_are_named_if_ironic_goes_away_or_hangs(
         assert ran.exit_code == 1
         assert "node node-00001: " in plain(ran.stderr)
         assert f"nothing was ordered for {last}" in plain(ran.stderr)
-        assert [each["ironic"]["maintenance"] for each in json.loads(ran.stdout)] == [True, False, True]
+        assert [each["ironic"]["maintenance"] for each in json.loads(ran.stdout)] == [True, False, False]
+
+
+def test_a_node_that_is_named_twice_gets_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[str] = []
+    real = SimulatedIronic.set_power
+
+    def noted(ironic: SimulatedIronic, ident: str, target: str) -> Any:
+        orders.append(ident)
+        return real(ironic, ident, target)
+
+    monkeypatch.setattr(SimulatedIronic, "set_power", noted)
+    with an_ironic() as (ironic, url):
+        ident = next(each.uuid for each in ironic.nodes.values() if each.name == "node-00000")
+        words = ["node", "power", "reboot", "node-00000", ident, "node-00000", "--ironic", url, "--json"]
+        ran = CliRunner().invoke(app, words)
+
+        assert ran.exit_code == 0, ran.output
+        assert orders == [ident]
+        assert len(json.loads(ran.stdout)) == 1
 
 
 def test_every_verb_of_ironic_has_its_own_help() -> None:
