@@ -9,7 +9,7 @@ from datetime import timedelta
 from msgspec import structs
 
 from bus.auditing.hosts import CAPACITY
-from bus.auditing.judging import LOST
+from bus.auditing.judging import AMOUNTS, LOST
 from bus.broker import Broker
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
 from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenConsumer
@@ -18,6 +18,7 @@ from bus.workers.station import Station
 from moor.asking import answer_of, hosts_of
 from moor.books.auditing import AuditOptions, Finding, audited, with_computes
 from moor.books.books_reader import BooksReader
+from tests.simulation.books_checker import BooksChecker
 from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.plan import CELLS
 from tests.simulation.process import SimProcess
@@ -28,8 +29,9 @@ NAME = "operator-auditor"
 
 
 class Auditor:
-    def __init__(self, real_instances: RealInstances, capacity: CapacityChecker) -> None:
+    def __init__(self, real_instances: RealInstances, books: BooksChecker, capacity: CapacityChecker) -> None:
         self._real_instances = real_instances
+        self._books = books
         self._capacity = capacity
         self.result: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
 
@@ -74,12 +76,14 @@ class Auditor:
 
     def _is_true(self, finding: Finding) -> bool:
         """Whether this finding is right: a compute that was restarted has lost its instances, and the audit must
-        report them.
+        report them. After a reshape, it also reports what an administrator has moved to another host together with its provider.
         """
         about = finding.fault.about
-        return (
-            finding.fault.kind == LOST and about is not None and not self._real_instances.running.get(about)
-        )
+        if about is None:
+            return False
+        if finding.fault.kind == LOST:
+            return not self._real_instances.running.get(about)
+        return finding.fault.kind == AMOUNTS and self._books.is_torn(about)
 
 
 async def _mend_nothing(client: Station) -> list[str]:

@@ -141,6 +141,14 @@ class BooksChecker:
         ]
         return [each for each in (instance, *cleanup_consumers) if each in self.held]
 
+    def is_torn(self, consumer: ConsumerId) -> bool:
+        """Whether it holds, in another tree than its host, a provider that an administrator has moved there."""
+        host = self._host_of(consumer) if consumer in self.held else None
+        return host is not None and any(
+            self.root_of(each.provider) != host and not self.shares_with(each.provider, host)
+            for each in self.held[consumer]
+        )
+
     def root_of(self, provider: ProviderId) -> ProviderId:
         """The root of this provider's tree: the host."""
         return self._roots.get(provider, provider)

@@ -105,7 +105,7 @@ class Cloud:
         self.write_oracle = WriteOracle(self.findings, self.rows.books)
         self.admins = Admins(plan, self.findings, self.rows.books, self)
         self.capacity = CapacityChecker(self.findings)
-        self._auditor = Auditor(self.real_instances, self.capacity)
+        self._auditor = Auditor(self.real_instances, self.books, self.capacity)
         self.intruders = Intruders(self.findings, self.memory, rights, self)
         # The names of hosts that several cells have, in lower case, about which a scheduler has raised an alarm.
         self.alarms: set[str] = set()
@@ -190,6 +190,8 @@ class Cloud:
             away.append((self._away_since.pop(name), self._loop.time()))
         self.findings.log(process.full_name, "starts")
         self._suffers(process)
+        if name.startswith("compute-"):
+            self.hosts.computes_started(name.partition("-")[2])
         self.cells.silence.disturbed(name)
         if name in API:
             self.outages.scheduler_started()
@@ -498,6 +500,7 @@ class Cloud:
 
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
         self.real_instances.attempts_changed(attempts)
+        self.hosts.attempts_changed(attempts)
 
     def disk_written(self, order: BuildOrder) -> None:
         self.real_instances.disk_written(order)

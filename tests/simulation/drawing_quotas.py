@@ -1,5 +1,5 @@
-"""Draws the limits that an operator sets for the clients' project, in one seed in twenty. In half of these seeds instances move,
-too.
+"""Draws the limits that an operator sets for the clients' project, in one seed in twenty. In three of four of these seeds instances move,
+too: many of them become much smaller or larger, so that what one gives up is wanted by others before it is confirmed.
 """
 
 import random
@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.messages.quotas import INSTANCES
 from tests.simulation.drawing_moves import with_moves
-from tests.simulation.plan import Plan, QuotaOrder
+from tests.simulation.plan import EndOfMove, Plan, PlannedMove, QuotaOrder
 
 # The first limit comes before most boots, or while there are many claims.
 FIRST_S = (0.0, 6.0)
@@ -17,12 +17,35 @@ CHANGED_S = (8.0, 40.0)
 CHANGES_MAX = 5
 # Of all that the boots ask for.
 SHARE = (0.1, 0.6)
+# Of the moves, which become resizes to the least or the largest size.
+SHARE_RESIZED = 0.6
+SIZES = ((1, 1024), (6, 8192))
+# Most stay unconfirmed for a while.
+ENDS = ((EndOfMove("confirm", 6.0),), (EndOfMove("revert", 6.0),), (EndOfMove("revert", 2.0),), ())
 
 
 def with_quotas(plan: Plan, chance: random.Random) -> Plan:
-    if plan.seed % 40 == 32:
-        plan = with_moves(plan, random.Random(f"{plan.seed} moves under quotas"))
+    if plan.seed % 80 != 12:
+        of_moves = random.Random(f"{plan.seed} moves under quotas")
+        plan = with_moves(plan, of_moves)
+        plan = structs.replace(plan, moves=tuple([_resized(each, of_moves) for each in plan.moves]))
     return structs.replace(plan, quota_orders=tuple(sorted(_orders(plan, chance), key=lambda one: one.at_s)))
+
+
+def _resized(move: PlannedMove, chance: random.Random) -> PlannedMove:
+    if chance.random() >= SHARE_RESIZED:
+        return move
+    vcpus, ram_mb = chance.choice(SIZES)
+    return structs.replace(
+        move,
+        kind="resize",
+        ends=chance.choice(ENDS),
+        vcpus=vcpus,
+        ram_mb=ram_mb,
+        root_gb=1,
+        confirm_s=0,
+        unshelved_after_s=None,
+    )
 
 
 def _orders(plan: Plan, chance: random.Random) -> Iterator[QuotaOrder]:

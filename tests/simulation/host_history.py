@@ -10,7 +10,7 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
-from compute_sim.core.attempts import WELL
+from compute_sim.core.attempts import WELL, AttemptKey, AttemptRecord, AttemptState
 from compute_sim.laboratory.faults import (
     ComesBackLate,
     Dies,
@@ -46,8 +46,9 @@ class HostHistory:
         self.cells = {cell}
         self.faults = faults
         self.registered_s: float | None = None
-        # In a row, as its row says.
+        # In a row, as its row says, and as its compute counts them.
         self.failed_builds = 0
+        self.builds_failed = 0
         self.history: list[HostMoment] = []
 
 
@@ -62,6 +63,7 @@ class HostHistories:
         self.in_cells: dict[ProviderId, CellHost] = {}
         self._set_s: dict[ProviderId, float] = {}
         self._were_dead: set[ProviderId] = set()
+        self._building: set[AttemptKey] = set()
         # The times when the computes of a cell were down: from, and until.
         self.away: dict[str, list[tuple[float, float]]] = {cell: [] for cell in CELLS}
 
@@ -132,6 +134,28 @@ class HostHistories:
         seen.failed_builds = host.failed_builds
         self._append(seen, is_enabled=host.setting.mode == "up" and not host.must_clean)
 
+    def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
+        for each in attempts:
+            if each.state is AttemptState.BUILDING:
+                self._building.add(each.key)
+            elif each.key in self._building:
+                self._building.discard(each.key)
+                if each.host in self._hosts and each.state in (AttemptState.BUILT, AttemptState.FAILED):
+                    seen = self._hosts[each.host]
+                    seen.builds_failed = 0 if each.state is AttemptState.BUILT else seen.builds_failed + 1
+
+    def computes_started(self, cell: str) -> None:
+        """They begin to count anew."""
+        for seen in self._hosts.values():
+            if seen.cell == cell:
+                seen.builds_failed = 0
+
+    def _is_about_to_drain(self, seen: HostHistory) -> bool:
+        """Whether so many builds have failed on the host that a scheduler which has heard of the last one sets it draining, and no
+        row says so yet.
+        """
+        return 0 < self._failed_builds_max <= seen.builds_failed > seen.failed_builds
+
     def fitting(
         self,
         amounts: dict[str, int],
@@ -153,6 +177,7 @@ class HostHistories:
             and host not in excluded
             and seen.registered_s is not None
             and seen.registered_s < since_s
+            and not self._is_about_to_drain(seen)
             and self._was_up(seen, since_s - down_s)
             and all(_fits(was, amounts, required) for was in _during(seen.history, since_s))
             # The scheduler also counts the host's own report, which is as old as a heartbeat may be.

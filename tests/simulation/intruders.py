@@ -8,7 +8,7 @@ other checkers verify; and each dead letter that it becomes must say what was wr
 import asyncio
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import Context
 from datetime import UTC, datetime
 from functools import partial
@@ -260,22 +260,26 @@ class Intruders:
 
     # Results
 
-    def wrong_dead_letters(self, letters: Iterable[DeadLetter]) -> Iterator[str]:
+    def wrong_dead_letters(self, letters: Collection[DeadLetter]) -> Iterator[str]:
         """Complaints about the dead letters: unexpected ones that are of no attack; those of attacks that name a
         wrong reason or sender; and attacks that have none although they must.
         """
-        buried = set()
         for letter in letters:
             mark = next((mark for mark in self.sent if mark.encode() in letter.parcel.body), "")
-            buried.add(mark)
             if not mark and not letter.reason.startswith(EXPECTED_REASONS):
                 yield f"dead letter from {letter.queue}: {letter.reason}"
             elif mark and not re.search(REASONS.get(self.sent[mark], "."), letter.reason):
                 yield f"the dead letter of {self.sent[mark]} gives only this reason: {letter.reason!r}"
             elif mark and letter.origin.sender not in self._senders[mark]:
                 yield f"the dead letter of {self.sent[mark]} names {letter.origin.sender!r} as its sender"
-        for mark in sorted(self._must_be_buried - buried):
-            yield f"{self.sent[mark]} ({mark}) did not become a dead letter"
+        yield from self.unburied(letters)
+
+    def unburied(self, letters: Collection[DeadLetter]) -> Iterator[str]:
+        """The attacks that must become dead letters and are none yet."""
+        bodies = [letter.parcel.body for letter in letters]
+        for mark in sorted(self._must_be_buried):
+            if not any(mark.encode() in body for body in bodies):
+                yield f"{self.sent[mark]} ({mark}) did not become a dead letter"
 
 
 _RIVAL_BUILD = BuildInstance(project=RIVAL_PROJECT, flavor=Flavor(vcpus=1, ram_mb=1024))

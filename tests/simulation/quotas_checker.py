@@ -53,6 +53,9 @@ class QuotasChecker:
             if isinstance(order, ClaimResources):
                 if order.project == PROJECT and order.consumer_type == "INSTANCE":
                     self._of_project.add(order.consumer)
+                elif order.consumer not in self._counts:
+                    # Long after its end, its id is used again for a claim of somebody else.
+                    self._of_project.discard(order.consumer)
             elif order.consumer in self._of_project:
                 comes_back |= order.returns is not None
                 self._note_heir(order, held)
@@ -63,7 +66,8 @@ class QuotasChecker:
 
     def _note_heir(self, order: SwapClaim, held: Held) -> None:
         heir = order.heir
-        if heir is None or heir.type != "MIGRATION" or heir.id not in held:
+        # The order may have come before: in an earlier batch, or in this one.
+        if heir is None or heir.type != "MIGRATION" or heir.id not in held or heir.id in self._counts:
             return
         smaller = self._counts.get(order.consumer, Counter[str]()) - _amounts(order.share.amounts)
         del smaller[INSTANCES]

@@ -38,7 +38,7 @@ DEAD_LETTERS_MAX = 1_000
 
 async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
     """Every reason why the run is not over yet."""
-    return [
+    left = [
         *_unsettled_requests(cloud),
         *_unsettled_cells(cloud),
         *_unsettled_books(cloud),
@@ -47,6 +47,8 @@ async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
         *await _unsettled_nodes(cloud),
         *[f"queue {queue} has {depth}" for queue in WORK if (depth := await connection.depth(queue))],
     ]
+    # A message that its worker tries again after a pause is in no queue meanwhile.
+    return left or [*cloud.intruders.unburied(await _dead_letters(connection))]
 
 
 async def errors_at_the_end(cloud: Cloud, connection: Connection) -> list[str]:

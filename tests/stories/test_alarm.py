@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -62,6 +62,7 @@ def clock() -> datetime:
 class Asked(Struct):
     """The client's requests, and their ends."""
 
+    numbers: random.Random = field(default_factory=lambda: random.Random(1))
     accepted: set[RequestId] = field(default_factory=set)
     refused: int = 0
     ended: Counter[RequestId] = field(default_factory=Counter)
@@ -181,10 +182,9 @@ async def boot(client: Station, asked: Asked, seconds: float) -> None:
     """Send 200 requests a second, whether the broker takes them or not; a request that the publisher refuses does not
     count.
     """
-    numbers = random.Random(seconds)
     for _ in range(int(seconds / TICK_S)):
         for _ in range(int(BOOTS_PER_S * TICK_S)):
-            id_ = RequestId(UUID(int=numbers.getrandbits(128), version=4))
+            id_ = RequestId(UUID(int=asked.numbers.getrandbits(128), version=4))
             order = BuildInstance(request_id=id_, flavor=SMALL, deadline_s=DEADLINE_S)
             sent = client.publisher.send(order)
             if sent.done() and isinstance(sent.exception(), Overfull):
@@ -194,23 +194,41 @@ async def boot(client: Station, asked: Asked, seconds: float) -> None:
         await asyncio.sleep(TICK_S)
 
 
-async def hear(client: Station, asked: Asked) -> None:
+@asynccontextmanager
+async def hearing(client: Station) -> AsyncIterator[Asked]:
+    """Counts the ends of requests, those of the first request too: the feed exists before the caller asks."""
+    asked = Asked()
     link = Link(client.consuming.broker, client.settings)
     keys = ("instance.active.#", "instance.error.#")
-    async for batch in listen(
-        link, [Grant(EVENTS, keys)], process="ears", settings=client.settings, codec=CODEC
-    ):
-        for each in batch:
-            if isinstance(each.message, InstanceActive | InstanceFailed):
-                asked.ended[each.message.instance.request_id] += 1
+    feed = listen(link, [Grant(EVENTS, keys)], process="ears", settings=client.settings, codec=CODEC)
+
+    async def hear() -> None:
+        async for batch in feed:
+            # A batch without messages says that events may be missing.
+            assert batch, "the feed was interrupted"
+            for each in batch:
+                if isinstance(each.message, InstanceActive | InstanceFailed):
+                    asked.ended[each.message.instance.request_id] += 1
+
+    try:
+        async with aclosing(feed), asyncio.TaskGroup() as beside:
+            await anext(feed)
+            task = beside.create_task(hear())
+            yield asked
+            task.cancel()
+    finally:
+        await link.close()
 
 
 async def the_alarm() -> None:
     memory = MemoryBroker()
     stored = Stored(memory)
-    async with a_cloud(memory.as_user(), BUS, clock) as cloud, asyncio.TaskGroup() as beside:
-        asked, client = Asked(), cloud.stations["client"]
-        hearing = beside.create_task(hear(client, asked))
+    async with (
+        a_cloud(memory.as_user(), BUS, clock) as cloud,
+        hearing(cloud.stations["client"]) as asked,
+        asyncio.TaskGroup() as beside,
+    ):
+        client = cloud.stations["client"]
         await boot(client, asked, BEFORE_S)
         memory.block("low on memory")
         stored.forget()
@@ -235,7 +253,6 @@ async def the_alarm() -> None:
         while not asked.ended.keys() >= asked.accepted:
             await asyncio.sleep(5)
             assert asyncio.get_running_loop().time() < 2 * ALARM_S, "some requests do not end"
-        hearing.cancel()
 
 
 def test_an_alarm_of_ten_minutes_ends_with_one_copy_of_each_question_and_every_request_ended() -> None:
@@ -248,9 +265,11 @@ async def test_an_alarm_of_some_seconds_on_the_real_broker() -> None:
     under_test = await RabbitMQUnderTest.start()
     bus = structs.replace(BUS, ask_again_ms=300, answer_timeout_ms=1_500)
     try:
-        async with a_cloud(under_test.broker(), bus, now) as cloud, asyncio.TaskGroup() as beside:
-            asked, client = Asked(), cloud.stations["client"]
-            hearing = beside.create_task(hear(client, asked))
+        async with (
+            a_cloud(under_test.broker(), bus, now) as cloud,
+            hearing(cloud.stations["client"]) as asked,
+        ):
+            client = cloud.stations["client"]
             await boot(client, asked, 2)
             await under_test.set_alarm(on=True)
             await boot(client, asked, 3)
@@ -261,7 +280,13 @@ async def test_an_alarm_of_some_seconds_on_the_real_broker() -> None:
             assert asked_again == {name: station.asked_again for name, station in cloud.stations.items()}
             assert max(cloud.waiting().values()) <= WAITING_MAX, cloud.waiting()
             await under_test.set_alarm(on=False)
-            await until(lambda: asked.ended.keys() >= asked.accepted, "every request ends")
-            hearing.cancel()
+            try:
+                await until(lambda: asked.ended.keys() >= asked.accepted, "every request ends")
+            except AssertionError as problem:
+                left = [str(each) for each in asked.accepted - asked.ended.keys()]
+                problem.add_note(
+                    f"{len(left)} of {len(asked.accepted)} do not: {left[:5]}; waiting: {cloud.waiting()}"
+                )
+                raise
     finally:
         await under_test.close()
