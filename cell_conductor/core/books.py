@@ -21,8 +21,12 @@ _MAY_HOLD = ("swapping", "moving", "deleting")
 def entry_of(row: Instance, cell: CellName) -> CellEntry:
     """The cell's facts about one instance for an audit: its state without earlier failures, its claims and its hosts."""
     order, host = row.order, row.host
+    told = state_of(row, cell, row.sequence)
     return CellEntry(
-        instance=structs.replace(state_of(row, cell, row.sequence), failures=()),
+        # While the row swaps, its claim is in flight: an audit must know.
+        instance=structs.replace(
+            told, state=row.state if told.state == "building" else told.state, failures=()
+        ),
         user=order.user if order else "",
         host=host.share.host if host else None,
         kind=host.kind if host else "",

@@ -351,15 +351,16 @@ def _replaced(cleanup: Cleanup, before: HeldClaim, after: HeldClaim) -> Cleanup:
 
 
 def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
-    """The full state of an instance, as readers outside of its cell know it."""
+    """The full state of an instance, as readers outside of its cell know it: in their words for its states."""
     order, state = row.order, row.state
     is_broken = state == "broken"
+    told = "building" if state == "swapping" else "error" if is_broken else state
     host = row.host if state in ("active", "moved", "stopped", "shelved") else None
     return InstanceState(
         id=row.id,
         request_id=row.request_id,
         sequence=sequence,
-        state="error" if is_broken else "moving" if row.is_unshelving else state,
+        state="moving" if row.is_unshelving else told,
         cell=cell,
         host=_host_of_broken(row) if is_broken else host.name if host else "",
         attempt=row.attempt,

@@ -6,22 +6,21 @@ from bus.clock import now
 from bus.messages.build import InstanceState, MoveKind, RebuildInstance, RequestId
 from bus.messages.moves import EndMove, MoveInstance, is_to_wait_again
 
-UNBUILT = ("accepted", "waiting", "placed", "building")
-UNDER_WAY = (*UNBUILT, "rebuilding", "deleting")
-# An instance in another state exists, or did not come to exist.
-NOT_THERE = (*UNBUILT, "error", "deleting", "deleted")
+# What an end is, is listed; any other state, of a later release perhaps, is none.
+BUILT = ("active", "moving", "moved", "stopped", "shelved", "offloaded")
+ENDED = (*BUILT, "error", "deleted")
 # The states that orders to switch the power lead to.
 RESULTS: Mapping[MoveKind, str] = {"stop": "stopped", "start": "active"}
 
 
 def has_ended(instance: InstanceState) -> bool:
     """True if no build, rebuild or delete of the instance goes on. It may have been stopped or moved since."""
-    return instance.state not in UNDER_WAY
+    return instance.state in ENDED
 
 
 def why_not_built(instance: InstanceState) -> str:
     """Why the build failed; empty if the instance was built."""
-    if instance.state not in NOT_THERE:
+    if instance.state in (*BUILT, "rebuilding"):
         return ""
     if instance.state in ("deleting", "deleted"):
         return "the instance was deleted"
@@ -65,7 +64,7 @@ def why_not_rebuilt(state: InstanceState, order: RebuildInstance) -> str:
     last = state.rebuild
     if last is None or last.request_id != order.request_id:
         why = "another rebuild came after this one"
-    elif last.failure or state.state in (*NOT_THERE, "rebuilding"):
+    elif last.failure or state.state not in BUILT:
         why = last.failure or state.reason or f"the instance is {state.state}"
     else:
         return ""

@@ -10,6 +10,7 @@ from bus.messages.build import AlternatesSpent, InstanceActive, InstanceFailed
 from bus.messages.cell import MoreAlternates, SpawnInstance
 from bus.messages.hosts import NODE
 from bus.messages.placement import GroupRefused, ReleaseClaim, ServerGroup, SwapClaim
+from cell_conductor.core.books import entry_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,
@@ -58,7 +59,8 @@ def without_alternates() -> tuple[Cell, AlternatesSpent]:
 def test_a_member_whose_alternates_are_taken_asks_for_others_and_is_built_there() -> None:
     cell, spent = without_alternates()
     assert [(each.host, each.is_refused) for each in spent.instance.failures] == [("h1", False), ("h2", True)]
-    assert (spent.instance.state, cell.rows[ONE].attempt) == ("swapping", 1)
+    assert (spent.instance.state, cell.rows[ONE].attempt) == ("building", 1), "readers know no other word"
+    assert entry_of(cell.rows[ONE], "c1").instance.state == "swapping", "an audit must know that a claim moves"
 
     assert cell.hear(more(spent, "h3", "h4")) == []
     cell.hear_due()
