@@ -7,6 +7,7 @@ from datetime import timedelta
 from bus.errors import Unavailable
 from bus.parts import Periodic, Status
 from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.store import SchedulerStore
 
 # A row is written again when it is so much behind: a worker that starts needs no better.
@@ -22,12 +23,14 @@ class CellWatch(Periodic):
         self,
         store: SchedulerStore,
         cells: CellRegistry,
+        hosts: HostRegistry,
         poll_s: float,
         chance: random.Random | None = None,
     ) -> None:
         super().__init__("look at cells", self._look, poll_s, chance=chance)
         self._store = store
         self._cells = cells
+        self._hosts = hosts
         self._statuses: dict[str, Status] = {}
 
     @property
@@ -38,7 +41,8 @@ class CellWatch(Periodic):
         try:
             await self._refresh()
         finally:
-            # A cell may fall silent while the database cannot be read.
+            # A cell may fall silent while the database cannot be read, and computes may run where no conductor does.
+            self._cells.learn_names(self._hosts.cells_heard)
             self._cells.look()
             self._tell_health()
 

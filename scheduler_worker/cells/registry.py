@@ -2,8 +2,7 @@
 
 Only heartbeats of conductors that say they can work count. A cell is down when none of these came for the time
 `down_after`. If none has come to this process yet, the time counts from the moment when it learned of the cell: by its
-row, or by a conductor that cannot work. A cell of which no conductor was ever heard is unknown, and counts as up: its
-conductors may be of a release without heartbeats.
+row, by its hosts, or by a conductor that cannot work. A cell of which nothing was ever heard is unknown, and counts as up.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -60,6 +59,12 @@ class CellRegistry:
             known = self._cells.setdefault(row.name, _Cell(None, now, {}))
             # This process may not hear a cell that another one hears: it believes its own ears.
             known.heard_at = row.heard_at if known.heard_at is None else max(known.heard_at, row.heard_at)
+
+    def learn_names(self, names: Iterable[str]) -> None:
+        """Learn of cells whose hosts were heard."""
+        now = self._clock()
+        for name in names:
+            self._cells.setdefault(name, _Cell(None, now, {}))
 
     def hear(self, beat: ConductorAlive, speaks_for: str | None = None) -> None:
         """Note a conductor's heartbeat. If its sender may speak for one cell only (`speaks_for`), other cells are ignored."""

@@ -7,7 +7,7 @@ that it is silent: then it is down until it is heard.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -121,6 +121,11 @@ class HostRegistry:
         for name, count in self._clashes_seen.items():
             seen[(names[name],)] += count
         return (HOST_NAME_CLASHES.numbers(seen),)
+
+    @property
+    def cells_heard(self) -> Collection[str]:
+        """The cells of which something was heard, such as a report of their hosts."""
+        return self._heard_of.keys()
 
     def when_untold(self, do: Callable[[], None]) -> None:
         """Set a function to be called when a row is learnt whose cell does not know the host's mode yet."""

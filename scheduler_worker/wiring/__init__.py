@@ -127,7 +127,7 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
             ModeTeller(at, store, hosts, is_there, every_s=settings.hosts_poll_s, clock=clock)
             for at, is_there in brokers
         ],
-        CellWatch(store, known.cells, settings.hosts_poll_s, chance),
+        CellWatch(store, known.cells, known.hosts, settings.hosts_poll_s, chance),
         known.relay,
         *given.cells_at,
         *sending.dispatches,

@@ -79,6 +79,7 @@ class World:
         self.clock = Clock()
         self.picture = two_cells()
         self.cells = CellRegistry(self.picture, DOWN_AFTER, self.clock, is_avoided=is_avoided)
+        self.hosts = HostRegistry(self.picture, timedelta(seconds=60), self.clock)
         self.hear("c1", "c2")
 
     def hear(self, *cells: str) -> None:
@@ -160,7 +161,7 @@ def test_a_cell_whose_conductors_never_could_work_is_down_too() -> None:
     )
 
 
-def test_a_cell_of_which_no_conductor_was_ever_heard_is_unknown_and_counts_as_up() -> None:
+def test_a_cell_of_which_nothing_was_ever_heard_is_unknown_and_counts_as_up() -> None:
     clock, picture = Clock(), two_cells()
     cells = CellRegistry(picture, DOWN_AFTER, clock)
     clock.pass_s(1000)
@@ -168,6 +169,24 @@ def test_a_cell_of_which_no_conductor_was_ever_heard_is_unknown_and_counts_as_up
 
     assert cells.heard("c1").life == "unknown"
     assert hosts_chosen(picture) == {"h1", "h2"}
+
+
+@pytest.mark.asyncio
+async def test_a_cell_whose_computes_are_heard_and_no_conductor_is_down() -> None:
+    clock, picture = Clock(), two_cells()
+    cells, hosts = CellRegistry(picture, DOWN_AFTER, clock), HostRegistry(picture, timedelta(seconds=60), clock)
+    watch = CellWatch(MemorySchedulerStore(), cells, hosts, 5.0)
+    hosts.hear_beats("c1", ())
+    await watch._look()  # noqa: SLF001 - one round of the part
+    assert (cells.heard("c1").life, hosts_chosen(picture)) == ("unknown", {"h1", "h2"})
+
+    clock.pass_s(20)
+    hosts.hear_beats("c1", ())
+    await watch._look()  # noqa: SLF001
+
+    assert (cells.heard("c1").life, hosts_chosen(picture)) == ("down", {"h2"})
+    cells.hear(a_beat("c1"))
+    assert (cells.heard("c1").life, hosts_chosen(picture)) == ("up", {"h1", "h2"})
 
 
 def test_after_a_start_a_cell_has_as_long_to_be_heard_as_at_any_time() -> None:
@@ -258,7 +277,7 @@ def test_cells_that_are_waited_for_are_down_before_their_hosts_are() -> None:
 @pytest.mark.asyncio
 async def test_health_names_a_cell_that_is_down_and_the_worker_stays_ready() -> None:
     world = World()
-    watch = CellWatch(MemorySchedulerStore(), world.cells, 5.0)
+    watch = CellWatch(MemorySchedulerStore(), world.cells, world.hosts, 5.0)
     await watch._look()  # noqa: SLF001 - one round of the part
     world.c1_falls_silent()
     await watch._look()  # noqa: SLF001
@@ -272,7 +291,7 @@ async def test_health_names_a_cell_that_is_down_and_the_worker_stays_ready() -> 
 @pytest.mark.asyncio
 async def test_when_a_cell_was_heard_is_written_now_and_then_and_known_to_the_next_worker() -> None:
     world, store = World(), MemorySchedulerStore()
-    watch = CellWatch(store, world.cells, 5.0)
+    watch = CellWatch(store, world.cells, world.hosts, 5.0)
     await watch._look()  # noqa: SLF001 - one round of the part
     world.clock.pass_s(10)
     world.hear("c1")
@@ -284,7 +303,7 @@ async def test_when_a_cell_was_heard_is_written_now_and_then_and_known_to_the_ne
     assert (await store.cells())[0] == KnownCell("c1", NOON + timedelta(seconds=15))
 
     other = CellRegistry(Picture(), DOWN_AFTER, world.clock)
-    await CellWatch(store, other, 5.0)._look()  # noqa: SLF001
+    await CellWatch(store, other, world.hosts, 5.0)._look()  # noqa: SLF001
     assert other.heard("c1").heard_at == NOON + timedelta(seconds=15)
 
 
