@@ -174,7 +174,10 @@ def test_a_cell_of_which_nothing_was_ever_heard_is_unknown_and_counts_as_up() ->
 @pytest.mark.asyncio
 async def test_a_cell_whose_computes_are_heard_and_no_conductor_is_down() -> None:
     clock, picture = Clock(), two_cells()
-    cells, hosts = CellRegistry(picture, DOWN_AFTER, clock), HostRegistry(picture, timedelta(seconds=60), clock)
+    cells, hosts = (
+        CellRegistry(picture, DOWN_AFTER, clock),
+        HostRegistry(picture, timedelta(seconds=60), clock),
+    )
     watch = CellWatch(MemorySchedulerStore(), cells, hosts, 5.0)
     hosts.hear_beats("c1", ())
     await watch._look()  # noqa: SLF001 - one round of the part
