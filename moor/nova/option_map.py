@@ -61,10 +61,11 @@ FILTERS: Mapping[str, FilterHere] = {
         "`instances_per_host_max`, from `max_instances_per_host`; aggregates' `max_instances_per_host` counts instead"
     ),
     "NUMATopologyFilter": FilterHere(
-        f"{_ALWAYS}, where a host's cells are providers; a request that needs the cells of a host without them is refused"
+        "a request with NUMA cells, pinned CPUs or huge pages is refused, and only nova-scheduler serves it",
+        has_equal=False,
     ),
     "PciPassthroughFilter": FilterHere(
-        f"{_ALWAYS}, where devices are in placement (`[pci] report_in_placement`); a request for others is refused"
+        f"{_ALWAYS}, for aliases, with PCI in placement (`[filter_scheduler] pci_in_placement`); other devices are refused"
     ),
     "AllHostsFilter": FilterHere("not needed: it lets every host pass"),
     "IsolatedHostsFilter": FilterHere(
@@ -271,7 +272,7 @@ STAYS: Mapping[Key, str] = {
     (
         "filter_scheduler",
         "pci_in_placement",
-    ): "Nova's API and nova-compute read it: requests then ask for devices as classes",
+    ): "Nova's API and conductors read it: requests then ask for the devices of aliases as classes",
 }
 # Every line of these sections is told, so that an unknown one is no surprise later.
 SCHEDULERS_OWN = ("scheduler", "filter_scheduler", "metrics")

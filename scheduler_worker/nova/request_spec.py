@@ -17,8 +17,8 @@ from scheduler_worker.nova.destinations import AllowedHosts, NovaNames, destinat
 from scheduler_worker.nova.json_fields import Fields, id_in
 from scheduler_worker.nova.objects import object_in, read_object
 from scheduler_worker.nova.refusals import RefusedError
-from scheduler_worker.nova.requested_groups import PortGroups, groups_of, has_profile_groups, subtrees_of
-from scheduler_worker.nova.server_demands import flavor_of, image_of
+from scheduler_worker.nova.requested_groups import PortGroups, groups_of, served_keys, subtrees_of
+from scheduler_worker.nova.server_demands import DEVICE_KEYS, flavor_of, image_of
 from scheduler_worker.nova.server_groups import NovaGroup, group_of
 
 SPEC = "spec_obj"
@@ -97,12 +97,15 @@ class NovaRequestReader:
         spec = read_object(args.get(SPEC), SPEC, "RequestSpec")
         spec.refuse_unknown(_SPEC)
         hints = spec.object("scheduler_hints")
-        # An instance that stays keeps its devices.
-        if not (is_rebuild := _is_rebuild(hints)):
-            _refuse_devices(spec)
+        is_rebuild = _is_rebuild(hints)
         destination, group = destination_of(spec, known), _joined_group(spec, hints)
         ports = groups_of(spec)
-        build = self._build(spec, hints, destination, ports)
+        # An instance that stays keeps its cells and its devices.
+        served = frozenset(DEVICE_KEYS)
+        if not is_rebuild:
+            _refuse_cells(spec)
+            served = served_keys(spec, ports)
+        build = self._build(spec, hints, destination, ports, served)
         subtrees = subtrees_of(spec, ports)
         return NovaRequest(
             instances=instances,
@@ -120,7 +123,12 @@ class NovaRequestReader:
         )
 
     def _build(
-        self, spec: Fields, hints: Fields, destination: AllowedHosts, ports: PortGroups
+        self,
+        spec: Fields,
+        hints: Fields,
+        destination: AllowedHosts,
+        ports: PortGroups,
+        served: frozenset[str],
     ) -> BuildInstance:
         flavor = object_in(spec, "flavor", "Flavor")
         if flavor is None:
@@ -128,9 +136,7 @@ class NovaRequestReader:
         image, properties = image_of(object_in(spec, "image", "ImageMeta"), self._image_keys)
         plain: dict[str, object] = {
             "type": "build.request",
-            "flavor": flavor_of(
-                flavor, on_volume=spec.flag("is_bfv"), has_profile_groups=has_profile_groups(ports)
-            ),
+            "flavor": flavor_of(flavor, on_volume=spec.flag("is_bfv"), served=served),
             "image_properties": properties,
             "project": spec.text("project_id", ""),
             "user": spec.text("user_id", ""),
@@ -170,14 +176,10 @@ def _instances(args: Fields) -> tuple[InstanceId, ...]:
     return found
 
 
-def _refuse_devices(spec: Fields) -> None:
-    """Refuse what needs the NUMA topology or the devices of a host: placement knows neither of Nova's computes."""
+def _refuse_cells(spec: Fields) -> None:
     if spec.value("numa_topology") is not None:
         reason = "the NUMA cells of Nova's computes are not known here: a guest with cells, pinned CPUs or huge pages gets no host"
         raise spec.refuse("numa_topology", reason)
-    requests = object_in(spec, "pci_requests", "InstancePCIRequests")
-    if requests is not None and requests.list("requests"):
-        raise requests.refuse("requests", "the devices of Nova's computes are not known here")
 
 
 def _joined_group(spec: Fields, hints: Fields) -> NovaGroup | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from scheduler_worker.nova.json_fields import Fields, texts_in
 from scheduler_worker.nova.objects import object_in, objects_in
 from scheduler_worker.nova.refusals import RefusedError
+from scheduler_worker.nova.server_demands import ALIAS, PROFILE
 
 # How our requests name the groups of ports among the granular groups.
 PORT = "port "
@@ -35,10 +36,6 @@ def groups_of(spec: Fields) -> PortGroups:
     return tuple(_group(each) for each in groups)
 
 
-def has_profile_groups(groups: PortGroups) -> bool:
-    return any(str(each["id"]).startswith(OF_PROFILE) for each in groups)
-
-
 def _group(group: Fields) -> dict[str, object]:
     group.refuse_unknown(_GROUP)
     if not group.flag("use_same_provider", default=True):
@@ -56,6 +53,33 @@ def _group(group: Fields) -> dict[str, object]:
         "required": sorted(set(group.texts("required_traits"))),
         "forbidden": sorted(set(group.texts("forbidden_traits"))),
     }
+
+
+def served_keys(spec: Fields, groups: PortGroups) -> frozenset[str]:
+    """The keys of the flavor whose devices these groups ask for. Refuses a device that no group asks for.
+
+    With PCI in placement, each device of an alias has its group, named by the request's id and a number; the device of a port has none.
+    What an alias says beside a class and traits is checked by the compute alone.
+    """
+    names = {str(each["id"]) for each in groups}
+    keys = {PROFILE} if any(name.startswith(OF_PROFILE) for name in names) else set()
+    listed = object_in(spec, "pci_requests", "InstancePCIRequests")
+    for request in () if listed is None else objects_in(listed, "requests", "InstancePCIRequest"):
+        if request.value("alias_name") is None:
+            raise request.refuse(
+                "requester_id",
+                "the device of a port is not in placement: only nova-scheduler can choose for it",
+            )
+        id_, count = request.text("request_id"), request.whole("count")
+        for number in range(count):
+            if f"{id_}-{number}" not in names:
+                reason = (
+                    f"no group in requested_resources asks for device {number + 1} of {count}: devices are chosen by placement alone, with "
+                    "[filter_scheduler] pci_in_placement of Nova's services and [pci] report_in_placement of its computes"
+                )
+                raise request.refuse("alias_name", reason)
+        keys.add(ALIAS)
+    return frozenset(keys)
 
 
 def subtrees_of(spec: Fields, groups: PortGroups) -> tuple[tuple[str, ...], ...]:

@@ -11,7 +11,12 @@ from scheduler_worker.nova.objects import object_in
 from scheduler_worker.nova.refusals import RefusedError
 
 REQUIRED = "required"
-PROFILE = "accel:device_profile"
+PROFILE, ALIAS = "accel:device_profile", "pci_passthrough:alias"
+# By key: why a request is refused that has the key without the devices.
+DEVICE_KEYS: Mapping[str, str] = {
+    PROFILE: "no group in requested_resources says what this device profile needs",
+    ALIAS: "no request in pci_requests says what this alias needs",
+}
 ACCELERATORS = "trait:COMPUTE_ACCELERATORS"
 
 _FLAVOR = frozenset(
@@ -119,8 +124,10 @@ PROPERTIES_OF_COMPUTES = frozenset(
 )
 
 
-def flavor_of(flavor: Fields, *, on_volume: bool, has_profile_groups: bool) -> dict[str, object]:
-    """The flavor as a request of ours has it. The disk of an instance on a volume is none of the host's."""
+def flavor_of(flavor: Fields, *, on_volume: bool, served: frozenset[str]) -> dict[str, object]:
+    """The flavor as a request of ours has it. The disk of an instance on a volume is none of the host's. The devices of the keys
+    `served` are asked for by groups of their own, or are kept.
+    """
     flavor.refuse_unknown(_FLAVOR)
     return {
         "name": flavor.text("name"),
@@ -129,17 +136,18 @@ def flavor_of(flavor: Fields, *, on_volume: bool, has_profile_groups: bool) -> d
         "root_gb": 0 if on_volume else flavor.whole("root_gb", 0),
         "ephemeral_gb": flavor.whole("ephemeral_gb", 0),
         "swap_mb": flavor.whole("swap", 0),
-        "extra_specs": _extra_specs(flavor.object("extra_specs"), has_profile_groups=has_profile_groups),
+        "extra_specs": _extra_specs(flavor.object("extra_specs"), served),
     }
 
 
-def _extra_specs(specs: Fields, *, has_profile_groups: bool) -> dict[str, str]:
+def _extra_specs(specs: Fields, served: frozenset[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in specs.text_values().items():
-        if key == PROFILE:
-            if not has_profile_groups:
-                raise specs.refuse(key, "no group in requested_resources says what this device profile needs")
-            found[ACCELERATORS] = REQUIRED
+        if key in DEVICE_KEYS:
+            if key not in served:
+                raise specs.refuse(key, DEVICE_KEYS[key])
+            if key == PROFILE:
+                found[ACCELERATORS] = REQUIRED
         elif trait := TRAITS.get((key, value)):
             found[f"trait:{trait}"] = REQUIRED
         elif (key, value) not in _INDIFFERENT and not _is_of_computes(key):

@@ -124,6 +124,13 @@ class NovaWorld:
         nodes = [] if self.known.cloud is None else [*self.known.cloud.nodes.values()]
         self.known.cloud = a_nova([*nodes, *[a_node(name, cell) for name in names]])
 
+    async def add_device(self, host: str, address: str, resource: str, total: int = 1) -> None:
+        """A device below the root provider of a compute, as nova-compute writes it with PCI in placement."""
+        id_ = host_id(f"{host}_{address}")
+        await self.write(CreateProvider(id=id_, name=f"{host}_{address}", parent=host_id(host)))
+        inventories = {resource: ReportedInventory(total=total)}
+        await self.write(SetInventories(provider=id_, generation=0, inventories=inventories))
+
     async def write(self, order: Message) -> None:
         answer = await self.cloud.client.ask(order)
         assert isinstance(answer, WriteAnswered), answer

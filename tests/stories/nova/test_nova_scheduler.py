@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from tests.stories.cloud import wait_until
+from bus.messages.administration import CreateClass
+from tests.stories.cloud import host_id, wait_until
 from tests.stories.nova.nova_world import SECOND, an_instance, nova_world
+from tests.unit.nova.recorded import DEVICE, DEVICES, device_groups, devices_of, pci
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -38,6 +40,33 @@ async def test_an_instance_that_no_host_has_room_for_gets_our_funnel_as_the_reas
 
     assert "no host among 1: 1 removed by capacity" in reason
     assert "VCPU asked 1000, free 8" in reason
+
+
+async def test_devices_of_an_alias_go_where_they_are_free_and_nova_reads_which_they_are() -> None:
+    """With PCI in placement, Nova sends a group for each device, and finds its provider by the group in the answer."""
+    first, second = an_instance(), an_instance()
+    devices = {
+        "flavor": {"extra_specs": {"pci_passthrough:alias": "nic:2"}},
+        "pci_requests": pci(devices_of(2)),
+        "requested_resources": device_groups(2),
+    }
+    async with nova_world() as world:
+        await world.add("h1", "h2")
+        await world.write(CreateClass(name=DEVICE))
+        await world.add_device("h1", "0000:03:00.0", DEVICE)
+        for address in ("0000:81:00.0", "0000:82:00.0"):
+            await world.add_device("h2", address, DEVICE)
+
+        async with world.scheduler():
+            (chosen,) = await world.conductor.select(first, **devices)
+            reason = await world.conductor.refusal(second, **devices)
+
+    request = json.loads(chosen[0]["allocation_request"])
+    served = [request["mappings"][f"{DEVICES}-{number}"] for number in range(2)]
+    assert [each["service_host"] for each in chosen] == ["h2"]
+    assert sorted(served) == sorted([[str(host_id(f"h2_0000:{bus}:00.0"))] for bus in ("81", "82")])
+    assert all(request["allocations"][id_] == {"resources": {DEVICE: 1}} for (id_,) in served)
+    assert "no host among 2" in reason
 
 
 async def test_the_page_of_metrics_counts_calls_by_how_they_ended() -> None:

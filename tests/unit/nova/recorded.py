@@ -20,6 +20,10 @@ NAMES = NovaNames(
     cells={str(CELL): "c1"},
 )
 
+# A class of devices, and the request of Nova for some of them.
+DEVICE = "CUSTOM_PCI_8086_1520"
+DEVICES = UUID(int=10)
+
 _LINES = [json.loads(line) for line in RECORDED.read_text().splitlines()]
 
 
@@ -57,3 +61,42 @@ def an_object(name: str, version: str = "1.0", /, **data: object) -> dict[str, A
         "nova_object.version": version,
         "nova_object.data": data,
     }
+
+
+def port(requester: object = "port-1", **fields: object) -> dict[str, Any]:
+    plain: dict[str, object] = {
+        "use_same_provider": True,
+        "resources": {"NET_BW_EGR_KILOBIT_PER_SEC": 1000},
+        "required_traits": ["CUSTOM_PHYSNET_NORTH"],
+        "forbidden_traits": [],
+        "aggregates": [],
+        "forbidden_aggregates": [],
+        "requester_id": requester,
+        "provider_uuids": [],
+        "in_tree": None,
+    }
+    return an_object("RequestGroup", "1.3", **plain | fields)
+
+
+def devices_of(count: int = 1, alias: str | None = "nic", **fields: object) -> dict[str, Any]:
+    """Devices that an alias of the flavor, or a port, asks for: as Nova tells them, beside the groups."""
+    plain: dict[str, object] = {
+        "count": count,
+        "spec": [{"vendor_id": "8086", "product_id": "1520", "dev_type": "type-VF"}],
+        "alias_name": alias,
+        "is_new": False,
+        "numa_policy": "legacy",
+        "request_id": str(DEVICES),
+        "requester_id": None if alias else "port-1",
+    }
+    return an_object("InstancePCIRequest", "1.4", **plain | fields)
+
+
+def pci(*requests: object) -> dict[str, Any]:
+    return an_object("InstancePCIRequests", "1.1", instance_uuid=str(INSTANCE), requests=list(requests))
+
+
+def device_groups(count: int, **fields: object) -> list[dict[str, Any]]:
+    """The groups that Nova makes of these devices, with PCI in placement."""
+    each: dict[str, object] = {"resources": {DEVICE: 1}, "required_traits": []}
+    return [port(f"{DEVICES}-{number}", **each | fields) for number in range(count)]

@@ -18,8 +18,8 @@ from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.plugins import standard_plugins
 from tests.properties.bounds import THOROUGH
-from tests.unit.nova.recorded import CELL, INSTANCE, NAMES, an_object, args_of, enveloped, message_in
-from tests.unit.nova.test_request_spec import a_destination, a_group, asked, port
+from tests.unit.nova.recorded import CELL, INSTANCE, NAMES, an_object, args_of, enveloped, message_in, port
+from tests.unit.nova.test_request_spec import a_destination, a_group, asked
 
 PLUGINS = standard_plugins()
 READER = NovaRequestReader(RequestReader(STANDARD, timedelta(days=1), PLUGINS).spec_of, PLUGINS.image_keys)

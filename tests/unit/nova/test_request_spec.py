@@ -18,7 +18,19 @@ from scheduler_worker.nova.server_demands import TRAITS
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.wiring.deciders import STANDARD
 from tests.plugins import standard_plugins
-from tests.unit.nova.recorded import CELL, INSTANCE, NAMES, an_object, args_of
+from tests.unit.nova.recorded import (
+    CELL,
+    DEVICE,
+    DEVICES,
+    INSTANCE,
+    NAMES,
+    an_object,
+    args_of,
+    device_groups,
+    devices_of,
+    pci,
+    port,
+)
 
 OTHER, THIRD = UUID(int=7), UUID(int=8)
 GROUP = UUID(int=9)
@@ -53,21 +65,6 @@ def refusal(args: dict[str, Any]) -> RefusedError:
     with pytest.raises(RefusedError) as refused:
         READER.read(args, NAMES)
     return refused.value
-
-
-def port(requester: object = "port-1", **fields: object) -> dict[str, Any]:
-    plain: dict[str, object] = {
-        "use_same_provider": True,
-        "resources": {"NET_BW_EGR_KILOBIT_PER_SEC": 1000},
-        "required_traits": ["CUSTOM_PHYSNET_NORTH"],
-        "forbidden_traits": [],
-        "aggregates": [],
-        "forbidden_aggregates": [],
-        "requester_id": requester,
-        "provider_uuids": [],
-        "in_tree": None,
-    }
-    return an_object("RequestGroup", "1.3", **plain | fields)
 
 
 def a_group(**fields: object) -> dict[str, Any]:
@@ -288,8 +285,15 @@ def test_a_rebuild_keeps_its_devices_and_asks_the_filters_of_its_host() -> None:
             "force_hosts": ["rhost0001"],
             "force_nodes": ["rhost0001.example.org"],
             "numa_topology": an_object("InstanceNUMATopology", cells=[]),
+            "pci_requests": pci(devices_of(), devices_of(alias=None)),
         },
-        {"extra_specs": {"hw:cpu_policy": "dedicated"}},
+        {
+            "extra_specs": {
+                "hw:cpu_policy": "dedicated",
+                "pci_passthrough:alias": "nic:1",
+                "accel:device_profile": "crypto",
+            }
+        },
     )
 
     assert request.is_rebuild
@@ -322,6 +326,27 @@ def test_the_groups_of_a_device_profile_need_a_host_with_accelerators() -> None:
 
     assert spec.required == ("COMPUTE_ACCELERATORS",)
     assert spec.groups == (GranularGroup("port device_profile_0", (("FPGA", 1),)),)
+
+
+@pytest.mark.parametrize("policy", ["legacy", "required", "preferred"])
+def test_each_device_of_an_alias_is_a_group_of_its_own(policy: str) -> None:
+    request = read(
+        {
+            "pci_requests": pci(devices_of(2, numa_policy=policy)),
+            "requested_resources": [*device_groups(2, required_traits=["CUSTOM_FAST"]), port()],
+        },
+        {"extra_specs": {"pci_passthrough:alias": "nic:2", "hw:pci_numa_affinity_policy": policy}},
+        instances=(INSTANCE, OTHER),
+    )
+
+    device = ((DEVICE, 1),)
+    assert request.spec.groups == (
+        GranularGroup(f"port {DEVICES}-0", device, ("CUSTOM_FAST",)),
+        GranularGroup(f"port {DEVICES}-1", device, ("CUSTOM_FAST",)),
+        GranularGroup("port port-1", (("NET_BW_EGR_KILOBIT_PER_SEC", 1000),), ("CUSTOM_PHYSNET_NORTH",)),
+    )
+    assert not request.spec.isolates
+    assert request.spec.extra_specs == ()
 
 
 @pytest.mark.parametrize(
@@ -370,10 +395,19 @@ def _listed(name: str, *objects: object) -> dict[str, Any]:
             "numa_topology",
             "an object of 4 keys",
         ),
+        ({"pci_requests": pci({})}, "pci_requests.requests[0].nova_object.name", "null"),
+        ({"pci_requests": pci(devices_of(count=-1))}, "pci_requests.requests[0].count", "-1"),
+        ({"pci_requests": pci(devices_of(request_id=None))}, "pci_requests.requests[0].request_id", "null"),
+        ({"pci_requests": pci(devices_of())}, "pci_requests.requests[0].alias_name", "'nic'"),
         (
-            {"pci_requests": an_object("InstancePCIRequests", requests=[{}])},
-            "pci_requests.requests",
-            "a list of 1",
+            {"pci_requests": pci(devices_of(2)), "requested_resources": device_groups(1)},
+            "pci_requests.requests[0].alias_name",
+            "'nic'",
+        ),
+        (
+            {"pci_requests": pci(devices_of(alias=None)), "requested_resources": [port()]},
+            "pci_requests.requests[0].requester_id",
+            "'port-1'",
         ),
         ({"new_in_2027": ["x"]}, "new_in_2027", "a list of 1"),
         ({"flavor": None}, "flavor", "null"),
