@@ -11,7 +11,7 @@ from msgspec import Struct
 from bus.message import CellName
 from scheduler_worker.nova.json_fields import Fields, id_in
 from scheduler_worker.nova.objects import listed_in, object_in
-from scheduler_worker.nova.refusals import RefusedError
+from scheduler_worker.nova.refusals import RefusedError, UnknownNameError
 
 _DESTINATION = frozenset(
     {"host", "node", "cell", "aggregates", "forbidden_aggregates", "allow_cross_cell_move"}
@@ -87,7 +87,7 @@ def _forced(
         if names:
             found: frozenset[str] = frozenset().union(*map(hosts_of, names))
             if not found:
-                raise RefusedError(spec.at(field), ", ".join(names), "no such host is known")
+                raise UnknownNameError(spec.at(field), ", ".join(names), "no such host is known")
             wishes.append(found)
     return wishes
 
@@ -100,7 +100,7 @@ def _asked(wanted: Fields, known: NovaNames) -> frozenset[str]:
     if not found:
         field = "host" if service else "node"
         reason = f"no such host is known with node {node!r}" if service and node else "no such host is known"
-        raise wanted.refuse(field, reason)
+        raise UnknownNameError(wanted.at(field), wanted.value(field), reason)
     return found
 
 
@@ -123,7 +123,7 @@ def _cell(wanted: Fields, known: NovaNames) -> str:
         return ""
     name = known.cells.get(str(cell.id("uuid")))
     if name is None:
-        raise cell.refuse("uuid", "no such cell is known")
+        raise UnknownNameError(cell.at("uuid"), cell.value("uuid"), "no such cell is known")
     return name
 
 

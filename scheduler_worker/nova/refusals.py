@@ -15,6 +15,10 @@ class RefusedError(Exception):
         super().__init__(f"{self.field} is {self.value}: {self.reason}")
 
 
+class UnknownNameError(RefusedError):
+    """A host or a cell that is not known here. Nova may have discovered it since it was read."""
+
+
 def shown(value: object) -> str:
     """A value as an error shows it: never long, and of an object or a list only how large it is."""
     if isinstance(value, dict):

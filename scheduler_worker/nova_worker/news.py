@@ -35,24 +35,29 @@ class NovaNews:
         self._missing: frozenset[ProviderId | str] = frozenset()
         self._next_at = self._refusals_at = clock()
         self._pause = PAUSE_FIRST
+        self._refusing = asyncio.Lock()
 
     def look(self) -> None:
         """Have Nova read if hosts are missing, and it is time."""
         if self._is_any_missing() and self._clock() >= self._next_at:
             self._ask()
 
-    async def before_refusal(self) -> None:
-        """If hosts are missing, wait until Nova was read, but not for long: the caller waits for its refusal."""
-        now = self._clock()
-        if not self._is_any_missing() or now < self._refusals_at:
-            return
-        before = self._knows.cloud
-        self._refusals_at = now + BEFORE_REFUSALS
-        self._ask()
-        for _ in range(int(READ_WITHIN_S / LOOK_S)):
-            if self._knows.cloud is not before:
+    async def before_refusal(self, *, is_unknown: bool = False) -> None:
+        """If hosts are missing, or the request names one that `is_unknown`, wait until Nova was read, but not for long: the caller
+        waits for its refusal. Requests that are refused meanwhile wait for the same reading.
+        """
+        async with self._refusing:
+            # This may change the time from which Nova may be read.
+            wants = self._is_any_missing() or is_unknown
+            if not wants or (now := self._clock()) < self._refusals_at:
                 return
-            await asyncio.sleep(LOOK_S)
+            before = self._knows.cloud
+            self._refusals_at = now + BEFORE_REFUSALS
+            self._ask()
+            for _ in range(int(READ_WITHIN_S / LOOK_S)):
+                if self._knows.cloud is not before:
+                    return
+                await asyncio.sleep(LOOK_S)
 
     def _is_any_missing(self) -> bool:
         cloud = self._knows.cloud

@@ -38,8 +38,8 @@ from scheduler_worker.nova.oslo_replies import (
     write_result,
 )
 from scheduler_worker.nova.redaction import redacted
-from scheduler_worker.nova.refusals import RefusedError
-from scheduler_worker.nova.request_spec import NovaRequestReader
+from scheduler_worker.nova.refusals import RefusedError, UnknownNameError
+from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
 from scheduler_worker.nova_worker.calls import KnownCalls, NovaCall
 from scheduler_worker.nova_worker.casts import NovaCasts
 from scheduler_worker.nova_worker.deciding import NovaAsked, NovaDecision
@@ -77,7 +77,9 @@ class DeadRequest(Struct, frozen=True):
 
 
 class NovaServer(Supervised):
-    """`bury` keeps a message that cannot be handled, and `look_again` is called when Nova says that aggregates have changed."""
+    """`bury` keeps a message that cannot be handled, `look_again` is called when Nova says that aggregates have changed,
+    and `find_names` has Nova read before a request is refused that names a host or a cell that is not known here.
+    """
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class NovaServer(Supervised):
         *,
         refresh: Callable[[], None],
         look_again: Callable[[], None],
+        find_names: Callable[[], Awaitable[None]],
         bury: Callable[[DeadRequest], Awaitable[None]],
         settings: NovaSchedulerSettings,
         clock: Callable[[], datetime],
@@ -100,6 +103,7 @@ class NovaServer(Supervised):
         self._reader = reader
         self._hosts = hosts
         self._refresh = refresh
+        self._find_names = find_names
         self._casts = NovaCasts(hosts, look_again)
         self._bury = bury
         self._settings = settings
@@ -295,7 +299,7 @@ class NovaServer(Supervised):
                 early[call] = NovaDecision()
                 continue
             try:
-                request = self._reader.read(call.request.args, self._hosts.names)
+                request = await self._read(call.request)
             except RefusedError as refused:
                 early[call] = NovaDecision(failure=no_valid_host(str(refused)))
             except Exception as bug:
@@ -311,6 +315,13 @@ class NovaServer(Supervised):
             found = [failed] * len(asked)
         decided = early | {call: each for (call, _), each in zip(asked, found, strict=True)}
         return [decided[call] for call in batch]
+
+    async def _read(self, request: RpcRequest) -> NovaRequest:
+        try:
+            return self._reader.read(request.args, self._hosts.names)
+        except UnknownNameError:
+            await self._find_names()
+            return self._reader.read(request.args, self._hosts.names)
 
     async def _beat(self, call: NovaCall) -> None:
         """Tell the caller now and then that its request is being worked on."""

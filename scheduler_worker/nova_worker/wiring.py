@@ -198,6 +198,10 @@ def nova_parts(
         refresh()
         await side.followed.catch_up()
 
+    async def find_names() -> None:
+        await news.before_refusal(is_unknown=True)
+        refresh()
+
     # A share of a host that Nova does not know is no reason to wait.
     claims = structs.replace(choice, host_row_wait_s=0.001)
     of_filters, of_forced = (
@@ -232,6 +236,7 @@ def nova_parts(
         hosts,
         refresh=refresh,
         look_again=look_again,
+        find_names=find_names,
         bury=bury,
         settings=settings,
         clock=clock,

@@ -3,8 +3,17 @@
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from tests.stories.nova.nova_world import NovaWorld, a_nova, an_instance, nova_world, with_service
+from tests.stories.nova.nova_world import (
+    FIRST,
+    SECOND,
+    NovaWorld,
+    a_nova,
+    an_instance,
+    nova_world,
+    with_service,
+)
 from tests.unit.nova.recorded import an_object
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
@@ -218,3 +227,28 @@ async def test_a_host_that_nova_has_discovered_meanwhile_is_found_before_a_reque
             (chosen,) = await world.conductor.select(an_instance())
 
     assert [each["service_host"] for each in chosen] == ["h2"]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"force_hosts": ["h2"]},
+        {"force_nodes": ["h2"]},
+        {"requested_destination": an_object("Destination", host="h2")},
+        {"requested_destination": an_object("Destination", cell=an_object("CellMapping", uuid=str(SECOND)))},
+    ],
+)
+async def test_a_host_or_a_cell_is_named_as_soon_as_nova_has_discovered_it(named: dict[str, object]) -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        first = world.known.cloud
+        assert first is not None
+        before = structs.replace(first, cells={FIRST: first.cells[FIRST]})
+        await world.add("h2", cell=SECOND)
+        world.known.unread, world.known.cloud = world.known.cloud, before
+        async with world.scheduler():
+            (chosen,) = await world.conductor.select(an_instance(), **named)
+            reason = await world.conductor.refusal(an_instance(), force_hosts=["h3"])
+
+    assert [each["service_host"] for each in chosen] == ["h2"]
+    assert reason.endswith("spec_obj.force_hosts is 'h3': no such host is known")

@@ -60,7 +60,9 @@ def test_a_member_whose_alternates_are_taken_asks_for_others_and_is_built_there(
     cell, spent = without_alternates()
     assert [(each.host, each.is_refused) for each in spent.instance.failures] == [("h1", False), ("h2", True)]
     assert (spent.instance.state, cell.rows[ONE].attempt) == ("building", 1), "readers know no other word"
-    assert entry_of(cell.rows[ONE], "c1").instance.state == "swapping", "an audit must know that a claim moves"
+    assert entry_of(cell.rows[ONE], "c1").instance.state == "swapping", (
+        "an audit must know that a claim moves"
+    )
 
     assert cell.hear(more(spent, "h3", "h4")) == []
     cell.hear_due()
