@@ -1,6 +1,8 @@
 """The disks of guests: files of qemu-img. A guest's disk is an overlay of its cached image."""
 
+import os
 import shutil
+import struct
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +13,10 @@ from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.programs import run
 
 GIB = 1024**3
+# The longest name of a backing file that qcow2 allows.
+_BACKING_MAX = 1023
+# How qcow2 begins: magic and version, then where the name of the backing file is, and its length.
+_QCOW = struct.Struct(">QQI")
 
 
 class DiskInfo(Struct, rename="kebab"):
@@ -31,6 +37,17 @@ def info_of(path: Path, format_: str = "") -> DiskInfo:
     asked = ("-f", format_) if format_ else ()
     text = run(("qemu-img", "info", "--force-share", "--output=json", *asked, path))
     return msgspec.json.decode(text, type=DiskInfo)
+
+
+def backing_of(disk: Path) -> str:
+    """The backing file that a disk names; empty if it names none, or is no qcow2 image. Many disks are asked, so no program is run."""
+    with disk.open("rb") as file:
+        head = file.read(_QCOW.size)
+        if len(head) < _QCOW.size or not head.startswith(b"QFI\xfb"):
+            return ""
+        _, offset, size = _QCOW.unpack(head)
+        file.seek(offset)
+        return os.fsdecode(file.read(min(size, _BACKING_MAX))) if offset else ""
 
 
 def checked_image(path: Path, name: str) -> tuple[Literal["qcow2", "raw"], int]:

@@ -354,7 +354,7 @@ class LibvirtDriver:
         self._must_look.set()
 
     def _look_on(self) -> None:
-        images_at_s, told = now_s(), ""
+        told = ""
         while not self._closing.is_set():
             pause_s = self._settings.look_every_s
             self._must_look.clear()
@@ -376,15 +376,13 @@ class LibvirtDriver:
             if self.view.is_known:
                 self._is_known.set()
             self._tell()
-            if now_s() - images_at_s > self._settings.images_kept_s / 10:
-                images_at_s = now_s()
-                self._forget_images()
+            self._forget_images()
             if self._must_look.wait(pause_s):
                 self._closing.wait(SETTLE_S)
 
     def _forget_images(self) -> None:
         try:
-            self._images.forget_unused(self._folders.used(), now_s())
+            self._images.forget_unused(now_s())
         except (OSError, WorkFailed) as failed:
             log.warning("unused images stay in the cache: %s", failed)
 

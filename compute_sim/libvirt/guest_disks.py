@@ -38,12 +38,9 @@ class GuestDisks:
     def make(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
         """Make all disks that the order names. Returns the order with the cached images that they need."""
         at_step("disks: image")
-        flavor, uses = kept.order.flavor, []
+        flavor = kept.order.flavor
         if kept.image is not None:
-            base = self._image(kept.image, at_step)
-            uses = [base.path, *(each.path for each in self.boot_files(kept.image, at_step).values())]
-            kept = structs.replace(kept, uses=tuple(uses))
-            folder.keep(kept)
+            base, kept = self._held(kept.image, kept, folder, at_step)
             at_step("disks: overlay")
             size = disks.disk_size(base.source, base.virtual_size, flavor.root_gb)
             disks.make_overlay(folder.disk, Path(base.path), base.format, size)
@@ -58,6 +55,21 @@ class GuestDisks:
             at_step("disks: config drive")
             self._make_config_drive(kept, folder.config_drive, at_step)
         return kept
+
+    def _held(
+        self, image: Image, kept: KeptOrder, folder: GuestFolder, at_step: AtStep
+    ) -> tuple[CachedImage, KeptOrder]:
+        """The cached image, which is not removed any more since the order names it; and the order."""
+        while True:
+            base = self._image(image, at_step)
+            boot = self.boot_files(image, at_step)
+            kept = structs.replace(kept, uses=(base.path, *(each.path for each in boot.values())))
+            if self.keep(kept, folder):
+                return base, kept
+
+    def keep(self, kept: KeptOrder, folder: GuestFolder) -> bool:
+        """Note the order, and which cached images the guest needs. Returns whether they are there."""
+        return self._images.keep(lambda: folder.keep(kept), kept.uses)
 
     def _make_config_drive(self, kept: KeptOrder, drive: Path, at_step: AtStep) -> None:
         order = kept.order

@@ -30,7 +30,7 @@ _NAME = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,19})")
 class KeptOrder(Struct, frozen=True):
     """The last order to build an attempt, and what it does not say itself: an order to receive has no image.
 
-    `uses` are the cached images that the attempt needs.
+    `uses` are the cached images that the attempt needs: as long as a file of a guest names them, they stay in the cache.
     """
 
     order: Order
@@ -235,8 +235,3 @@ class GuestFolders:
         for path in sorted(self._path.iterdir()):
             if found := _NAME.fullmatch(path.name):
                 yield GuestFolder(path, ConsumerId(UUID(found[1])), int(found[2]))
-
-    def used(self) -> list[Path]:
-        """The cached images that the attempts here need."""
-        kept = [each.kept() for each in self]
-        return [Path(path) for each in kept if each is not None for path in each.uses]

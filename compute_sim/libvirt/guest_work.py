@@ -46,7 +46,7 @@ class GuestWork:
             kept = self._begin(_kept(order), folder, at_step)
             if (source := self._disk_to_take_over(order)) is not None:
                 at_step("build: take over")
-                kept = _take_over(kept, source, folder)
+                kept = self._take_over(kept, source, folder)
             else:
                 kept = self._disks.make(kept, folder, at_step)
             self._finish(kept, folder, at_step, stopped=order.stopped)
@@ -154,7 +154,7 @@ class GuestWork:
         self.domains.remove(folder)
         folder.empty()
         at_step("build: note")
-        folder.keep(kept)
+        self._disks.keep(kept, folder)
         if (pool := self.domains.storage_of(kept.order)) is not None:
             folder.place_disks(pool)
         return kept
@@ -179,6 +179,15 @@ class GuestWork:
             return None
         from_ = source.folders.of(order.instance, order.source_attempt)
         return from_ if from_.disk.exists() else None
+
+    def _take_over(self, kept: KeptOrder, from_: GuestFolder, folder: GuestFolder) -> KeptOrder:
+        """Copy the disks of an evacuated instance. They are overlays of the same images, so the images are needed here, too."""
+        before = from_.kept()
+        if before is not None:
+            kept = structs.replace(before, order=kept.order, is_done=False)
+            self._disks.keep(kept, folder)
+        copy_disks(from_, folder)
+        return kept
 
     def _receive_live(
         self,
@@ -218,13 +227,3 @@ def _inherited(order: ReceiveInstance, from_: GuestFolder) -> KeptOrder:
     if before is None:
         raise WorkFailed(f"its source has no {from_.path}, or it is not reached from here")
     return structs.replace(before, order=order, is_done=False)
-
-
-def _take_over(kept: KeptOrder, from_: GuestFolder, folder: GuestFolder) -> KeptOrder:
-    """Copy the disks of an evacuated instance. They are overlays of the same images, so the images are needed here, too."""
-    before = from_.kept()
-    if before is not None:
-        kept = structs.replace(before, order=kept.order, is_done=False)
-        folder.keep(kept)
-    copy_disks(from_, folder)
-    return kept

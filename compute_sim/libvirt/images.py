@@ -2,17 +2,22 @@
 
 An image is a file in the folder of images, named by its id, or an http or https URL. The name of a cached file is a digest of
 where it is from and of its version there; so a changed image is another file, and disks of the old one go on.
+
+Several hosts and several processes may share the cache. So the files of the guests decide whether an image is needed, and not what
+a process knows; and the lock of the cache keeps a new file that names an image from the removal of that image.
 """
 
+import fcntl
 import hashlib
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
+from uuid import uuid4
 
 import httpx
 import msgspec
@@ -26,6 +31,9 @@ _CHUNK = 1024 * 1024
 _NAME = re.compile(r"[\w.@:+-]{1,255}", re.ASCII)
 _DIGESTS = {32: "md5", 40: "sha1", 56: "sha224", 64: "sha256", 96: "sha384", 128: "sha512"}
 _TOLD_MAX = 64
+_CACHED = re.compile(rb"[0-9a-f]{40}")
+# Guests write what they like into it, and libvirt may keep others from reading it.
+_CONSOLE = "console.log"
 
 
 class CachedImage(Struct, frozen=True):
@@ -46,15 +54,19 @@ class CachedImages:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._sources: dict[str, None] = {}
+        self._forget_at_s = float("-inf")
 
     def begin(self) -> None:
         """Remove what an earlier process has left half done, and read what is there."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._settings.images_folder.mkdir(parents=True, exist_ok=True)
-        for part in self._folder.glob("*.part"):
-            part.unlink(missing_ok=True)
-        for note in sorted(self._folder.glob("*.json"), key=lambda each: each.stat().st_mtime):
-            self._note(_read(note).source)
+        with self._locked(fcntl.LOCK_EX):
+            self._remove_parts()
+            notes = sorted(self._folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
+            known = [_read(note) for note in notes]
+        for each in known:
+            if each is not None:
+                self._note(each.source)
 
     def sources(self) -> tuple[str, ...]:
         """The images that are cached, the last used first."""
@@ -70,27 +82,86 @@ class CachedImages:
                 :40
             ]
             with self._alone(name):
-                note = self._folder / f"{name}.json"
-                if not note.exists():
-                    self._fetch(source, checksum, chunks(), self._folder / name, give_up, is_disk=is_disk)
-                note.touch()
-                found = _read(note)
+                found = self._touched(name)
+                if found is None:
+                    with self._part_of(self._folder / name) as part:
+                        found = self._fetch(source, checksum, chunks(), part, give_up, is_disk=is_disk)
         if is_disk:
             self._note(source)
         return found
 
-    def forget_unused(self, used: Iterable[Path], now_s: float) -> None:
-        """Remove the images that no disk needs, and that nothing has needed for a while."""
-        names = {path.name for path in used}
-        for note in self._folder.glob("*.json"):
-            if note.stem in names or now_s - note.stat().st_mtime < self._settings.images_kept_s:
-                continue
-            with self._alone(note.stem):
-                source = _read(note).source
-                note.unlink()
-                (self._folder / note.stem).unlink(missing_ok=True)
+    def keep(self, write: Callable[[], None], needs: Iterable[str]) -> bool:
+        """Write a file that names the images which a guest needs; no image is removed meanwhile. Returns whether all of these are
+        still there: otherwise the guest must get them again.
+        """
+        with self._locked(fcntl.LOCK_SH):
+            write()
+            return all(Path(each).exists() for each in needs)
+
+    def forget_unused(self, now_s: float) -> None:
+        """Remove the images that no guest has needed for a while. Whoever calls it: that is looked for at most every tenth of that time.
+
+        Raises OSError if a file of a guest cannot be read: then nobody knows what it needs, and all images stay.
+        """
+        kept_s = self._settings.images_kept_s
+        with self._lock:
+            if now_s < self._forget_at_s:
+                return
+            self._forget_at_s = now_s + kept_s / 10
+        with self._locked(fcntl.LOCK_EX):
+            self._remove_parts()
+            old = [each for each in self._folder.glob("*.json") if now_s - each.stat().st_mtime >= kept_s]
+            needed = _named_in(self._folder.parent) if old else set()
+            for note in old:
+                if note.stem in needed:
+                    note.touch()
+                else:
+                    self._remove(note)
+
+    def _remove(self, note: Path) -> None:
+        known = _read(note)
+        # The note goes first: without it, the image counts as not fetched.
+        note.unlink()
+        (self._folder / note.stem).unlink(missing_ok=True)
+        if known is not None:
             with self._lock:
-                self._sources.pop(source, None)
+                self._sources.pop(known.source, None)
+
+    def _touched(self, name: str) -> CachedImage | None:
+        """The image of this name, which is used now; None if it is not in the cache, whole."""
+        note = self._folder / f"{name}.json"
+        with self._locked(fcntl.LOCK_SH):
+            found = _read(note) if (self._folder / name).exists() else None
+            if found is not None:
+                note.touch()
+            return found
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Hold the lock of the cache, which all processes share: `fcntl.LOCK_SH`, or `fcntl.LOCK_EX` for one alone."""
+        with self._folder.with_name("cache.lock").open("a+") as file:
+            fcntl.flock(file, how)
+            yield
+
+    def _remove_parts(self) -> None:
+        """Remove what processes that have ended have left half done. What one still writes is locked (`_part_of`)."""
+        for part in self._folder.glob("*.part"):
+            with suppress(FileNotFoundError, BlockingIOError), part.open("a") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                part.unlink()
+
+    @contextmanager
+    def _part_of(self, target: Path) -> Iterator[Path]:
+        """A file of this process, to become the `target` when it is whole."""
+        part = target.with_name(f"{target.name}.{uuid4().hex}.part")
+        with self._locked(fcntl.LOCK_SH):
+            file = part.open("xb")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield part
+        finally:
+            file.close()
+            part.unlink(missing_ok=True)
 
     def save(self, disk: Path, name: str) -> None:
         """Save a disk as the image of this name, whole or not at all."""
@@ -144,12 +215,11 @@ class CachedImages:
         source: str,
         checksum: str,
         chunks: Iterator[bytes],
-        target: Path,
+        part: Path,
         give_up: Callable[[], None],
         *,
         is_disk: bool,
-    ) -> None:
-        part = target.with_name(f"{target.name}.part")
+    ) -> CachedImage:
         kind, _, wanted = checksum.rpartition(":")
         kind = kind or _DIGESTS.get(len(wanted), "")
         if wanted and kind not in hashlib.algorithms_available:
@@ -182,19 +252,64 @@ class CachedImages:
                     f"image {source!r} is broken: its {kind} is {digest.hexdigest()}, and must be {wanted}"
                 )
             format_, virtual = disks.checked_image(part, source) if is_disk else ("", 0)
-            part.replace(target)
+            target = part.with_name(part.name.partition(".")[0])
             note = CachedImage(source, str(target), format_, virtual)  # type: ignore[arg-type]
-            _write(target.with_name(f"{target.name}.json"), msgspec.json.encode(note))
+            with self._locked(fcntl.LOCK_EX):
+                part.replace(target)
+                _write(target.with_name(f"{target.name}.json"), msgspec.json.encode(note))
         except OSError as error:
             raise WorkFailed(
                 f"image {source!r} cannot be cached in {self._folder}: {error.strerror}"
             ) from error
-        finally:
-            part.unlink(missing_ok=True)
+        return note
 
 
-def _read(note: Path) -> CachedImage:
-    return msgspec.json.decode(note.read_bytes(), type=CachedImage)
+def _read(note: Path) -> CachedImage | None:
+    """What is noted of an image; None if that is not there, or was cut by a crash: then the image is fetched again."""
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=CachedImage)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def _named_in(folder: Path) -> set[str]:
+    """The cached images that a file of a guest in this folder names, whoever has made it: a disk by its backing file, an order
+    and a domain by their text.
+    """
+    found: set[bytes] = set()
+    for path in _files_in(folder):
+        try:
+            is_text = path.suffix in (".json", ".xml")
+            text = path.read_bytes() if is_text else os.fsencode(disks.backing_of(path))
+        except FileNotFoundError:
+            # It was removed meanwhile.
+            continue
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        found.update(_CACHED.findall(text))
+    return {each.decode() for each in found}
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """All files in this folder and those below, also through links, without the cache and what guests write."""
+    seen = {_inode(folder / "cache")}
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for where, folders, names in os.walk(folder, onerror=note, followlinks=True):
+        with suppress(FileNotFoundError):
+            if (inode := _inode(Path(where))) in seen:
+                folders.clear()
+                continue
+            seen.add(inode)
+            yield from (path for name in names if name != _CONSOLE and (path := Path(where, name)).is_file())
+
+
+def _inode(folder: Path) -> tuple[int, int]:
+    found = folder.stat()
+    return (found.st_dev, found.st_ino)
 
 
 def _write(path: Path, text: bytes) -> None:

@@ -344,17 +344,6 @@ def test_an_image_is_fetched_once_for_many_builds_and_again_when_it_changes(host
     assert host.driver.images() == ("tiny",)
 
 
-def test_an_image_that_no_disk_needs_is_forgotten_after_a_while(host: Host) -> None:
-    assert host.end_of(host.spawn()) == ""
-    images = CachedImages(structs.replace(host.settings, images_kept_s=0.001))
-    used = host.driver._folders.used()  # noqa: SLF001 - as the driver calls it
-    images.forget_unused(used, time.time() + 10)
-    assert len(list((host.folder / "cache").glob("*.json"))) == 1
-
-    images.forget_unused([], time.time() + 10)
-    assert list((host.folder / "cache").iterdir()) == []
-
-
 def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
     spawn = host.spawn()
     destroy = DestroyInstance(cell="c1", instance=spawn.instance, attempt=1, host=host.driver.root)
