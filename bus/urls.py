@@ -4,6 +4,7 @@ from urllib.parse import urlsplit
 
 from bus.broker import Broker
 from bus.configuration.hosts import check_hosts, hosts_of
+from bus.configuration.sections import without_password
 from bus.topology import Limits
 
 
@@ -27,7 +28,9 @@ def broker_at(url: str) -> Broker:
             parts = urlsplit(url)
             return UnixBroker(parts.path, user=parts.username or "")
         case _:
-            raise ValueError(f"bus url {url!r}: the scheme must be amqp, amqps or unix, not {scheme!r}")
+            raise ValueError(
+                f"bus url {without_password(url)!r}: the scheme must be amqp, amqps or unix, not {scheme!r}"
+            )
 
 
 def limits_at(url: str) -> Limits:

@@ -253,6 +253,6 @@ async def aggregate_ids(asking: Asks, texts: Sequence[str]) -> list[AggregateId]
     schedulers know nothing else.
     """
     if all(id_in(text) is not None for text in texts):
-        return [AggregateId(UUID(text)) for text in texts]
+        return [*dict.fromkeys(AggregateId(UUID(text)) for text in texts)]
     known = await items_of(asking, AskAggregates(limit=PAGE), AggregatesFound, lambda page: page.aggregates)
-    return [AggregateId(id_in(text) or one_of(AGGREGATES, text, known).id) for text in texts]
+    return [*dict.fromkeys(AggregateId(id_in(text) or one_of(AGGREGATES, text, known).id) for text in texts)]

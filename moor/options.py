@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.segment import Segment
 
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
-from bus.configuration.sections import BadSetting, Section, Stated
+from bus.configuration.sections import BadSetting, Section, Stated, shown, without_password
 from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.tracing import want_traces
@@ -312,7 +312,9 @@ def put_once(given: dict[str, T], name: str, value: T, where: str) -> None:
     `where` is the option or text that has both.
     """
     if name in given:
-        raise typer.BadParameter(f"{where} gives {name} twice, as {given[name]!r} and as {value!r}")
+        raise typer.BadParameter(
+            f"{where} gives {name} twice, as {shown(name, given[name])} and as {shown(name, value)}"
+        )
     given[name] = value
 
 
@@ -346,7 +348,7 @@ def flag_of(field: str) -> str:
 def broker_of(url: str) -> Broker:
     if url.startswith("memory:"):
         raise typer.BadParameter(
-            f"bus_url is {url!r}: a memory bus exists only inside its own process; `moor up` serves its bus at a Unix socket: "
+            f"bus_url is {without_password(url)!r}: a memory bus exists only inside its own process; `moor up` serves its bus at a Unix socket: "
             "name it as unix:///path, or leave bus_url out"
         )
     with wrong_value():

@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bus.configuration.addresses import Addresses
-from bus.configuration.sections import BadSetting, Section, Stated, near
+from bus.configuration.sections import NOT_SHOWN, BadSetting, Section, Stated, near
 from bus.logs import check_format, check_level
 
 if TYPE_CHECKING:
@@ -417,9 +417,9 @@ def sources(environment: Mapping[str, str], *, config: Path | None = None, here:
     known = sorted((*TOP.settings, *TABLES))
     for key, value in written.items():
         if key not in known:
-            raise BadSetting(key, value, str(file), f"there is no such setting; {near(key, known)}")
+            raise BadSetting(key, NOT_SHOWN, str(file), f"there is no such setting; {near(key, known)}")
         if key in TABLES and not isinstance(value, dict):
-            raise BadSetting(key, value, str(file), "must be a table")
+            raise BadSetting(key, NOT_SHOWN, str(file), f"must be a table, written as [{key}]")
     top = {key: value for key, value in written.items() if key not in TABLES}
     tables = {key: table for key, table in written.items() if key in TABLES}
     return Sources(

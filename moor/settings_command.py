@@ -87,6 +87,8 @@ def _shown(field: str, value: object) -> object:
             return "***" if value and is_secret(field) else without_password(value)
         case dict():
             return {name: without_password(each) for name, each in value.items()}
+        case tuple():
+            return tuple(map(without_password, value))
     return value
 
 

@@ -22,11 +22,11 @@ _WRITABLE = ("primary", "read-write")
 def _bus_url(url: str) -> str:
     check_hosts(url)
     check_password_file(url)
-    parts = urlsplit(each_host(url)[0])
+    parts = _split(each_host(url)[0])
     _check_login(parts)
     match parts.scheme:
         case "amqp" | "amqps" if "," in parts.path:
-            raise ValueError(f"its virtual host {parts.path!r} has a comma, which is written as %2C")
+            raise ValueError("its virtual host has a comma, which is written as %2C")
         case "amqp" | "amqps" if not parts.hostname or parts.port == 0:
             raise ValueError("it names no host, or port 0: amqp://user:password@host/vhost")
         case "unix" if not parts.path.startswith("/") or parts.path == "/":
@@ -35,6 +35,19 @@ def _bus_url(url: str) -> str:
             return url
         case other:
             raise ValueError(f"the scheme must be amqp, amqps, unix or memory, not {other!r}")
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of the URL. The errors of the standard library quote what may be a part of the password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(
+            "it cannot be read: write scheme://user:password@host:port, the port as a number up to 65535, and special characters of "
+            "a password as %2F (/), %40 (@), %3A (:), %23 (#) and so on"
+        ) from None
+    return parts
 
 
 def check_password_file(url: str) -> None:
@@ -74,7 +87,7 @@ def _db_url(url: str) -> str:
     """Check the URL of a database, and complete it with SQLAlchemy's driver if it names none, as in `postgresql://...`."""
     check_hosts(url)
     check_password_file(url)
-    scheme, _, rest = url.partition("://")
+    scheme, slashes, rest = url.partition("://")
     match scheme:
         case "sqlite" | "sqlite+aiosqlite":
             if not rest.startswith("/") or rest == "/":
@@ -86,7 +99,8 @@ def _db_url(url: str) -> str:
             _check_wanted_servers(url)
             return f"postgresql+asyncpg://{rest}"
         case other:
-            raise ValueError(f"the scheme must be sqlite or postgresql+asyncpg, not {other!r}")
+            named = other if slashes else ""
+            raise ValueError(f"the scheme must be sqlite or postgresql+asyncpg, not {named!r}")
 
 
 def _check_wanted_servers(url: str) -> None:
@@ -100,7 +114,7 @@ def _check_wanted_servers(url: str) -> None:
 
 
 def _http_url(url: str) -> str:
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme not in ("http", "https"):
         raise ValueError(f"the scheme must be http or https, not {parts.scheme!r}")
     if not parts.hostname or parts.port == 0:

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 # As SQLAlchemy does it, a password may have a slash.
 _PARTS = re.compile(r"([^:]*://)((?:[^/?#]*@|[^:/?#]*:[^@]*@)?)([^/?#]*)(.*)", re.DOTALL)
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]\s]+)(?::(.*))?", re.DOTALL)
+# An IPv6 address without its brackets.
+_IS_ADDRESS = re.compile(r"[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*")
 _PORT_MAX = 65_535
+_FORM = "write name, name:port, or [IPv6 address]:port"
 
 
 def each_host(url: str) -> tuple[str, ...]:
@@ -35,13 +38,24 @@ def names_password(url: str) -> bool:
 
 
 def check_hosts(url: str) -> None:
-    """Raise ValueError if one of several hosts is not allowed, and say which. A URL of one host is not judged here."""
+    """Raise ValueError if one of several hosts is not allowed, and say which. Of a single one only the port is judged here."""
     hosts = hosts_of(url)
+    if len(hosts) == 1 and (shown := shown_host(hosts[0])) != hosts[0]:
+        raise ValueError(f"its host is {shown!r}: {_FORM}, with a number as the port")
     if len(hosts) < 2:  # noqa: PLR2004 - several
         return
     for number, host in enumerate(hosts, 1):
         if why := _flaw(host, hosts[: number - 1]):
-            raise ValueError(f"host {number} of {len(hosts)} is {host!r}: {why}")
+            raise ValueError(f"host {number} of {len(hosts)} is {shown_host(host)!r}: {why}")
+
+
+def shown_host(host: str) -> str:
+    """The host for error messages. A port that is no number is hidden: in a URL without `@` it may be a password."""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return host if not host or _IS_ADDRESS.fullmatch(host) else f"{host.partition(':')[0]}:***"
+    port = found[2]
+    return host if port is None or not port or _is_number(port) else f"{found[1]}:***"
 
 
 def _flaw(host: str, before: Sequence[str]) -> str:
@@ -50,8 +64,12 @@ def _flaw(host: str, before: Sequence[str]) -> str:
         return "it has no name; is there a comma too many?"
     found = _HOST.fullmatch(host)
     if found is None:
-        return "write name, name:port, or [IPv6 address]:port"
+        return _FORM
     port = found[2]
-    if port is not None and not (port.isascii() and port.isdigit() and 1 <= int(port) <= _PORT_MAX):
-        return f"its port must be a whole number from 1 to {_PORT_MAX}, not {port!r}"
+    if port is not None and not (_is_number(port) and 1 <= int(port) <= _PORT_MAX):
+        return f"its port must be a whole number from 1 to {_PORT_MAX}"
     return "it is named twice" if host in before else ""
+
+
+def _is_number(port: str) -> bool:
+    return port.isascii() and port.isdigit()

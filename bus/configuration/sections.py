@@ -14,10 +14,12 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, inspect, structs
+
+from bus.configuration.hosts import shown_host
 
 S = TypeVar("S", bound=Struct)
 
@@ -46,6 +48,19 @@ _WORDS: Mapping[type[inspect.Type], str] = {
 _HOSTS_UNFINISHED = re.compile(r"[^=]*=[\w+]+://[^/?#]*")
 _NEXT_PAIR = re.compile(r"[\w-]+=")
 
+# What stands between `://` and `@`; and the same where the scheme is misspelt.
+_LOGIN = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
+_LOGIN_OF_NO_SCHEME = re.compile(r":(?!//|\s)\S*@")
+# The hosts of a URL, and the rest of the text without the quotes and brackets at its end.
+_HOSTS = re.compile(r"(://(?:[^/?#\s@]*@)?)([^/?#\s'\"@]+)(?=[/?#\s'\"]|\Z).*?(['\"),\]}]*)\Z", re.DOTALL)
+# Parts of a URL's query. A value is shown only if the name is known: `pasword=` is one that is not.
+_PARAMETER = re.compile(
+    r"([?&;](?!(?:application_name|auth|cafile|capath|certfile|charset|connection_timeout|heartbeat|host|keyfile|no_verify_ssl|"
+    r"passwordfile|port|ssl(?:_?(?:ca|cert|key|mode|rootcert))?|target_session_attrs|timeout|user)=)[\w.-]+=)[^&;\s'\"]*"
+)
+# In what is no URL, such as libpq's `host=... password=...`.
+_PAIR_OF_SECRET = re.compile(r"(?i)\b(\w*(?:password|passwd|pwd|secret|token)\s*=\s*)[^\s&;'\"]+")
+
 Count = Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
 CountOr0 = Annotated[int, Meta(ge=0, le=_INTEGER_MAX)]
 # Sizes in bytes are not stored.
@@ -56,11 +71,16 @@ Milliseconds = Annotated[float, Meta(gt=0, le=_CENTURY_MS)]
 MillisecondsOr0 = Annotated[float, Meta(ge=0, le=_CENTURY_MS)]
 
 
+# For BadSetting: the value of a key that is not known. Where a secret's key is misspelt, this is the secret.
+NOT_SHOWN: Final = object()
+
+
 class BadSetting(ValueError):  # noqa: N818 - named for what it is
     """An invalid setting: its key, its value, where it was set, and what is allowed."""
 
     def __init__(self, key: str, value: object, where: str, why: str) -> None:
-        super().__init__(f"{key} is {shown(key, value)} ({where}): {why}")
+        said = key if value is NOT_SHOWN else f"{key} is {shown(key, value)}"
+        super().__init__(f"{said} ({where}): {why}")
         self.key = key
 
 
@@ -170,7 +190,7 @@ class Section(Struct, Generic[S], frozen=True):
         setting = self.settings.get(field)
         if setting is None:
             why = f"there is no such setting; {near(field, self.settings)}"
-            raise BadSetting(f"{self.name}.{field}", value, where, why)
+            raise BadSetting(f"{self.name}.{field}", NOT_SHOWN, where, why)
         read = _parsed(value, setting, where) if isinstance(value, str) and not strict else value
         try:
             read = msgspec.convert(read, setting.annotation, strict=strict)
@@ -233,11 +253,19 @@ def shown(key: str, value: object) -> str:
     return "***" if is_secret(key) else without_password(repr(value))
 
 
-def without_password(url: str) -> str:
-    hidden = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
-    # The scheme may be misspelled.
-    hidden = re.sub(r":(?!//|\s)\S*@", ":***@", hidden)
-    return re.sub(r"([?&]password=)[^&\s]*", r"\1***", hidden)
+def without_password(text: str) -> str:
+    """The text without the passwords of its URLs, also of such as are written wrongly."""
+    hidden = _LOGIN.sub(r"\1:***@", text)
+    hidden = _LOGIN_OF_NO_SCHEME.sub(":***@", hidden)
+    hidden = _HOSTS.sub(_without_wrong_port, hidden)
+    hidden = _PARAMETER.sub(r"\1***", hidden)
+    return _PAIR_OF_SECRET.sub(r"\1***", hidden)
+
+
+def _without_wrong_port(found: re.Match[str]) -> str:
+    """Hides a port that is no number, and all that follows it: in `amqp://user:password` the host is missing."""
+    hosts = ",".join(map(shown_host, found[2].split(",")))
+    return found[0] if hosts == found[2] else f"{found[1]}{hosts}{found[3]}"
 
 
 def near(name: str, known: Collection[str], otherwise: str = "") -> str:
@@ -267,8 +295,9 @@ def _pairs(text: str, setting: Setting, where: str) -> dict[str, str]:
     for pair in _split_pairs(text.strip(", \t\n")):
         name, equals, value = pair.partition("=")
         if not equals:
-            # It may be the second half of a URL whose password has a comma.
-            raise BadSetting(setting.key, re.sub(r".*@", "***@", pair), where, f"write {form},{form}")
+            # It may be a half of a URL whose password has a comma.
+            told = re.sub(r".*@", "***@", pair) if "@" in pair or "@" not in text else "***"
+            raise BadSetting(setting.key, told, where, f"write {form},{form}")
         if name in pairs:
             raise BadSetting(setting.key, name, where, f"this {form.partition('=')[0]} is named twice")
         pairs[name] = value

@@ -37,8 +37,7 @@ class AttachedOptions(Struct, frozen=True):
     @property
     def fields(self) -> dict[str, Any]:
         """The fields that these options set in a build request."""
-        ports = [_words("--port", text) for text in self.port or ()]
-        volumes = [_words("--volume", text) for text in self.volume or ()]
+        ports, volumes = _words("--port", self.port or ()), _words("--volume", self.volume or ())
         return {
             "ports": tuple(id_ for id_, *words in ports if not words),
             "port_requests": tuple(
@@ -50,10 +49,13 @@ class AttachedOptions(Struct, frozen=True):
         }
 
 
-def _words(flag: str, text: str) -> list[str]:
-    if not (words := text.split()):
-        raise typer.BadParameter(f"{flag} is {text!r}, and names no id")
-    return words
+def _words(flag: str, texts: Sequence[str]) -> list[list[str]]:
+    given: dict[str, str] = {}
+    for text in texts:
+        if not text.strip():
+            raise typer.BadParameter(f"{flag} is {text!r}, and names no id")
+        put_once(given, text.split()[0], text, flag)
+    return [text.split() for text in given.values()]
 
 
 def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 
 RESOURCES, TRAIT = "resources:", "trait:"
+NEEDS = ("required", "forbidden")
 FORM = "resources:FPGA=1,trait:CUSTOM_X=required"
 Groups = Annotated[
     list[str] | None,
@@ -43,19 +44,20 @@ Groups = Annotated[
 def read_group(text: str) -> DeviceGroup:
     """A group as the option writes it. A ValueError names the part that is wrong."""
     resources: dict[str, int] = {}
-    traits: dict[str, list[str]] = {"required": [], "forbidden": []}
+    traits: dict[str, str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         key, equals, value = part.partition("=")
         if equals and key.startswith(RESOURCES) and value.isdecimal() and value.isascii():
             put_once(resources, key.removeprefix(RESOURCES), int(value), f"--group {text!r}")
-        elif equals and key.startswith(TRAIT) and value in traits:
-            traits[value].append(key.removeprefix(TRAIT))
+        elif equals and key.startswith(TRAIT) and value in NEEDS:
+            put_once(traits, key.removeprefix(TRAIT), value, f"--group {text!r}")
         else:
             raise ValueError(
                 f"{part!r} is neither {RESOURCES}CLASS=AMOUNT nor {TRAIT}TRAIT=required or =forbidden"
             )
     try:
-        return msgspec.convert({"resources": resources, **traits}, DeviceGroup)
+        of = {need: [trait for trait, value in traits.items() if value == need] for need in NEEDS}
+        return msgspec.convert({"resources": resources, **of}, DeviceGroup)
     except msgspec.ValidationError as wrong:
         raise ValueError(f"{text!r}: {wrong}") from None
 

@@ -22,7 +22,7 @@ from moor.instances.images import image_name_in
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import drive_of, pairs_of
 from moor.naming import aggregate_ids, group_id, instance_ids
-from moor.options import ID, flag_of, read_uuid
+from moor.options import ID, flag_of, put_once, read_uuid
 from moor.settings import Settings
 
 
@@ -93,11 +93,11 @@ class FlavorOptions(Struct, frozen=True):
     @property
     def _extra_specs(self) -> dict[str, str]:
         amounts, traits = pairs_of("--resources", self.resources), pairs_of("--trait", self.trait, "")
-        return {
-            **{f"resources:{key}": value for key, value in amounts.items()},
-            **{f"trait:{key}": value or "required" for key, value in traits.items()},
-            **pairs_of("--extra-spec", self.extra_spec),
-        }
+        specs = {f"resources:{key}": value for key, value in amounts.items()}
+        specs |= {f"trait:{key}": value or "required" for key, value in traits.items()}
+        for key, value in pairs_of("--extra-spec", self.extra_spec).items():
+            put_once(specs, key, value, "the command line")
+        return specs
 
 
 def check_size(flavor: Flavor) -> None:

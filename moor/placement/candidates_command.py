@@ -1,6 +1,6 @@
 """`moor candidates`: placement's allocation candidates for a question on the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -50,12 +50,14 @@ def candidates(
     as_json: AsJson = False,
 ) -> None:
     """List the candidates that can provide all of this: VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW."""
-    named = [text.split() for text in group or ()]
+    named: dict[str, str] = {}
+    for text in group or ():
+        put_once(named, text.split()[0] if text.strip() else "", text, "--group")
     asked = {
         "type": "candidates",
         "groups": [
             *([group_of("", words)] if words else []),
-            *[group_of(name, rest) for name, *rest in named],
+            *[group_of(name, text.split()[1:]) for name, text in named.items()],
         ],
         "group_policy": _policy(named, apart=apart),
         "same_subtree": [part.split(",") for part in together or ()],
@@ -83,20 +85,16 @@ def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
         "member_of": [],
         "forbidden_aggregates": [],
     }
+    where = f"the group {name!r}" if name else "the request"
     for word in words:
         resource, is_amount, amount = word.partition("=")
         if is_amount:
-            put_once(
-                group["resources"],
-                resource,
-                _number(word, amount),
-                f"the group {name!r}" if name else "the request",
-            )
+            put_once(group["resources"], resource, _number(word, amount), where)
             continue
         what, is_named, value = word.partition(":")
         match what if is_named else "":
             case "tree":
-                group["in_tree"] = value
+                put_once(group, "in_tree", value, where)
             case "in":
                 group["member_of"].append(value.split(","))
             case "out":
@@ -116,7 +114,7 @@ def _number(word: str, text: str) -> int:
     return int(text)
 
 
-def _policy(named: Sequence[object], *, apart: bool) -> Literal["isolate", "none"] | None:
+def _policy(named: Collection[str], *, apart: bool) -> Literal["isolate", "none"] | None:
     if apart:
         return "isolate"
     return "none" if len(named) > 1 else None
