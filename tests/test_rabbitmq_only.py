@@ -16,7 +16,7 @@ import pytest_asyncio
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
 
-from bus.broker import AccessRefused, ConnectionLost, Parcel, Receipt
+from bus.broker import AccessRefused, Connection, ConnectionLost, ConsumerCancelled, Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import (
     API,
@@ -128,6 +128,66 @@ async def depths(rabbitmq: RabbitMQUnderTest) -> dict[str, int]:
     async with connected(rabbitmq.broker()) as connection:
         found = {name: await connection.depth(name) for name in QUEUES}
     return {name: depth for name, depth in found.items() if depth}
+
+
+# A consumer that its queue has forgotten
+
+
+@pytest.mark.parametrize("now", ["gone", "another of its name"])
+async def test_a_quiet_consumer_finds_out_that_its_queue_has_ended_without_a_word(
+    rabbitmq: RabbitMQUnderTest, now: str
+) -> None:
+    broker = RabbitBroker(rabbitmq.url(), quiet_s=0.2)
+    async with connected(broker) as connection, connected(rabbitmq.broker()) as other:
+        consuming = await connection.open_consuming("scheduler.requests", prefetch=10)
+        await publish(other, Parcel(API, "build.request.shop", b"1"))
+        (held,) = await receive(consuming, 1)
+
+        # As if its leader were lost before it could tell anybody.
+        name = f'rabbit_misc:r(<<"{rabbitmq.virtual_host}">>, queue, <<"scheduler.requests">>)'
+        evaluate(
+            f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), ra:force_delete_server(quorum_queues, amqqueue:get_pid(Q)),"
+            f' rabbit_amqqueue:internal_delete({name}, <<"tests">>)'
+        )
+        if now == "gone":
+            with pytest.raises(ConsumerCancelled):
+                async with asyncio.timeout(60):
+                    await consuming.receive()
+            return
+
+        await other.declare(STANDING)
+        waiting = asyncio.create_task(receive(consuming, 1))
+        await eventually(lambda: is_consumed(other), "the new queue has a consumer")
+        await publish(other, Parcel(API, "build.request.shop", b"2"))
+        (new,) = await waiting
+        await consuming.acknowledge(held.tag)
+        await consuming.acknowledge(new.tag)
+
+        assert (held.parcel.body, new.parcel.body, new.returns) == (b"1", b"2", 0)
+
+
+async def is_consumed(connection: Connection) -> bool:
+    return await connection.consumers("scheduler.requests") == 1
+
+
+async def test_a_consumer_that_is_quiet_again_and_again_gets_each_message_once(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    broker = RabbitBroker(rabbitmq.url(), quiet_s=0.001)
+    async with connected(broker) as connection, connected(rabbitmq.broker()) as other:
+        consuming = await connection.open_consuming("scheduler.requests", prefetch=10)
+        for number in range(40):
+            receiving = asyncio.create_task(receive(consuming, 1))
+            await publish(other, Parcel(API, "build.request.shop", b"%d" % number))
+            (got,) = await receiving
+            # One that comes in the very moment is returned to the queue, and delivered again.
+            assert got.parcel.body == b"%d" % number
+            # Every other message is held while it consumes anew.
+            if number % 2:
+                await consuming.acknowledge(got.tag, multiple=True)
+
+        await consuming.close()
+        assert await other.depth("scheduler.requests") == 0
 
 
 # A cell cannot publish to the level above

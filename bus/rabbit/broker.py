@@ -21,6 +21,7 @@ from bus.configuration.hosts import each_host
 from bus.errors import Operational
 from bus.host_turns import HostTurns
 from bus.rabbit.connection import RabbitConnection
+from bus.rabbit.consuming import QUIET_S
 from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
 from bus.rabbit.streams import Streams
@@ -152,7 +153,9 @@ class RabbitBroker:
     Each process begins at another node, so that the nodes share the load.
     """
 
-    def __init__(self, url: str, *, first: int | None = None) -> None:
+    def __init__(self, url: str, *, first: int | None = None, quiet_s: float = QUIET_S) -> None:
+        """A consumer that has received nothing for `quiet_s` makes sure that its queue knows it."""
+        self._quiet_s = quiet_s
         urls = each_host(url)
         self._nodes = [RabbitNode(each, CONNECT_S_MAX / len(urls)) for each in urls]
         self._turns = HostTurns(len(urls), secrets.randbelow(len(urls)) if first is None else first)
@@ -170,7 +173,7 @@ class RabbitBroker:
                 problems.append(problem)
             else:
                 wire.on_lost(partial(self._turns.failed, number))
-                return RabbitConnection(wire, self.user, self._feeds)
+                return RabbitConnection(wire, self.user, self._feeds, self._quiet_s)
         raise _of_all(problems)
 
 

@@ -3,6 +3,7 @@ broker for the state of queues.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 from pamqp import commands
@@ -12,7 +13,7 @@ from pamqp.frame import FrameTypes
 from bus.broker import NotFound, require_prefetch
 from bus.definitions import arguments_of
 from bus.rabbit.channel import Listener
-from bus.rabbit.consuming import RabbitConsuming
+from bus.rabbit.consuming import QUIET_S, RabbitConsuming
 from bus.rabbit.publishing import RabbitPublishing
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.wire import RabbitWire
@@ -22,11 +23,13 @@ NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
 
 class RabbitConnection:
-    def __init__(self, wire: RabbitWire, user: str, feeds: dict[str, str]) -> None:
+    def __init__(self, wire: RabbitWire, user: str, feeds: dict[str, str], quiet_s: float = QUIET_S) -> None:
         """`feeds` maps this process's feeds to the names that RabbitMQ gave their queues.
 
-        Feeds outlive a connection, so all connections of a process have the same `feeds`.
+        Feeds outlive a connection, so all connections of a process have the same `feeds`. A consumer that has received nothing
+        for `quiet_s` consumes its queue anew.
         """
+        self._quiet_s = quiet_s
         self._wire = wire
         self.user = user
         self._feeds = feeds
@@ -82,13 +85,23 @@ class RabbitConnection:
 
     async def open_consuming(self, queue: str, prefetch: int) -> RabbitConsuming:
         require_prefetch(prefetch)
-        consuming = RabbitConsuming(queue)
+        consuming = RabbitConsuming(queue, partial(self._consume_anew, queue), self._quiet_s)
         consuming.channel = await self._wire.open(
             consuming,
             commands.Basic.Qos(prefetch_count=prefetch),
             commands.Basic.Consume(queue=self._name_of(queue)),
         )
         return consuming
+
+    async def _consume_anew(self, queue: str, consuming: RabbitConsuming) -> None:
+        if self._wire.blocked:
+            return
+        # To cancel the consumer of a queue that is gone would cost the whole connection.
+        if not await self._stands(commands.Queue.Declare(queue=self._name_of(queue), passive=True)):
+            consuming.on_cancel()
+            return
+        await consuming.channel.stop_consuming()
+        await self._wire.answered(consuming.channel.ask(commands.Basic.Consume(queue=self._name_of(queue))))
 
     async def open_rpc(self, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
         """Serve the RPC of another program that calls by these queues."""

@@ -1,6 +1,13 @@
-"""A channel for consuming: receives deliveries and settles them."""
+"""A channel for consuming: receives deliveries and settles them.
 
-from collections.abc import Sequence
+RabbitMQ forgets a consumer without a word if the leader of its quorum queue does not live to tell it of the queue's end: then the
+consumer would wait for ever, also beside a new queue of the same name. So one that has received nothing for a while looks
+whether its queue is there, and consumes it anew, on the same channel: what it holds stays held.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 from pamqp import commands
@@ -8,20 +15,32 @@ from pamqp.base import Frame
 from pamqp.header import ContentHeader
 
 from bus.arrivals import Arrivals
-from bus.broker import ConnectionLost, ConsumerCancelled, Delivery
+from bus.broker import ConnectionLost, ConsumerCancelled, Delivery, Interrupted, Refusal
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.frames import delivery_of
+
+QUIET_S = 30.0
 
 
 class RabbitConsuming(Listener):
     channel: Channel
 
-    def __init__(self, queue: str) -> None:
+    def __init__(
+        self, queue: str, consume_anew: Callable[["RabbitConsuming"], Awaitable[None]], quiet_s: float
+    ) -> None:
         self._queue = queue
+        self._consume_anew = consume_anew
+        self._quiet_s = quiet_s
         self._arrivals = Arrivals()
 
     async def receive(self) -> Sequence[Delivery]:
-        return await self._arrivals.take()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._quiet_s):
+                    return await self._arrivals.take()
+            # What ends the channel ends what arrives on it, too. Where RabbitMQ refuses only the look, a later one may succeed.
+            with suppress(Refusal, Interrupted):
+                await self._consume_anew(self)
 
     async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         self._tell(commands.Basic.Ack(delivery_tag=tag, multiple=multiple))
