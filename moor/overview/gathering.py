@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from bus.broker import Connection, ConnectionLost, Refusal
 from bus.configuration.sections import without_password
 from bus.messages.overview import AskOverview, Overview
-from bus.topology import DEAD_QUEUE, Queue, Site
+from bus.topology import DEAD_QUEUE, Queue, QueueKind, Site
 from bus.workers.asking import NoAnswer
 from moor.asking import Asks, answer_of
 from moor.broker.applications_command import depths_of
@@ -19,13 +19,14 @@ from moor.settings import Settings
 
 
 class BrokerSeen(Struct, frozen=True):
-    """How many parcels wait in each queue of a broker; None in one that is not declared. `trouble` says why nothing is
-    known of the broker.
+    """How many parcels wait in each queue of a broker; None in one that is not declared. `unread` are the queues that no worker
+    consumes. `trouble` says why nothing is known of the broker.
     """
 
     url: str
     queues: Mapping[str, int | None] = {}
     trouble: str = ""
+    unread: tuple[str, ...] = ()
 
     @property
     def waiting(self) -> int:
@@ -37,11 +38,12 @@ class BrokerSeen(Struct, frozen=True):
 
 
 class CloudView(Struct, frozen=True):
-    """`silent` says why no scheduler has answered; then there is no overview."""
+    """`silent` says why no scheduler has answered; then there is no overview. `cells` are those that the settings name."""
 
     overview: Overview | None
     silent: str = ""
     brokers: tuple[BrokerSeen, ...] = ()
+    cells: tuple[str, ...] = ()
 
     @property
     def dead_letters(self) -> int:
@@ -74,7 +76,7 @@ class CloudViewer:
         if now_s >= self._kept_until_s:
             self._brokers = tuple([await self._seen(each) for each in brokers_of(self._settings, overview)])
             self._kept_until_s = now_s + self._kept_s
-        return CloudView(overview, silent, self._brokers)
+        return CloudView(overview, silent, self._brokers, self._settings.addresses.cells)
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -87,7 +89,10 @@ class CloudViewer:
         try:
             if url not in self._connections:
                 self._connections[url] = await broker_of(url).connect()
-            depths = await depths_of([each.name for each in queues], self._connections[url])
+            connection = self._connections[url]
+            depths = await depths_of([each.name for each in queues], connection)
+            read = [each.name for each in queues if _is_read(each) and depths[each.name] is not None]
+            unread = tuple([name for name in read if not await connection.consumers(name)])
         except (ConnectionLost, Refusal) as problem:
             if (lost := self._connections.pop(url, None)) is not None:
                 with suppress(ConnectionLost, Refusal):
@@ -97,6 +102,7 @@ class CloudViewer:
         return BrokerSeen(
             without_password(url),
             {name: at for name, at in depths.items() if at is not None or name in needed},
+            unread=unread,
         )
 
 
@@ -110,3 +116,9 @@ def brokers_of(settings: Settings, overview: Overview | None) -> tuple[BrokerDep
 def _is_needed(queue: Queue) -> bool:
     """Ironic's notifications have no queue where there is no Ironic."""
     return queue.site is not Site.IRONIC
+
+
+def _is_read(queue: Queue) -> bool:
+    """Does each worker of the role that the queue is named after consume it? A compute need not answer questions."""
+    is_optional = queue.kind is QueueKind.QUESTIONS and queue.name.startswith("compute.")
+    return queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS) and not is_optional

@@ -1,7 +1,7 @@
 """What is wrong with a cloud, and what its operator should know besides. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from bus.messages.overview import Overview, WorkerAlive, WorkerHeard
@@ -23,7 +23,14 @@ def troubles_of(view: CloudView) -> tuple[str, ...]:
     return (
         *[f"cell {each.cell} is down: {each.reason}" for each in view.overview.cells if each.life == "down"],
         *[line for worker in view.overview.workers for line in _troubles_of_worker(worker)],
-        *_missing(view.overview),
+        *_missing(view.overview, view.cells),
+        *_unread(view, view.overview),
+        *[
+            f"hosts of cell {each.cell} that nobody has heard of late: {each.count}; `moor host list --down` shows them, and `moor host "
+            "set` says so if they are to be down"
+            for each in view.overview.hosts
+            if each.state == "silent" and not each.kind
+        ],
         *found,
     )
 
@@ -58,8 +65,21 @@ def name_of(beat: WorkerAlive) -> str:
     return beat.worker if beat.cell in ("", CELL0) else f"{beat.worker} of {beat.cell}"
 
 
-def _missing(overview: Overview) -> Iterator[str]:
-    """The roles that no worker has."""
+def _unread(view: CloudView, overview: Overview) -> Iterator[str]:
+    """The queues that no worker consumes though one of their role says that it is ready. RabbitMQ may have forgotten it."""
+    ready = {
+        (each.beat.role, each.beat.cell)
+        for each in overview.workers
+        if each.life == "up" and not each.beat.awaits
+    }
+    for name in [name for broker in view.brokers for name in broker.unread]:
+        role, *rest = name.split(".")
+        if (role, rest[0] if rest[1:] else CELL0) in ready:
+            yield f"no {role} worker reads the queue {name}; one that lost it consumes it again within a minute, or else start it again"
+
+
+def _missing(overview: Overview, configured: Sequence[str]) -> Iterator[str]:
+    """The roles that no worker has, and the configured cells that nobody has heard."""
     if not _has_heard_all(overview):
         return
     there = {(each.beat.role, each.beat.cell) for each in overview.workers if each.life == "up"}
@@ -70,6 +90,18 @@ def _missing(overview: Overview) -> Iterator[str]:
         for role in NEEDED_BELOW:
             if (role, cell) not in there and (role != "compute" or cell in hypervisors):
                 yield f"no {role} of cell {cell} runs"
+    known = {each.cell for each in overview.cells}
+    yield from (
+        f"cell {cell} is configured, and no worker of it was ever heard"
+        for cell in configured
+        if cell not in known
+    )
+    with_hosts = {each.cell for each in overview.hosts}
+    yield from (
+        f"cell {cell} is configured, and has no hosts: no compute or bare-metal daemon of it was ever heard"
+        for cell in configured
+        if cell in known - with_hosts
+    )
 
 
 def _has_heard_all(overview: Overview) -> bool:
@@ -89,7 +121,8 @@ def _notes(overview: Overview) -> Iterator[str]:
         yield f"{overview.scheduler} has just started, and may not have heard all workers yet"
     states = Counter[str]()
     for each in overview.hosts:
-        states[each.state] += each.count
+        if each.kind or each.state != "silent":
+            states[each.state] += each.count
     yield from (f"hosts {state}: {count}" for state, count in sorted(states.items()) if state != "up")
     if overview.waiting.count:
         since = overview.waiting.oldest

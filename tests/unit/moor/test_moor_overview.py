@@ -108,11 +108,47 @@ def test_a_healthy_cloud_has_neither_troubles_nor_notes() -> None:
         (with_workers(SCHEDULER, CONDUCTOR, COMPUTE), "no placement worker runs"),
         (with_workers(SCHEDULER, PLACEMENT, COMPUTE), "no conductor of cell c1 runs"),
         (with_workers(SCHEDULER, PLACEMENT, CONDUCTOR), "no compute of cell c1 runs"),
+        (
+            structs.replace(view(), cells=("c1", "c2")),
+            "cell c2 is configured, and no worker of it was ever heard",
+        ),
+        (
+            structs.replace(view(structs.replace(HEALTHY, hosts=())), cells=("c1",)),
+            "cell c1 is configured, and has no hosts",
+        ),
+        (
+            view(broker=BrokerSeen("amqp://b/", unread=("scheduler.requests",))),
+            "reads the queue scheduler.requests",
+        ),
+        (
+            view(broker=BrokerSeen("amqp://b/", unread=("compute.c1.work",))),
+            "reads the queue compute.c1.work",
+        ),
+        (
+            view(structs.replace(HEALTHY, hosts=(HostCount(state="silent", cell="c1", count=2),))),
+            "hosts of cell c1 that nobody has heard of late: 2",
+        ),
     ],
 )
 def test_each_trouble_is_said(ill: CloudView, said: str) -> None:
     (trouble, *others) = [each for each in troubles_of(ill) if said in each]
     assert (said in trouble, others) == (True, [])
+
+
+def test_silent_hosts_are_said_once_and_silent_nodes_are_a_note() -> None:
+    silent = tuple(HostCount(state="silent", cell="c1", kind=kind, count=2) for kind in ("", "ironic"))
+    seen = view(structs.replace(HEALTHY, hosts=(*HEALTHY.hosts, *silent)))
+
+    assert (len(troubles_of(seen)), notes_of(seen)) == (1, ("hosts silent: 2",))
+
+
+def test_a_queue_whose_workers_are_away_or_not_ready_is_no_trouble_beside_theirs() -> None:
+    unread = BrokerSeen("amqp://b/", unread=("conductor.c1.work", "ironic.c1.work"))
+    away = structs.replace(HEALTHY, workers=(SCHEDULER, PLACEMENT, COMPUTE))
+    waits = structs.replace(away, workers=(*away.workers, changed(CONDUCTOR, awaits="database: away")))
+
+    assert troubles_of(view(away, unread)) == ("no conductor of cell c1 runs",)
+    assert troubles_of(view(waits, unread)) == ("conductor-1 of c1 is not ready: database: away",)
 
 
 def test_a_cell_of_nodes_alone_needs_no_compute() -> None:
@@ -122,7 +158,7 @@ def test_a_cell_of_nodes_alone_needs_no_compute() -> None:
         hosts=(HostCount(state="up", cell="c1", kind="ironic", count=3),),
     )
 
-    assert troubles_of(view(nodes)) == ()
+    assert troubles_of(structs.replace(view(nodes), cells=("c1",))) == ()
 
 
 def test_a_scheduler_that_has_just_started_misses_nobody_yet() -> None:
