@@ -54,7 +54,9 @@ class NoConsole(Exception):  # noqa: N818 - an answer, and the text says why
 
 
 class Driver(Reported, Protocol):
-    """Controls one host. No method may block: long work goes on outside of them. `at_s` is the compute's clock."""
+    """Controls one host. No method may block, by a file of a disk that may hang either: long work goes on outside of them. `at_s` is
+    the compute's clock.
+    """
 
     @property
     def host(self) -> Host:

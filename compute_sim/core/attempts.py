@@ -109,12 +109,14 @@ WELL = Well()
 class Work(Struct, frozen=True):
     """How far a driver's work for an attempt is: it goes on for this time at least, and `failure` says why it fails.
 
-    `runs_on` says of a rebuild that failed before it changed anything that the instance runs as before.
+    `runs_on` says of a rebuild that failed before it changed anything that the instance runs as before. `needs_order`: the store
+    keeps the order until the work has ended, so that a later process can begin it again.
     """
 
     left_ms: float = 0.0
     failure: str = ""
     runs_on: bool = False
+    needs_order: bool = False
 
 
 class AttemptState(Enum):
@@ -165,6 +167,8 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     is_left: bool = False
     # Why its guest, which ran, has stopped without an order.
     by_itself: str = ""
+    # The order whose work goes on, if the driver needs it to begin that work again.
+    begun_order: BuildOrder | AdoptGuest | None = None
 
     @property
     def key(self) -> AttemptKey:
@@ -288,6 +292,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         cause=cause,
         trace=trace,
         rank=rank_of(order),
+        begun_order=order if work.needs_order and isinstance(order, BuildOrder | AdoptGuest) else None,
     )
     match order:
         case SpawnInstance() | ReceiveInstance() | AdoptGuest():
@@ -402,12 +407,16 @@ def due(
     """
     if condition is not WELL and isinstance(condition, Dead):
         # It was lost with its host.
-        return structs.replace(attempt, state=AttemptState.DESTROYED, failure="", due_s=None), None
+        lost = structs.replace(
+            attempt, state=AttemptState.DESTROYED, failure="", due_s=None, begun_order=None
+        )
+        return lost, None
     if work.left_ms:
         return structs.replace(attempt, due_s=at_s + work.left_ms / 1000), None
     state, failure = _ended(attempt, work)
     silent = condition if condition is not WELL and isinstance(condition, Silent) else None
-    after = structs.replace(attempt, state=state, failure=failure, due_s=silent.until_s if silent else None)
+    due_s = silent.until_s if silent else None
+    after = structs.replace(attempt, state=state, failure=failure, due_s=due_s, begun_order=None)
     return after, None if silent else answer_of(after)
 
 

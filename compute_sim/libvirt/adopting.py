@@ -32,6 +32,7 @@ class Adopting:
         self._folders = folders
 
     def adopt(self, order: AdoptGuest) -> None:
+        self._folders.of(order.instance, order.attempt).note(order)
         with self._hypervisor.connected() as connection:
             self._view.look_at_machine(connection)
             domain = _domain_of(connection, order.instance)
@@ -61,7 +62,6 @@ class Adopting:
         text = _written(domain)
         plan = held_by(text)
         disks = [disk.path for disk in plan.disks if disk.path] if isinstance(plan, GuestPlan) else []
-        folder.path.mkdir(parents=True, exist_ok=True)
         folder.write("domain.xml", text.encode())
         # Last: from now on the guest is destroyed with its attempt.
         folder.keep_adopted(AdoptedDomain(domain.name(), tuple(disks)))

@@ -101,6 +101,16 @@ def disk_size(name: str, virtual: int, root_gb: int) -> int:
     return root_gb * GIB
 
 
+def write_whole(path: Path, text: bytes) -> None:
+    """Write a file whole or not at all, even if the machine loses power."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
 def remove_folder(folder: Path) -> None:
     """Remove a folder with all it has. Raises `WorkFailed` if something stays."""
     shutil.rmtree(folder, ignore_errors=True)

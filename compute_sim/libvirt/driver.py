@@ -7,6 +7,7 @@ attempts: work that was begun is done again, from its beginning.
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -40,7 +41,7 @@ from compute_sim.libvirt.adopting import Adopting
 from compute_sim.libvirt.consoles import read_console
 from compute_sim.libvirt.core.bound_guests import bound_guests
 from compute_sim.libvirt.core.xml_reading import BadXmlError
-from compute_sim.libvirt.failures import GivenUp, LibvirtAway, RunsOn, WorkFailed
+from compute_sim.libvirt.failures import GivenUp, LibvirtAway, RunsOn, WorkFailed, in_words
 from compute_sim.libvirt.guest_disks import GuestDisks
 from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolders
@@ -55,9 +56,11 @@ from compute_sim.libvirt.work_queues import WorkQueues
 log = logging.getLogger(__name__)
 
 # How long the compute waits at most before it looks at work: it is woken when the work ends.
-BUSY = Work(1000.0)
+BUSY = Work(1000.0, needs_order=True)
 # The pause between a change and the look for it: further changes of a burst are seen by the same look.
 SETTLE_S = 0.05
+# How long the end of the process waits for a look that hangs.
+JOIN_S_MAX = 5.0
 
 
 class _Job:
@@ -103,6 +106,9 @@ class LibvirtDriver:
         self._must_look = threading.Event()
         self._is_known = threading.Event()
         self._closing = threading.Event()
+        self._why_not_seen = ""
+        # What the look that goes on waits for, and when it began.
+        self._looks_at: tuple[str, float] | None = None
         self._away_since_s: float | None = None
         self._wake: Callable[[ProviderId], None] = lambda _: None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,16 +126,28 @@ class LibvirtDriver:
         return self._is_known.wait(timeout_s)
 
     @property
-    def why_away(self) -> str:
-        return self._hypervisor.why_away
+    def why_not_seen(self) -> str:
+        """Why the host was not seen whole by the last look, or what a look has waited for since long; empty if it is seen."""
+        what, hangs_s = self._hanging_look()
+        if hangs_s:
+            return f"{what} has not answered for {hangs_s:.0f} s"
+        return self._why_not_seen or self._hypervisor.why_away
+
+    def _hanging_look(self) -> tuple[str, float]:
+        """What the look waits for, and how long if that is longer than `away_s`, else 0."""
+        what, since_s = self._looks_at or ("", time.monotonic())
+        waits_s = time.monotonic() - since_s
+        return what, waits_s if waits_s >= self._settings.away_s else 0.0
 
     def close(self) -> None:
         """End the work: what goes on gives up at its next step, and a successor of this process does it again."""
         self._closing.set()
         self._must_look.set()
         self._queues.close()
-        self._looking.join()
-        self._hypervisor.close()
+        if self._looking.ident is not None:
+            self._looking.join(JOIN_S_MAX)
+        if not self._looking.is_alive():
+            self._hypervisor.close()
 
     # What it tells
 
@@ -152,11 +170,11 @@ class LibvirtDriver:
         """The domains of guests that float stay as they are."""
 
     def condition(self, at_s: float) -> Condition:
-        if not self._hypervisor.why_away:
+        if not self.why_not_seen:
             self._away_since_s = None
             return WELL
         if self._away_since_s is None:
-            self._away_since_s = at_s
+            self._away_since_s = at_s - self._hanging_look()[1]
         return WELL if at_s - self._away_since_s < self._settings.away_s else Silent()
 
     def next_change_s(self, at_s: float) -> float | None:
@@ -190,9 +208,14 @@ class LibvirtDriver:
         return [self._record_of(cell, *each) for each in sorted({*folders, *self.view.ours()})]
 
     def _record_of(self, cell: str, instance: InstanceId, attempt: int) -> AttemptRecord:
-        unfinished = self._folders.of(instance, attempt).unfinished()
+        try:
+            unfinished = self._folders.of(instance, attempt).unfinished()
+        except WorkFailed as failed:
+            # It counts as it runs, and its files stay: the other attempts must be found.
+            log.error("host %s: an attempt may be half done: %s", self._named.name, failed)  # noqa: TRY400 - it says what is wrong
+            unfinished = None
         if unfinished is not None:
-            return begun(unfinished, Work(), 0.0)
+            return begun(unfinished, BUSY, 0.0)
         runs = self.view.runs(_name(instance, attempt))
         return AttemptRecord(
             cell=cell,
@@ -205,11 +228,6 @@ class LibvirtDriver:
     # Orders
 
     def begin(self, order: HostOrder, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
-        if isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance | AdoptGuest):
-            try:
-                self._folders.of(order.instance, order.attempt).note(order)
-            except OSError as error:
-                return Work(failure=f"{self._settings.folder} cannot be written: {error.strerror}")
         builds = isinstance(order, SpawnInstance | ReceiveInstance | RespawnInstance)
         # What is being built is built first, and started or stopped after that.
         ends_builds = isinstance(order, RespawnInstance | DestroyInstance)
@@ -247,7 +265,9 @@ class LibvirtDriver:
             return self._submit(attempt.instance, attempt.attempt, work, builds=attempt.state.takes_slot)
         if not job.is_done:
             return BUSY
-        if attempt.state is AttemptState.DESTROYED:
+        builds = attempt.state in (AttemptState.BUILDING, AttemptState.RECEIVING)
+        if attempt.state is AttemptState.DESTROYED or (builds and job.failure):
+            # Nothing is left of it. If the failure cannot be saved, the work begins anew.
             del self._jobs[name]
             self.view.forget(name)
         return Work(failure=job.failure, runs_on=job.runs_on)
@@ -277,7 +297,9 @@ class LibvirtDriver:
         self._adopting.leave(instance, attempt)
 
     def _build_again(self, attempt: AttemptRecord, at_step: AtStep) -> None:
-        match attempt.state, self._folders.of(attempt.instance, attempt.attempt).noted():
+        # A row of an earlier release does not have the order.
+        noted = attempt.begun_order or self._folders.of(attempt.instance, attempt.attempt).noted()
+        match attempt.state, noted:
             case AttemptState.BUILDING, SpawnInstance() as order:
                 self._work.spawn(order, at_step)
             case AttemptState.RECEIVING, ReceiveInstance() as order:
@@ -354,37 +376,41 @@ class LibvirtDriver:
         self._must_look.set()
 
     def _look_on(self) -> None:
-        told = ""
         while not self._closing.is_set():
-            pause_s = self._settings.look_every_s
             self._must_look.clear()
-            try:
-                with self._hypervisor.connected() as connection:
-                    self.view.look(connection)
-                told = ""
-                for warning in self.view.warnings:
-                    log.warning("host %s: %s", self._named.name, warning)
-            except LibvirtAway as away:
-                if str(away) != told:
-                    told = str(away)
-                    log.warning("host %s: %s", self._named.name, away)
-                pause_s = AGAIN_S
-            except (WorkFailed, BadXmlError, ValueError) as failed:
-                if str(failed) != told:
-                    told = str(failed)
-                    log.error("host %s is not seen: %s", self._named.name, failed)  # noqa: TRY400 - it says what is wrong
-            if self.view.is_known:
+            why = self._look()
+            if why and why != self._why_not_seen:
+                log.warning("host %s is not seen, it is looked at again: %s", self._named.name, why)
+            self._why_not_seen = why
+            if not why:
                 self._is_known.set()
+                self._forget_images()
+            self._looks_at = None
             self._tell()
-            self._forget_images()
-            if self._must_look.wait(pause_s):
+            if self._must_look.wait(AGAIN_S if why else self._settings.look_every_s):
                 self._closing.wait(SETTLE_S)
+
+    def _look(self) -> str:
+        """Look at the machine, its domains and the folder. Returns why that has failed; empty if it has not."""
+        try:
+            self._looks_at = (f"libvirt at {self._hypervisor.uri}", time.monotonic())
+            with self._hypervisor.connected() as connection:
+                self.view.look(connection)
+            for warning in self.view.warnings:
+                log.warning("host %s: %s", self._named.name, warning)
+            # What is seen of guests does not wait for the folder.
+            self._tell()
+            self._looks_at = (f"the folder {self._settings.folder}", time.monotonic())
+            self._folders.check()
+        except Exception as problem:  # noqa: BLE001 - without looks, nobody is told of guests that end
+            return in_words(problem)
+        return ""
 
     def _forget_images(self) -> None:
         try:
             self._images.forget_unused(now_s())
-        except (OSError, WorkFailed) as failed:
-            log.warning("unused images stay in the cache: %s", failed)
+        except Exception as problem:  # noqa: BLE001 - as above
+            log.warning("unused images stay in the cache: %s", in_words(problem))
 
 
 def _name(instance: InstanceId, attempt: int) -> AttemptName:

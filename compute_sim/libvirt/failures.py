@@ -17,3 +17,10 @@ class GivenUp(BaseException):
 
 class LibvirtAway(Operational):
     """libvirt does not answer; the text has its own words."""
+
+
+def in_words(problem: Exception) -> str:
+    """The words of a failure; of an error that nobody foresaw, with its type."""
+    if isinstance(problem, WorkFailed | LibvirtAway | OSError | ValueError):
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"

@@ -110,11 +110,8 @@ class GuestFolder:
             raise WorkFailed(f"{self.path / 'order.json'} cannot be read: {wrong}") from wrong
 
     def note(self, order: NotedOrder) -> None:
-        """Note an order that is to be obeyed. It is called on the event loop: a small file, and no wait for the disk."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        part = self.path / f"{_NOTED}.part"
-        part.write_bytes(msgspec.json.encode(order))
-        part.replace(self.path / _NOTED)
+        """Note an order that is to be obeyed, for a compute that has lost its database."""
+        self._write_here(_NOTED, order)
 
     def noted(self) -> NotedOrder | None:
         """The order that was last noted; None if none was."""
@@ -157,20 +154,18 @@ class GuestFolder:
         return self.adopted() is not None if kept is None else kept.is_done
 
     def keep(self, kept: KeptOrder) -> None:
+        self._write_here("order.json", kept)
+
+    def _write_here(self, name: str, what: Struct) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.write("order.json", msgspec.json.encode(kept))
+            # The folder above is made at the compute's start. If it is gone, its file system is not mounted any more.
+            self.path.mkdir(exist_ok=True)
+            self.write(name, msgspec.json.encode(what))
         except OSError as error:
             raise WorkFailed(f"{self.path} cannot be written: {error.strerror}") from error
 
     def write(self, name: str, text: bytes) -> None:
-        """Write a file whole or not at all."""
-        part = self.path / f"{name}.part"
-        with part.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path / name)
+        disks.write_whole(self.path / name, text)
 
     def place_disks(self, pool: Path) -> None:
         """Have the disks made in this folder of a storage pool."""
@@ -198,6 +193,8 @@ class GuestFolder:
             return msgspec.json.decode((self.path / _ADOPTED).read_bytes(), type=AdoptedDomain)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except msgspec.MsgspecError as wrong:
+            raise WorkFailed(f"{self.path / _ADOPTED} cannot be read: {wrong}") from wrong
 
     def keep_adopted(self, domain: AdoptedDomain) -> None:
         self.write(_ADOPTED, msgspec.json.encode(domain))
@@ -227,6 +224,11 @@ class GuestFolders:
 
     def begin(self) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
+
+    def check(self) -> None:
+        """Raises OSError if the folder cannot be read: its file system is away, or stale."""
+        with os.scandir(self._path) as found:
+            next(found, None)
 
     def of(self, instance: InstanceId, attempt: int) -> GuestFolder:
         return GuestFolder(self._path / f"{instance}.{attempt}", instance, attempt)

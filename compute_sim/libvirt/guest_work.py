@@ -42,6 +42,7 @@ class GuestWork:
         folder = self.folders.of(order.instance, order.attempt)
         if folder.has_done(order):
             return
+        folder.note(order)
         with self._or(self._remove, folder, at_step):
             kept = self._begin(_kept(order), folder, at_step)
             if (source := self._disk_to_take_over(order)) is not None:
@@ -66,6 +67,7 @@ class GuestWork:
         folder = self.folders.of(order.instance, order.attempt)
         if folder.has_done(order):
             return
+        folder.note(order)
         with self._or(self._remove, folder, at_step):
             source = self._source_of(order.source)
             from_ = source.folders.of(order.instance, order.source_attempt)
@@ -130,6 +132,7 @@ class GuestWork:
         """See whether the guest can be rebuilt, before the old one is removed: its image may not be there, or may not fit."""
         kept = _kept(order)
         try:
+            folder.note(order)
             boot = self._disks.try_out(kept, folder, at_step)
             at_step("try: plan")
             self.domains.try_out(kept, folder, boot)

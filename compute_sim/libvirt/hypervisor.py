@@ -4,6 +4,7 @@ libvirt's calls block. So all of this runs in threads of its own, and nothing he
 Errors are told in libvirt's own words.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import Any
 import libvirt
 
 from compute_sim.libvirt.failures import LibvirtAway, WorkFailed
+
+log = logging.getLogger(__name__)
 
 # The connection counts as broken after this many unanswered messages, one each KEEPALIVE_S.
 KEEPALIVE_S, KEEPALIVE_COUNT = 3, 3
@@ -45,7 +48,12 @@ def _run_events() -> None:
 
 def _turn() -> None:
     while True:
-        libvirt.virEventRunDefaultImpl()
+        try:
+            libvirt.virEventRunDefaultImpl()
+        except libvirt.libvirtError as error:
+            # Without this thread no connection is kept alive, and no broken one is noticed.
+            log.warning("libvirt's events cannot be read, they are tried again: %s", error)
+            time.sleep(RETRY_S)
 
 
 class Hypervisor:
@@ -85,17 +93,17 @@ class Hypervisor:
             self._tried_at_s = time.monotonic()
             try:
                 connection = libvirt.open(self.uri)
+                # The test driver has no keepalive, and no way to close.
+                with suppress(libvirt.libvirtError):
+                    connection.registerCloseCallback(self._on_close, None)
+                with suppress(libvirt.libvirtError):
+                    connection.setKeepAlive(KEEPALIVE_S, KEEPALIVE_COUNT)
+                connection.domainEventRegisterAny(
+                    None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_lifecycle, None
+                )
             except libvirt.libvirtError as error:
                 self._why_away = str(error)
                 raise LibvirtAway(f"libvirt at {self.uri} is away: {error}") from error
-            # The test driver has no keepalive, and no way to close.
-            with suppress(libvirt.libvirtError):
-                connection.registerCloseCallback(self._on_close, None)
-            with suppress(libvirt.libvirtError):
-                connection.setKeepAlive(KEEPALIVE_S, KEEPALIVE_COUNT)
-            connection.domainEventRegisterAny(
-                None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_lifecycle, None
-            )
             self._connection, self._why_away = connection, ""
         self._told()
         return connection

@@ -256,7 +256,7 @@ class CachedImages:
             note = CachedImage(source, str(target), format_, virtual)  # type: ignore[arg-type]
             with self._locked(fcntl.LOCK_EX):
                 part.replace(target)
-                _write(target.with_name(f"{target.name}.json"), msgspec.json.encode(note))
+                disks.write_whole(target.with_name(f"{target.name}.json"), msgspec.json.encode(note))
         except OSError as error:
             raise WorkFailed(
                 f"image {source!r} cannot be cached in {self._folder}: {error.strerror}"
@@ -310,12 +310,6 @@ def _files_in(folder: Path) -> Iterator[Path]:
 def _inode(folder: Path) -> tuple[int, int]:
     found = folder.stat()
     return (found.st_dev, found.st_ino)
-
-
-def _write(path: Path, text: bytes) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(text)
-    part.replace(path)
 
 
 def _read_chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -1,11 +1,11 @@
-"""Work that may not fail: it is tried until libvirt is back, and nothing is in the way any more."""
+"""Work that may not fail: it is tried until libvirt and the folder are back, and nothing is in the way any more."""
 
 import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from compute_sim.libvirt.failures import LibvirtAway, WorkFailed
+from compute_sim.libvirt.failures import in_words
 
 log = logging.getLogger(__name__)
 
@@ -18,15 +18,15 @@ _POLL_S = 0.1
 
 
 def until_done(what: str, try_: Callable[[], T], at_step: AtStep) -> T:
-    """Try this again and again until it succeeds. `what` says for the log what does not happen yet."""
+    """Try this again and again until it succeeds, whatever is raised. `what` says for the log what does not happen yet."""
     told = ""
     while True:
         try:
             return try_()
-        except (WorkFailed, LibvirtAway) as problem:
-            if str(problem) != told:
-                told = str(problem)
-                log.warning("%s does not happen yet: %s", what, problem)
+        except Exception as problem:  # noqa: BLE001 - its caller says that it was done, and so it must have been
+            if in_words(problem) != told:
+                told = in_words(problem)
+                log.warning("%s does not happen yet: %s", what, told)
         by_s = time.monotonic() + AGAIN_S
         while time.monotonic() < by_s:
             at_step("wait")

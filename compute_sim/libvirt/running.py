@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from bus.configuration.settings import BusSettings, DatabaseSettings
-from bus.errors import Failure
+from bus.errors import Failure, Unavailable
 from bus.operating.running import about, run_worker
+from bus.parts import Periodic
+from bus.pauses import Pauses
 from bus.process import Part
 from bus.sql import upgrade
 from bus.urls import broker_at
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # The pause between two looks whether libvirt answers, at the start.
 _LOOK_S = 5.0
+# The pause between two looks whether the hosts are seen.
+_SEE_S = 1.0
 
 
 class WrongFolder(Failure):
@@ -63,14 +67,17 @@ async def libvirt_parts(
         for each in drivers:
             while not await asyncio.to_thread(each.wait_until_known, _LOOK_S):
                 log.warning(
-                    "host %s waits for its libvirt: %s", each.host.name, each.why_away or "it is looked at"
+                    "host %s waits for its libvirt: %s",
+                    each.host.name,
+                    each.why_not_seen or "it is looked at",
                 )
         url = database_url or f"sqlite+aiosqlite:///{libvirt.folder}/attempts-{settings.cell}.sqlite"
         await upgrade(url, "compute_sim", database)
         store = await open_compute_store(url, settings.cell, clock_s, database)
         await adopt(store, drivers, settings.cell)
         pools = shared_pools([each.view for each in drivers])
-        yield compute_parts(station, drivers, settings, clock_s=clock_s, store=store, pools=pools)
+        parts = compute_parts(station, drivers, settings, clock_s=clock_s, store=store, pools=pools)
+        yield (*parts, _seeing(drivers))
     finally:
         for each in drivers:
             await asyncio.to_thread(each.close)
@@ -84,6 +91,19 @@ def _drivers(libvirt: LibvirtSettings, cell: str, at_step: Callable[[str], None]
     return [LibvirtDriver(host, libvirt, images, peers, at_step, cell=cell) for host in libvirt.all_hosts()]
 
 
+def _seeing(drivers: Sequence[LibvirtDriver]) -> Periodic:
+    """Fails while a host is not seen. The compute is ready as long as one of its hosts is seen."""
+
+    async def see() -> None:
+        unseen = [f"host {each.host.name}: {why}" for each in drivers if (why := each.why_not_seen)]
+        seeing.status.is_beside = len(unseen) < len(drivers)
+        if unseen:
+            raise Unavailable("; ".join(unseen))
+
+    seeing = Periodic("see the hosts", see, _SEE_S, pauses=Pauses(_SEE_S, _SEE_S))
+    return seeing
+
+
 async def adopt(store: ComputeStore, drivers: Sequence[LibvirtDriver], cell: str) -> None:
     """Store the attempts that the hosts have and the store does not know: those of a lost database, and those whose work began just
     before the process was killed.
@@ -93,7 +113,7 @@ async def adopt(store: ComputeStore, drivers: Sequence[LibvirtDriver], cell: str
     async with store.transaction() as tx:
         known = await tx.of_hosts([each.root for each in drivers])
         stored = {each.key for attempts in known.values() for each in attempts}
-        found = [each for driver in drivers for each in driver.has(cell)]
+        found = [each for driver in drivers for each in await asyncio.to_thread(driver.has, cell)]
         await tx.save([each for each in found if each.key not in stored])
 
 

@@ -196,7 +196,7 @@ class LibvirtSettings(Struct, frozen=True):
     away_s: Annotated[
         Seconds,
         Meta(
-            description="How long libvirt may be away before its host counts as silent. Longer survives a restart of libvirt; shorter chooses other hosts sooner."
+            description="How long libvirt or the folder may be away before the host counts as silent. Longer survives a restart of libvirt; shorter chooses other hosts sooner."
         ),
     ] = 15.0
     stop_s: Annotated[

@@ -70,7 +70,7 @@ class Adopter:
     def started(self) -> LibvirtDriver:
         driver = LibvirtDriver(self._settings.all_hosts()[0], self._settings, CachedImages(self._settings))
         driver.open()
-        assert driver.wait_until_known(PATIENCE_S), driver.why_away
+        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
         return driver
 
     def obey(self, order: HostOrder, state: AttemptState) -> str:

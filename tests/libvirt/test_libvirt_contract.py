@@ -27,7 +27,7 @@ class Drivers:
         self.end()
         driver = LibvirtDriver(self.settings.all_hosts()[0], self.settings, CachedImages(self.settings))
         driver.open()
-        assert driver.wait_until_known(PATIENCE_S), driver.why_away
+        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
         self._last = driver
         return driver
 

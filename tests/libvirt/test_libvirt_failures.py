@@ -45,7 +45,7 @@ class Host:
             self.settings.all_hosts()[0], self.settings, CachedImages(self.settings), at_step=self.at_step
         )
         driver.open()
-        assert driver.wait_until_known(PATIENCE_S), driver.why_away
+        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
         return driver
 
     def restart(self) -> None:

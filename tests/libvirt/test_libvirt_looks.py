@@ -1,0 +1,209 @@
+"""Whatever a look at a host meets is told and tried again, and the host is not chosen meanwhile. Nothing waits on the event loop."""
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import libvirt
+import msgspec
+import pytest
+
+from bus.messages.build import Image
+from bus.messages.cell import DestroyInstance
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, begun, due
+from compute_sim.libvirt.driver import LibvirtDriver
+from compute_sim.libvirt.images import CachedImages
+from tests.libvirt.broken_folder import BrokenFolder
+from tests.libvirt.guest_images import write_image
+from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at, wait_for
+
+# How long a host may be unseen before it is silent.
+AWAY_S = 0.5
+STALE = "[Errno 116] Stale file handle"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path, away_s=AWAY_S, look_every_s=0.1, images_kept_s=0.2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def folder(host: Host) -> Iterator[BrokenFolder]:
+    """The folder of the host. This thread may not wait for it: on it the event loop would run."""
+    made = BrokenFolder(host.folder, threading.current_thread())
+    yield made
+    made.heal()
+
+
+def built(host: Host) -> AttemptRecord:
+    """The attempt of an instance that runs."""
+    order = host.spawn()
+    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+    assert host.end_of_attempt(attempt) == ""
+    return due(attempt, WELL, host.driver.look_at(attempt, 0.0), 0.0)[0]
+
+
+def hanging(folder: BrokenFolder) -> None:
+    folder.hang()
+
+
+def stale(folder: BrokenFolder) -> None:
+    folder.fail(errno.ESTALE)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "words"), [(hanging, " has not answered for "), (stale, STALE)], ids=["hanging", "stale"]
+)
+def test_a_host_whose_folder_is_away_is_silent_and_sees_its_guests_when_it_is_back(
+    host: Host, folder: BrokenFolder, breaks: Callable[[BrokenFolder], None], words: str
+) -> None:
+    web = built(host)
+    breaks(folder)
+    wait_for(lambda: words in host.driver.why_not_seen)
+    assert str(host.folder) in host.driver.why_not_seen
+    host.driver.condition(1.0)
+    assert host.driver.condition(1.0 + AWAY_S) == Silent()
+
+    with libvirt_at(host.driver) as connection:
+        connection.lookupByName(host.domains[0]).destroy()
+    folder.heal()
+    wait_for(lambda: not host.driver.why_not_seen)
+
+    assert host.driver.condition(2.0) == WELL
+    wait_for(lambda: bool(host.driver.stopped([web])))
+    (found,) = host.driver.stopped([web])
+    assert found.why == "its domain was destroyed in libvirt, by none of our orders"
+
+
+# Where in libvirt, and with what, a look fails.
+MET = [
+    (where, problem)
+    for where in ("domainEventRegisterAny", "getCapabilities", "listAllDomains")
+    for problem in (libvirt.libvirtError("planted"), OSError(errno.ESTALE, "planted"), TypeError("planted"))
+]
+
+
+@pytest.mark.parametrize(("where", "problem"), MET)
+def test_a_look_is_tried_again_whatever_it_meets(
+    host: Host, monkeypatch: pytest.MonkeyPatch, where: str, problem: Exception
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise problem
+
+    monkeypatch.setattr(libvirt.virConnect, where, fail)
+    driver = LibvirtDriver(host.settings.all_hosts()[0], host.settings, CachedImages(host.settings))
+    driver.open()
+    try:
+        wait_for(lambda: "planted" in driver.why_not_seen)
+        assert not driver.wait_until_known(0.0)
+        monkeypatch.undo()
+
+        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
+        assert driver.condition(0.0) == WELL
+    finally:
+        driver.close()
+
+
+def of_running(host: Host) -> list[HostOrder]:
+    return [
+        host.respawn(2),
+        DestroyInstance(cell="c1", instance=host.spawn().instance, attempt=1, host=host.driver.root),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["spawn", "respawn", "destroy"])
+def test_no_order_makes_the_event_loop_wait_for_the_folder(
+    host: Host, folder: BrokenFolder, number: int
+) -> None:
+    web = built(host) if number else None
+    order = [host.spawn(), *of_running(host)][number]
+    folder.hang()
+
+    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+    wait_for(lambda: folder.waiting > 0)
+    assert host.driver.look_at(attempt, 0.0).left_ms
+    assert (host.driver.images(), host.driver.stopped([web] if web else [])) == (("tiny",) if web else (), [])
+    folder.heal()
+
+    assert host.end_of_attempt(attempt) == ""
+
+
+def test_a_destroy_is_told_when_the_guest_is_gone_and_not_while_its_folder_is_stale(
+    host: Host, folder: BrokenFolder
+) -> None:
+    built(host)
+    stale(folder)
+    (_, order) = of_running(host)
+
+    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+    wait_for(lambda: "wait" in host.steps)
+    assert host.driver.look_at(attempt, 0.0).left_ms
+    assert host.running == host.domains == ["moor-00000000-0000-0000-0000-000000000001-1"]
+    folder.heal()
+
+    assert host.end_of_attempt(attempt) == ""
+    assert host.left == []
+
+
+def test_a_build_whose_folder_becomes_stale_fails_when_nothing_is_left_of_it(
+    host: Host, folder: BrokenFolder
+) -> None:
+    host.interrupts["build: start"] = lambda: stale(folder)
+    order = host.spawn()
+    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+    wait_for(lambda: "wait" in host.steps)
+    assert host.driver.look_at(attempt, 0.0).left_ms
+    folder.heal()
+
+    assert host.end_of_attempt(attempt).startswith(STALE)
+    assert host.left == []
+
+
+def test_an_image_whose_note_is_empty_is_fetched_again_and_looks_go_on(host: Host) -> None:
+    web = built(host)
+    (note,) = (host.folder / "cache").glob("*.json")
+    note.write_bytes(b"")
+    host.restart()
+    note.write_bytes(b"")
+
+    # It is fetched for the next guest, or the look has removed it: both need a look that lives.
+    assert host.end_of(host.spawn(2)) == ""
+    assert host.destroy(1) == host.destroy(2) == ""
+    note.write_bytes(b"")
+    wait_for(lambda: list((host.folder / "cache").iterdir()) == [])
+    assert host.driver.why_not_seen == ""
+    assert web.state is AttemptState.BUILT
+
+
+def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: Host) -> None:
+    for number in (1, 2, 3):
+        assert host.end_of(host.spawn(number)) == ""
+    one, two, _ = sorted((host.folder / "instances").glob("*/*"))
+    (one / "order.json").write_bytes(b"")
+    (two / "adopted.json").write_bytes(b"{")
+    host.restart()
+
+    assert [each.state for each in host.driver.has("c1")] == [AttemptState.BUILT] * 3
+    (two / "adopted.json").unlink()
+
+
+def test_a_failed_build_that_was_not_saved_as_failed_begins_anew(host: Host) -> None:
+    order = host.spawn(image=Image(source="later"))
+    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+    assert host.end_of_attempt(attempt).startswith("image 'later' is not in ")
+
+    write_image(host.settings.images_folder / "later")
+    assert host.end_of_attempt(attempt) == ""
+
+
+def test_a_host_whose_folder_cannot_be_made_can_be_closed(host: Host) -> None:
+    (host.folder / "file").write_text("")
+    settings = msgspec.structs.replace(host.settings, folder=str(host.folder / "file"))
+    driver = LibvirtDriver(settings.all_hosts()[0], settings, CachedImages(settings))
+    with pytest.raises(OSError, match="file"):
+        driver.open()
+    driver.close()
