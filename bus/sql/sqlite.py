@@ -10,7 +10,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -42,6 +42,14 @@ sqlite3.register_adapter(UUID, attrgetter("hex"))
 sqlite3.register_adapter(datetime, moment_text)
 
 
+def _make_private(file: str) -> None:
+    """Create the file for its owner alone, if it does not exist: SQLite would let all users read it, and these see what users asked
+    for. The files that SQLite puts beside it get its mode. If it cannot be created, SQLite says why.
+    """
+    with suppress(OSError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
+
+
 class _Session:
     """One SQLite connection, and a thread for work on it that may take long."""
 
@@ -61,7 +69,9 @@ class _Session:
     def here(self, work: Callable[[Connection], T]) -> T:
         """Run this work in the caller's thread. Only to be called while nothing runs in the session's own thread."""
         if self._connection is None:
-            with opening(self._engine.url.database or ""):
+            file = self._engine.url.database or ""
+            with opening(file):
+                _make_private(file)
                 self._connection = self._engine.connect()
         return work(self._connection)
 

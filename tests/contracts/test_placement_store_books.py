@@ -1,5 +1,6 @@
 """An audit's reads and writes, on each store: pages of consumers, mends by compare-and-set, and the recount."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -252,6 +253,27 @@ async def test_a_recount_brings_the_numbers_in_line_and_tells_the_pictures(kind:
             assert (type(verdict).__name__ == "Claimed") == (free == 4)
         finally:
             await store.close()
+
+
+@pytest.mark.postgresql
+async def test_hosts_may_register_while_the_numbers_are_recounted() -> None:
+    async with open_store("postgresql") as store:
+        client = MendingClient(store)
+
+        async def register() -> None:
+            for number in range(300):
+                await client.report(a_host(f"new-{number}"))
+
+        registering = asyncio.create_task(register())
+        recounts = 0
+        while not registering.done():
+            await _recount(store)
+            recounts += 1
+        await registering
+
+        assert recounts
+        assert len((await store.snapshot_page(0, 1000)).providers) == 300
+        assert await store.audit() == ()
 
 
 async def _recount(store: PlacementStore) -> None:

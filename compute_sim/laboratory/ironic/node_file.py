@@ -50,6 +50,8 @@ class NodeFile:
     def _begin(self) -> None:
         """Replace the file by a new one, with one line for each node."""
         new = self._path.with_suffix(".new")
+        # Nodes have the config drives of their instances.
+        new.touch(mode=0o600)
         new.write_bytes(b"".join(map(_text, self._last.values())))
         new.replace(self._path)
         if self._descriptor >= 0:

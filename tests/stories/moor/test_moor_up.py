@@ -92,17 +92,21 @@ async def test_everything_goes_on_after_moor_up_was_killed_in_the_middle_of_boot
 
 
 async def test_a_cloud_starts_again_with_a_host_that_was_taken_out_of_use(home: Path) -> None:
-    arguments = ("--cells", "harbour", "--hosts", "2")
+    arguments = ("--cells", "harbour", "--hosts", "2", "--nodes", "1")
     async with up(home, *arguments) as first:
         await moor_json("host", "set", "harbour-host-00001", "down", XDG_STATE_HOME=str(home))
         first.send_signal(signal.SIGTERM)
         await first.ended()
+    # As an earlier release left it.
+    (home / "moorage" / "moor.db").chmod(0o644)
 
     async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as second:
         said = await second.until_printed("ready")
-        assert "1 hosts are up" in said
-        (down, _) = await moor_json("host", "list", XDG_STATE_HOME=str(home))
-        assert down["setting"]["mode"] == "down"
+        assert "1 hosts and 1 nodes are up" in said
+        hosts = await moor_json("host", "list", XDG_STATE_HOME=str(home))
+        assert sorted(each["setting"]["mode"] for each in hosts) == ["down", "up", "up"]
+        open_to_others = {each.name for each in (home / "moorage").iterdir() if each.stat().st_mode & 0o077}
+        assert open_to_others == {"flavors.toml", "ironic.url"}
 
 
 async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> None:

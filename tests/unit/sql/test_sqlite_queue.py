@@ -1,6 +1,8 @@
 """Several workers of one process may share an SQLite file: they take turns, without polling."""
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,21 @@ async def test_a_worker_that_closes_leaves_the_file_to_the_others(tmp_path: Path
     async with third.reading() as looking:
         assert await looking.run(read) == ["after the close"]
     await third.close()
+
+
+def modes_in(directory: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()}
+
+
+async def test_only_its_owner_may_read_a_new_file(tmp_path: Path) -> None:
+    """Of the directory, which may be another's, nobody asks."""
+    before = os.umask(0o022)
+    database = open_database(f"sqlite:///{tmp_path / 'new.db'}")
+    try:
+        async with database.writing() as transaction:
+            await transaction.run(made)
+
+        assert modes_in(tmp_path) == {"new.db": 0o600, "new.db-shm": 0o600, "new.db-wal": 0o600}
+    finally:
+        os.umask(before)
+        await database.close()
