@@ -244,11 +244,12 @@ class SqliteDatabase:
             yield transaction
             await transaction.commit()
         except BaseException:
-            # Shielded: a cancelled caller must not pass the lock on with an open transaction.
-            await asyncio.shield(transaction.roll_back())
+            # The next transaction begins when this one has ended, even if the caller is cancelled once more meanwhile.
+            ending = asyncio.ensure_future(transaction.roll_back())
+            ending.add_done_callback(lambda _: queue.release())
+            await asyncio.shield(ending)
             raise
-        finally:
-            queue.release()
+        queue.release()
 
     async def close(self) -> None:
         self._writer.users -= 1

@@ -109,3 +109,28 @@ async def test_only_its_owner_may_read_a_new_file(tmp_path: Path) -> None:
     finally:
         os.umask(before)
         await database.close()
+
+
+@pytest.mark.parametrize("cancelled", [1, 2, 3])
+async def test_a_caller_that_is_cancelled_again_and_again_leaves_the_next_writer_alone(
+    tmp_path: Path, cancelled: int
+) -> None:
+    """Its transaction ends in another thread, and nothing begins before that."""
+    database = open_database(f"sqlite:///{tmp_path / 'shared.db'}")
+    assert isinstance(database, SqliteDatabase)
+    try:
+        async with database.writing() as transaction:
+            await transaction.run(made)
+        # Large, so that its commit is still under way.
+        first = asyncio.create_task(note(database, "large" * 4_000_000))
+        await asyncio.sleep(0)
+        for _ in range(cancelled):
+            first.cancel()
+            await asyncio.sleep(0)
+        await note(database, "next")
+        await asyncio.gather(first, return_exceptions=True)
+
+        async with database.reading() as looking:
+            assert "next" in [name[:5] for name in await looking.run(read)]
+    finally:
+        await database.close()
