@@ -14,6 +14,8 @@ def test_values_whose_key_names_a_secret_are_hidden_at_any_depth() -> None:
         "config_drive": '{"user_data": "hush"}',
         "nodes": [{"driver_info": {"ipmi_password": "hush", "ipmi_address": "10.0.0.1"}}],
         "adminPass": "hush",
+        "application_credential_id": "hush",
+        "private_key": "hush",
         "passed_over": "kept",
         "user_data": {"cloud": "hush"},
         "token": "",

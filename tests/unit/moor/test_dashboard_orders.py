@@ -12,6 +12,7 @@ from bus.messages.build import BuildRejected, DeleteInstance
 from bus.messages.hosts import NODE, SetHost
 from moor.dashboard.forms import FORM_BYTES_MAX
 from moor.dashboard.jobs import UNDER_WAY_MAX
+from moor.dashboard.sessions import IDLE_S_MAX, SessionStore
 from placement_worker.api.auth.basic import BasicAuthentication, User
 from tests.unit.moor.dashboard_visits import (
     GARDENS,
@@ -210,12 +211,13 @@ async def test_a_reader_of_a_project_deletes_nothing_and_sees_no_button() -> Non
 
 async def test_what_became_of_an_order_is_for_its_user_and_administrators() -> None:
     visited = Visited()
-    ann, bob, root = [await visited.logged_in(name) for name in ("ann", "bob", "root")]
+    ann, bob, root, same_project = [await visited.logged_in(name) for name in ("ann", "bob", "root", "reader")]
     done = await ann.order(DELETE)
 
     assert (await ann.get(done.url.path)).status_code == 200
     assert (await root.get(done.url.path)).status_code == 200
     assert (await bob.get(done.url.path)).status_code == 404
+    assert (await same_project.get(done.url.path)).status_code == 404
     stop = {**hidden(await bob.get("/instances")), **await bob.form_of(f"/orders/delete?instance={GARDENS}")}
     assert (await bob.send_form(f"{done.url.path}/stop", stop)).status_code == 404
 
@@ -412,9 +414,21 @@ async def test_an_order_that_is_stopped_says_so_and_the_end_of_the_process_stops
 
 
 @pytest.mark.parametrize("path", ["/live", "/instances/live"])
-async def test_an_open_stream_ends_with_the_session(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_left_open", [False, True])
+async def test_an_open_stream_ends_with_the_session(
+    path: str,
+    is_left_open: bool,  # noqa: FBT001 - a row of the table
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page that is only left open does not count as use of the session."""
     monkeypatch.setattr("moor.dashboard.live_instances.LOOK_S", 0.02)
-    visited = Visited(port=1)
+    now_s, asked = [100.0], asyncio.Event()
+
+    def clock() -> float:
+        asked.set()
+        return now_s[0]
+
+    visited = Visited(port=1, sessions=SessionStore(clock=clock))
     root = await visited.logged_in("root")
     secret = root.cookies["moorage-1"]
     sent: list[str] = []
@@ -444,7 +458,13 @@ async def test_an_open_stream_ends_with_the_session(path: str, monkeypatch: pyte
     streaming = asyncio.create_task(visited.app(scope, receive, send))  # type: ignore[arg-type]
     await has_sent.wait()
     assert not streaming.done()
-    visited.sessions.end(secret)
+    if is_left_open:
+        for _ in range(3):
+            now_s[0] += IDLE_S_MAX / 3 + 1
+            asked.clear()
+            await asyncio.wait_for(asked.wait(), 5)
+    else:
+        visited.sessions.end(secret)
     told = len(sent)
     await asyncio.wait_for(streaming, 5)
     await visited.watcher.stop()

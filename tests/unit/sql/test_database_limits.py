@@ -28,11 +28,13 @@ SHORT = DatabaseSettings(
 
 
 @asynccontextmanager
-async def silent_server() -> AsyncIterator[str]:
-    """A server that accepts connections, and sends nothing."""
+async def silent_server(accepted: asyncio.Semaphore | None = None) -> AsyncIterator[str]:
+    """A server that accepts connections, and sends nothing. `accepted` is released at each connection."""
     over = asyncio.Event()
 
     async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if accepted is not None:
+            accepted.release()
         await over.wait()
         writer.close()
 
@@ -90,6 +92,22 @@ async def test_a_timeout_for_a_session_names_the_size_of_the_pool() -> None:
             await one_question(database)
         first.cancel()
         await asyncio.wait((first,))
+        await database.close()
+
+
+@pytest.mark.asyncio
+async def test_a_caller_that_is_cancelled_while_it_connects_leaves_the_session_to_the_next_one() -> None:
+    accepted = asyncio.Semaphore(0)
+    async with silent_server(accepted) as url:
+        database = open_database(url, pool_size=1, settings=structs.replace(SHORT, connect_s=20.0))
+        for _ in range(3):
+            caller = asyncio.create_task(one_question(database))
+            connects = asyncio.create_task(accepted.acquire())
+            await asyncio.wait((caller, connects), return_when=asyncio.FIRST_COMPLETED)
+            # A caller without a session ends by itself.
+            assert connects.done() and not caller.done()
+            caller.cancel()
+            await asyncio.wait((caller,))
         await database.close()
 
 
