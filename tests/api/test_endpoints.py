@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
 
+from placement_worker.api.grammar.backend import PAGE
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Server, a_server, an_allocation
 
 pytestmark = pytest.mark.asyncio
@@ -135,6 +137,23 @@ async def test_candidates_can_be_claimed_as_they_are_told(server: Server) -> Non
     held = await server.done("GET", f"/allocations/{OTHER}")
     assert held["allocations"][HOST]["resources"] == {"VCPU": 2, "DISK_GB": 3}
     assert found["provider_summaries"].keys() == {HOST, NIC}
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_provider_shows_all_that_hold_something_of_it_however_many(server: Server, more: int) -> None:
+    """They are read from the store in pages: the last one is full, or has one."""
+    amounts = {"VCPU": {"total": 2 * PAGE + 1, "allocation_ratio": 4.0}}
+    inventories = {"resource_provider_generation": 2, "inventories": amounts}
+    of_host = f"/resource_providers/{HOST}"
+    await server.done("PUT", f"{of_host}/inventories", inventories)
+    # Another one holds something already.
+    others = [str(UUID(int=number)) for number in range(1, 2 * PAGE + more)]
+    for some in (others[:PAGE], others[PAGE:]):
+        await server.done("POST", "/allocations", {each: an_allocation(VCPU=1) for each in some})
+
+    held = await server.done("GET", f"{of_host}/allocations")
+
+    assert held["allocations"].keys() == {*others, WEB}
 
 
 async def test_providers_are_listed_by_all_that_is_asked_for_at_once(server: Server) -> None:

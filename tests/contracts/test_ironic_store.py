@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -9,10 +10,12 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
+from bus.configuration.settings import DatabaseSettings
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import Flavor, Image, InstanceId
 from bus.messages.cell import DeployInstance, InstanceSpawned, RedeployInstance, SpawnFailed
 from bus.messages.placement import ResourceAmount, Share
+from bus.sql import POOL_SIZE
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import NodeHandover, Owned
 from ironic_sync.core.rows import Deployed, Ended, NodeDeploy, NodeRow, Offer, Rebuilt
@@ -406,6 +409,19 @@ async def test_a_transaction_that_stands_still_keeps_only_its_own_rows_from_movi
 
 
 # Members
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_a_lease_is_renewed_while_every_session_for_rows_is_in_use(kind: str) -> None:
+    async with open_ironic_store(kind) as store, AsyncExitStack() as still:
+        await store.join("d1", "a", LONG_S)
+        for number in range(POOL_SIZE):
+            transaction = await still.enter_async_context(store.transaction())
+            await transaction.load([node_id(number)])
+
+        async with asyncio.timeout(DatabaseSettings().pool_wait_s / 2):
+            assert await store.renew("d1", "a", LONG_S)
+            assert [each.name for each in await store.members()] == ["d1"]
 
 
 async def test_a_daemon_joins_renews_and_leaves(store: IronicStore) -> None:
