@@ -154,6 +154,19 @@ def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter
     assert not host.folder.exists()
 
 
+def test_an_adoption_whose_folder_cannot_be_written_leaves_the_guest_to_its_owner(host: Adopter) -> None:
+    (host.folder / "domain.xml" / "in the way").mkdir(parents=True)
+
+    assert host.obey(host.adoption(), AttemptState.BUILDING).startswith("its folder cannot be written: ")
+
+    assert not host.metadata()
+    assert host.is_running()
+    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
+    assert host.obey(destroy, AttemptState.DESTROYED) == ""
+    assert host.is_running()
+    assert host.disk.exists()
+
+
 def test_an_adopted_guest_is_rebuilt_as_a_guest_that_was_built_here(host: Adopter, tmp_path: Path) -> None:
     assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
     adoption = host.adoption()
