@@ -221,7 +221,7 @@ class CachedImages:
         is_disk: bool,
     ) -> CachedImage:
         kind, _, wanted = checksum.rpartition(":")
-        kind = kind or _DIGESTS.get(len(wanted), "")
+        kind = kind.lower() or _DIGESTS.get(len(wanted), "")
         if wanted and kind not in hashlib.algorithms_available:
             raise WorkFailed(
                 f"the checksum of image {source!r} is {checksum!r}, must be md5, sha1, sha256 or sha512 in hexadecimal digits"

@@ -204,7 +204,8 @@ def test_a_broken_image_is_named_with_both_digests(host: Host) -> None:
 
     assert failure == f"image 'tiny' is broken: its sha256 is {found}, and must be {'0' * 64}"
     assert host.left == []
-    assert host.end_of(host.spawn(image=Image(source="tiny", checksum=found))) == ""
+    for number, right in enumerate((found, found.upper(), f"sha256:{found}", f"SHA256:{found.upper()}"), 1):
+        assert host.end_of(host.spawn(number, image=Image(source="tiny", checksum=right))) == ""
 
 
 # What cannot be built, and words of the failure.

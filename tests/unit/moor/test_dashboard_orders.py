@@ -211,7 +211,9 @@ async def test_a_reader_of_a_project_deletes_nothing_and_sees_no_button() -> Non
 
 async def test_what_became_of_an_order_is_for_its_user_and_administrators() -> None:
     visited = Visited()
-    ann, bob, root, same_project = [await visited.logged_in(name) for name in ("ann", "bob", "root", "reader")]
+    ann, bob, root, same_project = [
+        await visited.logged_in(name) for name in ("ann", "bob", "root", "reader")
+    ]
     done = await ann.order(DELETE)
 
     assert (await ann.get(done.url.path)).status_code == 200
