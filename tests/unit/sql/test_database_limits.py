@@ -105,7 +105,8 @@ async def test_a_caller_that_is_cancelled_while_it_connects_leaves_the_session_t
             connects = asyncio.create_task(accepted.acquire())
             await asyncio.wait((caller, connects), return_when=asyncio.FIRST_COMPLETED)
             # A caller without a session ends by itself.
-            assert connects.done() and not caller.done()
+            assert connects.done()
+            assert not caller.done()
             caller.cancel()
             await asyncio.wait((caller,))
         await database.close()
