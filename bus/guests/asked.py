@@ -20,7 +20,6 @@ SPEC_KEYS = frozenset({f"hw:{name}" for name in (*_OF_BOTH, MASK, EMULATOR)})
 IMAGE_KEYS = frozenset({f"hw_{name}" for name in _OF_BOTH})
 _NUMBERED = tuple(f"hw{mark}{name}." for mark in ":_" for name in (CPUS, MEMORY))
 # What a host alone reads: the hardware that it gives to the guest, and how it starts it.
-HARDWARE_SPEC_KEYS = frozenset({"hw:cpu_sockets", "hw:cpu_cores", "hw:cpu_threads"})
 HARDWARE_IMAGE_KEYS = frozenset(
     {
         "hw_machine_type",
@@ -35,6 +34,22 @@ HARDWARE_IMAGE_KEYS = frozenset(
         "os_command_line",
     }
 )
+# Of a flavor also limits and further devices, as Nova's computes know them. All are told to the host; a driver may follow them.
+HOST_SCOPES = ("quota:", "hw_rng:", "hw_video:", "vmware:")
+HOST_SPEC_KEYS = frozenset(
+    {
+        *(f"hw:cpu_{part}" for part in ("sockets", "cores", "threads")),
+        *(f"hw:cpu_max_{part}" for part in ("sockets", "cores", "threads")),
+        *("hw:boot_menu", "hw:watchdog_action", "hw:serial_port_count", "hw:vif_multiqueue_enabled"),
+        *("hw:hide_hypervisor_id", "hide_hypervisor_id", "hw:pmu", "hw:time_hpet", "hw:input_bus"),
+        *("hw:usb_model", "hw:redirected_usb_ports", "hw:locked_memory", "hw:viommu_model"),
+    }
+)
+
+
+def is_host_key(key: str) -> bool:
+    """Is this extra spec read by the host alone? No host is chosen by it."""
+    return key in HOST_SPEC_KEYS or key.startswith(HOST_SCOPES)
 
 
 def is_guest_key(key: str) -> bool:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Annotated
 
 import typer
+from msgspec import Struct
 
 from bus.clock import now
 from moor.books.audit_command import clients
@@ -15,7 +16,7 @@ from moor.importing_nova.cloud import Cloud
 from moor.importing_nova.core.records import ContradictionError
 from moor.importing_nova.handing_over import HandingOver, HostReport
 from moor.importing_nova.reading import HostRow, NovaDatabases, nova_databases
-from moor.importing_nova.shared import create_shared, read_shared
+from moor.importing_nova.shared import Difference, compare_shared, create_shared, read_shared
 from moor.options import NOT_DONE, AsJson, BusUrl, command_settings, fail, run, say, tell
 from moor.showing import print_json
 from moor.tables import Columns, print_table
@@ -36,6 +37,16 @@ _COLUMNS = Columns[HostReport](
     },
     prose=("kept back by",),
 )
+
+
+class Imported(Struct, frozen=True):
+    """`not_created` are flavors, groups and aggregates that could not be created, and why. `differences` are those that were found
+    between them, if both sides were only compared.
+    """
+
+    hosts: Sequence[HostReport]
+    not_created: Sequence[str] = ()
+    differences: Sequence[str] = ()
 
 
 @app.callback()
@@ -112,7 +123,7 @@ def nova(
         cells[cell] = url
     settings = command_settings(bus=bus)
 
-    async def work() -> tuple[list[HostReport], list[str]]:
+    async def work() -> Imported:
         async with AsyncExitStack() as stack:
             databases = await stack.enter_async_context(nova_databases(api_db, cells.items(), placement_db))
             api, below = await stack.enter_async_context(clients(settings, patience))
@@ -127,29 +138,34 @@ def nova(
             )
 
     try:
-        reports, problems = run(work())
+        done = run(work())
     except NovaDatabaseError as problem:
         fail(str(problem))
     if as_json:
-        print_json({"hosts": reports, "not_created": problems})
+        print_json(done)
     else:
-        _print(reports, problems, is_verified=verify)
-    is_done = all(each.stage in ("here", "given back", "bare metal") for each in reports)
-    if not is_done or any(each.reasons for each in reports):
+        _print(done, is_verified=verify)
+    is_done = all(each.stage in ("here", "given back", "bare metal") for each in done.hosts)
+    if not is_done or done.differences or any(each.reasons for each in done.hosts):
         raise typer.Exit(NOT_DONE)
 
 
 async def _import(
     databases: NovaDatabases, cloud: Cloud, wanted: Sequence[str], *, verify: bool, give_back: bool
-) -> tuple[list[HostReport], list[str]]:
+) -> Imported:
     rows = await databases.hosts()
     chosen = [row for row in rows if not wanted or row.name in wanted]
     if missing := sorted({*wanted} - {row.name for row in rows}):
         fail(f"Nova has no host {', '.join(missing)}")
     shared = await read_shared(databases)
     problems: list[str] = []
-    if not verify and not give_back:
-        problems = await create_shared(cloud.api, shared, [*cloud.hosts.values()], cloud.providers)
+    found: list[Difference] = []
+    if not give_back:
+        problems += shared.problems
+        hosts, names = [*cloud.hosts.values()], {row.name for row in rows}
+        found = await compare_shared(cloud.api, shared, hosts, cloud.providers, names=names)
+    if not verify:
+        problems += await create_shared(cloud.api, found)
     handing = HandingOver(
         databases,
         cloud,
@@ -159,7 +175,9 @@ async def _import(
         clock=now,
     )
     step = handing.verify if verify else handing.give_back if give_back else handing.take
-    return await of_all(chosen, step), problems
+    reports = await of_all(chosen, step)
+    differences = [*problems, *[f"{each.what}: {each.words}" for each in found]]
+    return Imported(reports, [], differences) if verify else Imported(reports, problems)
 
 
 async def of_all(
@@ -213,7 +231,8 @@ def _cell_and_url(text: str) -> tuple[str, str]:
     return cell, url
 
 
-def _print(reports: Sequence[HostReport], problems: Sequence[str], *, is_verified: bool) -> None:
+def _print(done: Imported, *, is_verified: bool) -> None:
+    reports = done.hosts
     if reports:
         print_table(reports, _COLUMNS)
     for each in reports:
@@ -221,15 +240,15 @@ def _print(reports: Sequence[HostReport], problems: Sequence[str], *, is_verifie
             say(f"{each.cell}/{each.host}: {reason}", "yellow")
         if len(each.reasons) > REASONS_SHOWN:
             say(f"{each.cell}/{each.host}: and {len(each.reasons) - REASONS_SHOWN:,} more", "yellow")
-    for problem in problems:
-        say(f"not created: {problem}", "yellow")
+    for told in (*(f"not created: {each}" for each in done.not_created), *done.differences):
+        say(told, "yellow")
     left = [each for each in reports if each.stage in ("in nova", "kept back")]
-    done = [each for each in reports if each.stage == "here"]
-    differing = sum(len(each.reasons) for each in reports)
+    here = sum(each.stage == "here" for each in reports)
+    differing = len(done.differences) + sum(len(each.reasons) for each in reports)
     if is_verified:
         say(f"{differing:,} differences" if differing else "both sides agree")
     say(
-        f"{len(done):,} of {len(reports):,} hosts are here; {len(left):,} hosts with "
+        f"{here:,} of {len(reports):,} hosts are here; {len(left):,} hosts with "
         f"{sum(each.instances for each in left):,} instances are left in Nova"
     )
     for each in reports:

@@ -1,16 +1,22 @@
 """What belongs to no single host: flavors, server groups and aggregates of Nova, which are created here under their ids and names."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from bus.message import AggregateId, GroupId, Message
-from bus.messages.aggregates import Aggregate, AggregatesFound, AskAggregates, SetAggregate
+from bus.messages.aggregates import (
+    HOSTS_PER_ORDER_MAX,
+    Aggregate,
+    AggregatesFound,
+    AskAggregates,
+    SetAggregate,
+)
 from bus.messages.build import BuildRejected, Flavor
 from bus.messages.flavors import AskFlavors, CreateFlavor, FlavorsFound
-from bus.messages.groups import AskGroups, CreateGroup, GroupsFound
+from bus.messages.groups import AskGroups, CreateGroup, GroupsFound, GroupState
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderState
 from moor.asking import PAGE, Client, batches_of, items_of
@@ -28,6 +34,9 @@ _SIZES = {
     "ephemeral_gb": "ephemeral_gb",
     "swap_mb": "swap",
 }
+# Of a server group, what must be equal.
+_GROUP = ("policy", "max_per_host", "name", "project")
+_NOT_HERE = "Nova has it, and it is not here"
 POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 
 
@@ -135,36 +144,74 @@ def _aggregate(row: Row, metadata: dict[str, str], hosts: Sequence[str]) -> Nova
     return aggregate
 
 
-async def create_shared(
-    api: Client, shared: Shared, hosts: Sequence[HostState], providers: Sequence[ProviderState]
-) -> list[str]:
-    """Create what is missing here. Returns what is not created, and why."""
-    orders: list[tuple[str, Message]] = []
-    known = {
-        each.name: each
-        for each in await items_of(api, AskFlavors(limit=PAGE), FlavorsFound, lambda page: page.flavors)
-    }
-    orders += [
-        (f"flavor {each.name}", CreateFlavor(flavor=each))
-        for each in shared.flavors.values()
-        if known.get(each.name) != each
+class Difference(Struct, frozen=True):
+    """What Nova has otherwise than we do. `orders` make it equal, one after the other; without any, only people can decide."""
+
+    what: str
+    words: str
+    orders: tuple[Message, ...] = ()
+
+
+async def compare_shared(
+    api: Client,
+    shared: Shared,
+    hosts: Sequence[HostState],
+    providers: Sequence[ProviderState],
+    *,
+    names: Collection[str],
+) -> list[Difference]:
+    """`names` are those of all hosts that Nova has."""
+    flavors = await items_of(api, AskFlavors(limit=PAGE), FlavorsFound, lambda page: page.flavors)
+    groups = await items_of(api, AskGroups(limit=AT_ONCE), GroupsFound, lambda page: page.groups)
+    aggregates = await items_of(api, AskAggregates(limit=PAGE), AggregatesFound, lambda page: page.aggregates)
+    known, there = {each.name: each for each in flavors}, {each.id: each for each in groups}
+    return [
+        *_of_flavors(shared.flavors.values(), known),
+        *_of_groups(shared.groups, there),
+        *_of_aggregates(shared.aggregates, aggregates, hosts, providers, names),
     ]
-    groups = {
-        each.id
-        for each in await items_of(api, AskGroups(limit=AT_ONCE), GroupsFound, lambda page: page.groups)
-    }
-    orders += [(f"server group {each.id}", each) for each in shared.groups if each.id not in groups]
-    there = await items_of(api, AskAggregates(limit=PAGE), AggregatesFound, lambda page: page.aggregates)
-    orders += _of_aggregates(shared.aggregates, there, hosts, providers)
-    problems = [*shared.problems]
-    for some in batches_of(orders, AT_ONCE):
-        answers = await api.ask_all([order for _, order in some])
-        problems += [
-            f"{what}: {answer.field} {answer.value}: {answer.reason}"
-            for (what, _), answer in zip(some, answers, strict=True)
-            if isinstance(answer, BuildRejected)
-        ]
+
+
+async def create_shared(api: Client, differences: Sequence[Difference]) -> list[str]:
+    """Create what is missing here. Returns what is not created, and why."""
+    problems: list[str] = []
+    left = [(each.what, each.orders) for each in differences]
+    # An order about an aggregate that comes before an earlier one is done would overtake it.
+    while left := [(what, orders) for what, orders in left if orders]:
+        for some in batches_of(left, AT_ONCE):
+            answers = await api.ask_all([orders[0] for _, orders in some])
+            problems += [
+                f"{what}: {answer.field} {answer.value}: {answer.reason}"
+                for (what, _), answer in zip(some, answers, strict=True)
+                if isinstance(answer, BuildRejected)
+            ]
+        left = [(what, orders[1:]) for what, orders in left]
     return problems
+
+
+def _of_flavors(wanted: Iterable[Flavor], known: Mapping[str, Flavor]) -> Iterator[Difference]:
+    for each in wanted:
+        if (here := known.get(each.name)) != each:
+            yield Difference(f"flavor {each.name}", _in_words(each, here), (CreateFlavor(flavor=each),))
+
+
+def _of_groups(wanted: Iterable[CreateGroup], known: Mapping[GroupId, GroupState]) -> Iterator[Difference]:
+    for each in wanted:
+        here = known.get(each.id)
+        if here is None or any(getattr(here, field) != getattr(each, field) for field in _GROUP):
+            # One that is here was created by an earlier run, or is somebody else's, and stays as it is.
+            orders = (each,) if here is None else ()
+            yield Difference(f"server group {each.id}", _in_words(each, here, _GROUP), orders)
+
+
+def _in_words(there: Struct, here: Struct | None, fields: Sequence[str] = ()) -> str:
+    if here is None:
+        return _NOT_HERE
+    return ", ".join(
+        f"{field} is {getattr(there, field)!r} in Nova, and {getattr(here, field)!r} here"
+        for field in fields or there.__struct_fields__
+        if getattr(there, field) != getattr(here, field)
+    )
 
 
 def _of_aggregates(
@@ -172,25 +219,57 @@ def _of_aggregates(
     known: Sequence[Aggregate],
     hosts: Sequence[HostState],
     providers: Sequence[ProviderState],
-) -> list[tuple[str, Message]]:
+    names: Collection[str],
+) -> Iterator[Difference]:
     of_id = {each.id: each for each in known}
     member_of = {each.id: {*each.aggregates} for each in providers if each.parent is None}
     by_name: dict[str, list[HostState]] = {}
+    members: dict[AggregateId, list[HostState]] = {}
     for host in hosts:
         by_name.setdefault(host.name, []).append(host)
-    found: list[tuple[str, Message]] = []
+        for id_ in member_of.get(host.id, ()):
+            members.setdefault(id_, []).append(host)
     for each in wanted:
-        here = of_id.get(each.id)
-        missing = tuple(
-            str(host.id)
+        what, of_nova, here = f"aggregate {each.name}", frozenset(each.hosts), of_id.get(each.id)
+        missing = [
+            host
             for name in each.hosts
             for host in by_name.get(name, ())
             if each.id not in member_of.get(host.id, ())
+        ]
+        more = [
+            f"host {host.cell}/{host.name} is in it here, and not in Nova"
+            for host in members.get(each.id, ())
+            if host.name in names and host.name not in of_nova
+        ]
+        words = [_NOT_HERE] if here is None else [*_named_otherwise(each, here)]
+        if words or missing:
+            words += [f"host {host.cell}/{host.name} is in it in Nova, and not here" for host in missing]
+            ids = [str(host.id) for host in missing]
+            yield Difference(what, "; ".join(words), tuple(_orders_about(each, ids)))
+        if here is not None:
+            more += [
+                f"metadata {key} is {value!r} here, and not in Nova"
+                for key, value in sorted(here.metadata.items())
+                if key not in each.metadata
+            ]
+        if more:
+            yield Difference(what, "; ".join(more))
+
+
+def _named_otherwise(there: NovaAggregate, here: Aggregate) -> Iterator[str]:
+    if there.name != here.name:
+        yield f"its name is {there.name!r} in Nova, and {here.name!r} here"
+    for key, value in sorted(there.metadata.items()):
+        if (ours := here.metadata.get(key)) != value:
+            yield f"metadata {key} is {value!r} in Nova, and {'missing' if ours is None else repr(ours)} here"
+
+
+def _orders_about(aggregate: NovaAggregate, hosts: Sequence[str]) -> Iterator[SetAggregate]:
+    for some in batches_of(hosts, HOSTS_PER_ORDER_MAX) if hosts else [()]:
+        yield SetAggregate(
+            aggregate=aggregate.id,
+            name=aggregate.name,
+            metadata=dict(aggregate.metadata),
+            add_hosts=tuple(some),
         )
-        if here is not None and here.metadata == each.metadata and not missing:
-            continue
-        order = SetAggregate(
-            aggregate=each.id, name=each.name, metadata=dict(each.metadata), add_hosts=missing[:1000]
-        )
-        found.append((f"aggregate {each.name}", order))
-    return found

@@ -6,6 +6,7 @@ of our own requests, which refuses a key that it does not know.
 
 from collections.abc import Iterator, Mapping
 
+from bus.guests import is_host_key
 from scheduler_worker.nova.json_fields import Fields
 from scheduler_worker.nova.objects import object_in
 from scheduler_worker.nova.refusals import RefusedError
@@ -63,28 +64,6 @@ _INDIFFERENT = frozenset(
         ),
         ("hw_virtio_packed_ring", "False"),
         *((key, value) for key in ("hw:mem_encryption", "hw:virtio_packed_ring") for value in _NO),
-    }
-)
-_SCOPES_OF_COMPUTES = ("quota", "hw_rng", "hw_video", "vmware")
-_SPECS_OF_COMPUTES = frozenset(
-    {
-        *(
-            "hw:cpu_max_cores",
-            "hw:cpu_max_sockets",
-            "hw:cpu_max_threads",
-            "hw:boot_menu",
-            "hw:watchdog_action",
-        ),
-        *("hw:serial_port_count", "hw:vif_multiqueue_enabled", "hw:hide_hypervisor_id", "hide_hypervisor_id"),
-        *(
-            "hw:pmu",
-            "hw:time_hpet",
-            "hw:input_bus",
-            "hw:usb_model",
-            "hw:redirected_usb_ports",
-            "hw:locked_memory",
-            "hw:viommu_model",
-        ),
     }
 )
 # Those that isolate aggregates are here, too: without that filter no host is judged by them.
@@ -150,13 +129,9 @@ def _extra_specs(specs: Fields, served: frozenset[str]) -> dict[str, str]:
                 found[ACCELERATORS] = REQUIRED
         elif trait := TRAITS.get((key, value)):
             found[f"trait:{trait}"] = REQUIRED
-        elif (key, value) not in _INDIFFERENT and not _is_of_computes(key):
+        elif (key, value) not in _INDIFFERENT and not is_host_key(key):
             found[key] = value
     return found
-
-
-def _is_of_computes(key: str) -> bool:
-    return key in _SPECS_OF_COMPUTES or key.partition(":")[0] in _SCOPES_OF_COMPUTES
 
 
 def image_of(image: Fields | None, read_keys: frozenset[str]) -> tuple[str, dict[str, str]]:

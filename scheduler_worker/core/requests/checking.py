@@ -7,7 +7,15 @@ client asked for.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bus.guests import HARDWARE_IMAGE_KEYS, HARDWARE_SPEC_KEYS, IMAGE_KEYS, SPEC_KEYS, is_guest_key
+from bus.guests import (
+    HARDWARE_IMAGE_KEYS,
+    HOST_SCOPES,
+    HOST_SPEC_KEYS,
+    IMAGE_KEYS,
+    SPEC_KEYS,
+    is_guest_key,
+    is_host_key,
+)
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId
 from bus.messages.config_drive import parts_of
@@ -112,7 +120,8 @@ def _parts_of(
         yield DefaultAmount("DISK_GB", flavor.root_gb + flavor.ephemeral_gb + swap_gb)
         yield from problems_of_profile(flavor)
         for key, value in flavor.extra_specs.items():
-            if key != PROFILE and key not in HARDWARE_SPEC_KEYS and not is_guest_key(key):
+            is_read = is_host_key(key) and key.partition(":")[0] not in scopes
+            if key != PROFILE and not is_read and not is_guest_key(key):
                 yield _extra_spec(key, value, vocabulary, scopes)
     for key, value in build.image_properties.items():
         if key in image_keys:
@@ -129,7 +138,8 @@ def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[
         return part
     if key.partition(":")[0] in scopes:
         return ForPlugins(key, value)
-    keys = SPEC_KEYS | HARDWARE_SPEC_KEYS | {PROFILE} | {f"{scope}:NAME" for scope in scopes}
+    named = {f"{scope}NAME" for scope in (*HOST_SCOPES, *(f"{each}:" for each in scopes))}
+    keys = SPEC_KEYS | HOST_SPEC_KEYS | {PROFILE} | named
     return RequestProblem(field, value, f"unknown key {key!r}: {_known(keys)}")
 
 

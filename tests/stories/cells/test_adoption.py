@@ -19,7 +19,9 @@ pytestmark = pytest.mark.asyncio
 
 HOST = root_of("c1-h1")
 CREATED = datetime(2024, 5, 6, tzinfo=UTC)
-FLAVOR = Flavor(name="legacy", vcpus=2, ram_mb=1024, root_gb=3, extra_specs={"hw_rng:allowed": "True"})
+# No scheduler here knows the second key.
+SPECS = {"hw_rng:allowed": "True", "rack:color": "red"}
+FLAVOR = Flavor(name="legacy", vcpus=2, ram_mb=1024, root_gb=3, extra_specs=SPECS)
 STATES: tuple[AdoptedState, ...] = ("active", "stopped", "shelved", "broken")
 TOLD = {"active": "active", "stopped": "stopped", "shelved": "shelved", "broken": "error"}
 

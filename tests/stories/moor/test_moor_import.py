@@ -14,7 +14,7 @@ from bus.messages.build import InstanceId, InstancesFound
 from moor.asking import answer_of, client
 from moor.importing_nova.cloud import GIVING, TAKING
 from moor.options import command_settings
-from tests.nova.rows import SMALL, NovaRows, id_of
+from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of
 from tests.nova.schema import NovaAddresses, sqlite_databases
 from tests.nova.switch import switch
 from tests.stories.moor.moor_process import moor, moor_json, started
@@ -37,7 +37,8 @@ async def import_json(addresses: NovaAddresses, *arguments: str, **environment: 
     assert ran.code in (0, 1), ran.out + ran.err
     assert ran.out, ran.err
     told = json.loads(ran.out)
-    return ran.code, {each["host"]: each for each in told["hosts"]} | {"": told["not_created"]}
+    shared = {"": told["not_created"], "differences": told["differences"]}
+    return ran.code, {each["host"]: each for each in told["hosts"]} | shared
 
 
 def bytes_of(addresses: NovaAddresses) -> list[bytes]:
@@ -101,6 +102,52 @@ async def test_one_host_and_its_instances_are_handed_over_and_given_back(home: P
         assert (code, told[FIRST]["stage"], told[FIRST]["copied"]) == (0, "here", 3)
         assert (await moor("audit", "--settle", "0", **environment)).code == 0
     assert bytes_of(addresses) == before
+
+
+async def test_what_belongs_to_no_host_comes_over_whole_and_is_compared(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    addresses = sqlite_databases(home / "nova", ("harbour",))
+    hosts = [f"harbour-host-{number + 1:05d}" for number in range(1001)]
+    limited = {"quota:disk_read_bytes_sec": "1", "hw_rng:allowed": "true", "hw:watchdog_action": "reset"}
+    with NovaRows(addresses) as nova:
+        nova.flavor(FlavorRow(name="limited", vcpus=1, ram_mb=64, root_gb=1, id=7, extra_specs=limited))
+        nova.host("harbour", FIRST)
+        nova.disable("harbour", FIRST)
+        group = nova.group("apart", "anti-affinity", ())
+        nova.aggregate("rack", hosts, rack="1")
+    async with started("up", "--cells", "harbour", "--hosts", str(len(hosts)), **environment) as up:
+        await up.until_printed("ready")
+
+        code, told = await import_json(addresses, "--verify", **environment)
+        assert code == 1
+        *lacking, of_rack = told["differences"]
+        assert lacking == [
+            "flavor limited: Nova has it, and it is not here",
+            f"server group {group}: Nova has it, and it is not here",
+        ]
+        assert of_rack.startswith("aggregate rack: Nova has it, and it is not here; host harbour/")
+        assert of_rack.count(" is in it in Nova, and not here") == len(hosts)
+
+        assert (await import_json(addresses, **environment))[1][""] == []
+        members = await moor_json("aggregate", "show", "rack", **environment)
+        assert sorted(members["hosts"]) == hosts
+        assert (await import_json(addresses, "--verify", **environment))[1]["differences"] == []
+        (built,) = (await moor_json("boot", "--flavor", "limited", **environment))["instances"]
+        assert built["state"] == "active"
+
+        await moor("aggregate", "set", "rack", "rack=2", "row=b", **environment)
+        await moor("aggregate", "remove", "rack", hosts[-1], **environment)
+        with NovaRows.again(addresses) as nova:
+            nova.change("api", "DELETE FROM aggregate_hosts WHERE host = ?", FIRST)
+        assert (await import_json(addresses, "--verify", **environment))[1]["differences"] == [
+            f"aggregate rack: metadata rack is '1' in Nova, and '2' here; host harbour/{hosts[-1]} is in it in Nova, and not here",
+            f"aggregate rack: host harbour/{FIRST} is in it here, and not in Nova; metadata row is 'b' here, and not in Nova",
+        ]
+        # What is only here may be the operator's: it stays.
+        await import_json(addresses, **environment)
+        assert (await import_json(addresses, "--verify", **environment))[1]["differences"] == [
+            f"aggregate rack: host harbour/{FIRST} is in it here, and not in Nova; metadata row is 'b' here, and not in Nova",
+        ]
 
 
 @pytest.mark.timeout(300)

@@ -192,7 +192,9 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
         (a_build({"traits": "1"}), "flavor.extra_specs.traits", "1"),
         (a_build({"hw:numa_nodes": "3"}), "flavor.extra_specs.hw:numa_nodes", "3"),
         (a_build({"hw:numa_nodes": "2", "resources:VCPU": "2"}), "flavor.extra_specs.resources:VCPU", "2"),
-        (a_build({"hw:watchdog_action": "reset"}), "flavor.extra_specs.hw:watchdog_action", "reset"),
+        (a_build({"hw:watchdog": "reset"}), "flavor.extra_specs.hw:watchdog", "reset"),
+        (a_build({"quota": "1"}), "flavor.extra_specs.quota", "1"),
+        (a_build({"hw:tpm_version": "2.0"}), "flavor.extra_specs.hw:tpm_version", "2.0"),
         (
             a_build(image_properties={"trait:NO_SUCH": "required"}),
             "image_properties.trait:NO_SUCH",
@@ -217,6 +219,25 @@ def test_nonsense_is_refused_by_its_field_and_value(build: BuildInstance, field:
     rejected = the_rejection(build)
 
     assert (rejected.field, rejected.value) == (field, value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hw_rng:allowed",
+        "quota:disk_read_bytes_sec",
+        "hw:watchdog_action",
+        "hw:cpu_max_sockets",
+        "hw:cpu_cores",
+    ],
+)
+def test_what_only_hosts_read_asks_for_nothing_unless_a_plugin_reads_it(key: str) -> None:
+    plain, scope = the_spec(a_build()), key.partition(":")[0]
+
+    assert the_spec(a_build({key: "1"})) == plain
+    read = read_request(a_build({key: "1"}), VOCABULARY, frozenset({scope}))
+    assert isinstance(read, InstanceSpec)
+    assert read.extra_specs == ((key, "1"),)
 
 
 def test_a_trait_both_required_and_forbidden_is_refused() -> None:
