@@ -151,7 +151,8 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
 
     `dead` says that nothing runs on the host, and that nothing will. So what the host still held for instances that
     have left it is released at once. If a dead host returns, it must be set to another mode before it may be used.
-    Before that it destroys all attempts of instances that its cell no longer counts on.
+    Before that it destroys all attempts of instances that its cell no longer counts on. A host that is heard may still run its
+    instances: it is set dead only with `sure`.
     """
 
     host: Annotated[
@@ -168,6 +169,9 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
     ]
     reason: Annotated[Label, Meta(description="why; the host's state and refused builds show it")] = ""
     for_user: UserName = ""
+    sure: Annotated[bool, Meta(description="with `dead`: nothing runs on the host, though it is heard")] = (
+        False
+    )
 
 
 class HostState(HostDescription, frozen=True, kw_only=True):

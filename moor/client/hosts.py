@@ -67,12 +67,14 @@ class HostCalls(ClientSession):
         """All cells, with their conductors, and whether each is up. For admins."""
         return (await self._ask(AskCells(), CellsFound)).cells
 
-    async def set_host(self, name: str, mode: HostMode, *, reason: str = "") -> HostState:
+    async def set_host(self, name: str, mode: HostMode, *, reason: str = "", sure: bool = False) -> HostState:
         """Set a host or a node `up`, `draining`, `down` or `dead`. For operators.
 
-        `down` counts as if its heartbeats had stopped. `dead` also says that nothing runs there; a node cannot be `dead`.
+        `down` counts as if its heartbeats had stopped. `dead` also says that nothing runs there; a node cannot be `dead`. A host
+        that is heard is set `dead` only by one who is `sure` of that; otherwise `Rejected` says when it was heard.
         """
-        return (await self._ask(SetHost(host=name, mode=mode, reason=reason), HostSet)).host
+        order = SetHost(host=name, mode=mode, reason=reason, sure=sure)
+        return (await self._ask(order, HostSet)).host
 
     async def drain(
         self,

@@ -22,6 +22,7 @@ from moor.client.errors import Rejected
 from moor.dashboard.jobs import DashboardJob
 from moor.dashboard.ordering import Clouds, Given, OrderQuestion
 from moor.dashboard.rendering import PageRefused, Reader
+from moor.showing import time_in_words
 
 MOVES_AT_ONCE: Final = 10
 EVACUATIONS_AT_ONCE: Final = 50
@@ -80,10 +81,13 @@ class SetMode:
         there = await instances_on(clouds.asking, whole_name(host))
         title, meaning = _MODES[mode]
         now = f"It is {host.setting.mode} now" + (f": {host.setting.reason}" if host.setting.reason else "")
+        heard = (
+            f". It was heard at {time_in_words(host.heard_at)}" if mode == "dead" and host.heard_at else ""
+        )
         return OrderQuestion(
             title=title.format(whole_name(host)),
             button=f"Set it {mode}",
-            sentences=(f"{now}.", meaning),
+            sentences=(f"{now}{heard}.", meaning),
             instances=len(there),
             about=f"mode of {whole_name(host)}",
             given={"host": whole_name(host), "mode": mode},
@@ -103,7 +107,9 @@ class SetMode:
 
 
 async def _set(asking: Client, given: Given, mode: HostMode, job: DashboardJob) -> HostState:
-    order = SetHost(host=given["host"], mode=mode, reason=given.get("reason", "").strip(), for_user=job.by)
+    reason = given.get("reason", "").strip()
+    # Who sets a host dead has confirmed that nothing runs there (`OrderQuestion.sure`).
+    order = SetHost(host=given["host"], mode=mode, reason=reason, for_user=job.by, sure=mode == "dead")
     return (await answer_of(asking, order, HostSet)).host
 
 

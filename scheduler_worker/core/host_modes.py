@@ -1,6 +1,6 @@
 """The modes of hosts (up, draining, down, dead): what sets or ends one, and why a host may not be used."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec import structs
 
@@ -15,6 +15,20 @@ NODES_ARE_NEVER_DEAD = "a bare-metal node cannot be set dead: Ironic knows what 
 def problem_of(host: HostState, order: SetHost) -> str:
     """Why the host cannot be set to the mode in this order; empty if it can."""
     return NODES_ARE_NEVER_DEAD if order.mode == "dead" and host.kind == NODE else ""
+
+
+def why_unsure(host: HostState, order: SetHost, unheard: timedelta | None) -> str:
+    """Why the host is not set dead by an operator who has not said that nothing runs there; empty if that need not be said.
+
+    `unheard` is for how long the host has not been heard; None if it is silent.
+    """
+    if order.mode != "dead" or order.sure or unheard is None or host.setting.mode == "dead":
+        return ""
+    return (
+        f"{host.name} was heard {unheard.total_seconds():.0f} s ago, so its instances may still run. `dead` says that nothing runs there and "
+        "nothing will: what it still holds for others is released at once, and where its instances are evacuated, second copies run beside "
+        "them. Switch it off first; or set it down, which waits for it"
+    )
 
 
 def with_mode(host: HostState, mode: HostMode, reason: str, by: str, now: datetime) -> HostState:

@@ -25,7 +25,7 @@ from bus.messages.hosts import (
 )
 from bus.topology import CELL0
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, answering
-from scheduler_worker.core.host_modes import cleaned, problem_of, with_mode, without_setting
+from scheduler_worker.core.host_modes import cleaned, problem_of, why_unsure, with_mode, without_setting
 from scheduler_worker.core.host_reports import HostLoad, is_news, reported
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -200,6 +200,10 @@ def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
                 continue
             if problem := next(filter(None, (problem_of(host, order) for host in named)), ""):
                 answers.append(Answer(ask, _rejected("mode", order.mode, problem)))
+                continue
+            unsure = (why_unsure(host, order, registry.unheard(host.id)) for host in named)
+            if doubt := next(filter(None, unsure), ""):
+                answers.append(Answer(ask, _rejected("sure", "false", doubt)))
                 continue
             for before in named:
                 host = with_mode(before, order.mode, order.reason, ask.by, clock())

@@ -328,6 +328,12 @@ class HostRegistry:
         """
         return [known.row for known in self._hosts.values() if known.heard < before]
 
+    def unheard(self, host: ProviderId) -> timedelta | None:
+        """For how long this host has not been heard; None if it is silent, or unknown."""
+        known = self._hosts.get(host.int)
+        unheard = None if known is None else self._clock() - known.heard
+        return None if unheard is None or is_silent(unheard, self._down_after) else unheard
+
     def forget(self, hosts: Iterable[ProviderId]) -> None:
         """Remove hosts whose rows were deleted. If such a host reports again, it counts as a new host."""
         self._picture.remove_hosts([host for host in hosts if self._hosts.pop(host.int, None) is not None])

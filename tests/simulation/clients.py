@@ -422,7 +422,7 @@ class Operator:
 
     async def _set_host(self, station: Station, planned: HostOrder) -> None:
         await until_s(planned.at_s)
-        order = SetHost(host=planned.host, mode=planned.mode, reason="maintenance")
+        order = SetHost(host=planned.host, mode=planned.mode, reason="maintenance", sure=True)
         for _ in range(AGGREGATE_TRIES):
             self._findings.log("operator", "sets {} {}", planned.host, planned.mode)
             answer = await self._ask(station, order, HostSet, BuildRejected)

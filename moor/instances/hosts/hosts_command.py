@@ -1,18 +1,22 @@
 """`moor host`: lists hosts, and lets an operator set their modes."""
 
+import sys
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+from msgspec import structs
 
 from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
-from moor.asking import PAGE, ask_bus, asked_for_all, hosts_of
+from moor.asking import PAGE, Client, answer_of, ask_bus, asked_for_all, hosts_of
+from moor.client.errors import Rejected
 from moor.completing import complete_cells, complete_hosts
 from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.message_commands import command_that_sends
-from moor.options import AsJson, BusUrl, check_alone, fail
+from moor.option_structs import with_options
+from moor.options import AsJson, BusUrl, check_alone, fail, tell
 from moor.showing import HOSTS, check_known, check_one_cell, print_all, print_host, print_one
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
@@ -84,18 +88,45 @@ def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     print_one(found[0], print_host, as_json=as_json)
 
 
+def _set(
+    message: SetHost,
+    bus: BusUrl = "",
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With dead: nothing runs on the host, though it is heard.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set a host up, draining, down or dead. It stays so until it is set again.
+
+    `dead` says that nothing runs on the host, and that nothing will. So what the host still held for instances that have left it
+    is released at once. If a dead host returns, it must be set to another mode before it may be used. Before that it destroys all
+    attempts of instances that its cell no longer counts on. While the host is heard, `dead` wants a confirmation, or --yes.
+    """
+    done = ask_bus(bus, lambda asking: _set_or_doubted(asking, message))
+    if isinstance(done, Rejected):
+        if not (yes or sys.stdin.isatty()):
+            fail(f"nothing was done: {done.reason}. If nothing runs there, say so with --yes")
+        tell(done.reason, "yellow")
+        if not (yes or typer.confirm(f"Set {message.host} dead?", err=True)):
+            fail("nothing was done")
+        sure = structs.replace(message, sure=True)
+        done = ask_bus(bus, lambda asking: answer_of(asking, sure, HostSet))
+    print_one(done.host, print_host, as_json=as_json)
+
+
+async def _set_or_doubted(asking: Client, order: SetHost) -> HostSet | Rejected:
+    """Set the host, or return why a scheduler first wants to know whether the operator is sure."""
+    try:
+        return await answer_of(asking, order, HostSet)
+    except Rejected as doubt:
+        if doubt.field != "sure":
+            raise
+        return doubt
+
+
 app.command("set")(
-    command_that_sends(
-        SetHost,
-        arguments={"host": "NAME", "mode": "MODE"},
-        fixed=("for_user",),
-        completes=complete_hosts,
-        answer=HostSet,
-        items=lambda done: (done.host,),
-        is_about_one=True,
-        show=print_host,
-        operates=True,
-    )
+    with_options(_set, {"host": "NAME", "mode": "MODE"}, ("for_user", "sure"), completes=complete_hosts)
 )
 
 

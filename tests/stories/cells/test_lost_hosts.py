@@ -281,7 +281,7 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
 
 
 async def set_host(setup: Cloud, mode: HostMode, reason: str) -> HostState:
-    answer = await setup.client.ask(SetHost(host="h1", mode=mode, reason=reason))
+    answer = await setup.client.ask(SetHost(host="h1", mode=mode, reason=reason, sure=True))
     assert isinstance(answer, HostSet)
     return answer.host
 

@@ -95,7 +95,14 @@ async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]
 
 @asynccontextmanager
 async def started_anew(*arguments: str, **environment: str) -> AsyncIterator[Process]:
-    async with _killed_at_the_end(await _start_anew(arguments, environment)) as process:
+    async with started_at(asyncio.subprocess.DEVNULL, *arguments, **environment) as process:
+        yield process
+
+
+@asynccontextmanager
+async def started_at(terminal: int, *arguments: str, **environment: str) -> AsyncIterator[Process]:
+    """As `started_anew`, with this descriptor as its standard input."""
+    async with _killed_at_the_end(await _start_anew(arguments, environment, terminal)) as process:
         yield process
 
 
@@ -137,12 +144,15 @@ async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> For
     )
 
 
-async def _start_anew(arguments: tuple[str, ...], environment: dict[str, str]) -> asyncio.subprocess.Process:
+async def _start_anew(
+    arguments: tuple[str, ...], environment: dict[str, str], stdin: int
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "moor",
         *arguments,
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=_DEFAULTS | environment,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
 import tempfile
@@ -15,7 +16,16 @@ from uuid import UUID, uuid5
 import pytest
 
 from placement_worker.store_sql import SqlPlacementStore
-from tests.stories.moor.moor_process import Process, Result, moor, moor_anew, moor_json, started, started_anew
+from tests.stories.moor.moor_process import (
+    Process,
+    Result,
+    moor,
+    moor_anew,
+    moor_json,
+    started,
+    started_anew,
+    started_at,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -180,6 +190,37 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
 
         gone = await moor("delete", built["id"], "--wait", **at_home)
         assert (gone.code, "deleted" in gone.out) == (0, True)
+
+
+async def test_a_host_that_is_heard_is_set_dead_only_after_a_confirmation(home: Path) -> None:
+    host = "harbour-host-00001"
+    async with up(home, "--cells", "harbour", "--hosts", "1"):
+        at_home = {"XDG_STATE_HOME": str(home)}
+
+        async def mode() -> str:
+            return str((await moor_json("host", "show", host, **at_home))["setting"]["mode"])
+
+        async def answered(answer: bytes) -> Result:
+            """Set it dead at a terminal, on which this answer was typed."""
+            keyboard, terminal = os.openpty()
+            try:
+                os.write(keyboard, answer)
+                async with started_at(terminal, "host", "set", host, "dead", **at_home) as process:
+                    return await process.ended()
+            finally:
+                os.close(keyboard)
+                os.close(terminal)
+
+        for refused in (await moor_anew("host", "set", host, "dead", **at_home), await answered(b"n\n")):
+            assert (refused.code, "nothing was done" in refused.err) == (1, True)
+            assert f"{host} was heard" in refused.err
+            assert await mode() == "up"
+        sure = await answered(b"y\n")
+        assert (sure.code, await mode()) == (0, "dead")
+
+        await moor_json("host", "set", host, "up", **at_home)
+        yes = await moor_json("host", "set", host, "dead", "--yes", "--reason", "it burnt", **at_home)
+        assert (yes["setting"]["mode"], yes["setting"]["reason"]) == ("dead", "it burnt")
 
 
 async def test_events_are_printed_as_they_are_published(home: Path) -> None:

@@ -203,7 +203,7 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
     bus: str, books: str
 ) -> None:
     async with silent_before_it_tells_of_the_destroy(bus, books, HeldClock()) as (here, instance):
-        await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt"))
+        await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt", sure=True))
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)
         await here.until_used(h1=0, h2=0)

@@ -146,7 +146,7 @@ HOSTS: tuple[Message, ...] = (
     HostsAlive(cell="c1", hosts=(ROOT,)),
     HostsMeasured(cell="c1", hosts=(HostMetrics(id=ROOT, values={"temperature": 41.5}),), sequence=9),
     ImagesCached(cell="c1", hosts=(HostImages(id=ROOT, images=("debian-12",)),), sequence=9),
-    SetHost(host="host-1", mode="draining", reason="a disk is being replaced", for_user="ann"),
+    SetHost(host="host-1", mode="draining", reason="a disk is being replaced", for_user="ann", sure=True),
     HostSet(host=HOST),
     HostChanged(cell="c1", host=HOST),
     SetHostInCell(cell="c1", host=ROOT, name="host-1", setting=HOST.setting, must_clean=True),

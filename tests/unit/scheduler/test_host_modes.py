@@ -248,7 +248,7 @@ def test_of_two_orders_at_once_each_gets_the_state_after_it_and_the_last_one_cou
         await worker.open()
 
         said = await worker.handle(
-            SetHost(host="rack-1", mode="dead"), SetHost(host="rack-1", mode="draining")
+            SetHost(host="rack-1", mode="dead", sure=True), SetHost(host="rack-1", mode="draining")
         )
 
         answers = [each.host.setting for each in said if isinstance(each, HostSet)]
@@ -282,12 +282,39 @@ def test_an_unknown_host_and_a_node_that_is_to_be_dead_are_refused_with_field_va
     asyncio.run(story())
 
 
+def test_a_host_that_is_heard_is_set_dead_only_by_an_operator_who_is_sure() -> None:
+    async def story() -> None:
+        worker = Worker(UP)
+        await worker.open()
+
+        (refused,) = await worker.handle(SetHost(host="rack-1", mode="dead"))
+        assert isinstance(refused, BuildRejected)
+        assert (refused.field, refused.value) == ("sure", "false")
+        assert "rack-1 was heard 0 s ago" in refused.reason
+        assert (await worker.row()).setting == HostSetting()
+        # One that is set down is still heard.
+        await worker.handle(SetHost(host="rack-1", mode="down"))
+        assert isinstance((await worker.handle(SetHost(host="rack-1", mode="dead")))[0], BuildRejected)
+
+        await worker.handle(SetHost(host="rack-1", mode="dead", sure=True))
+        _, again = await worker.handle(SetHost(host="rack-1", mode="dead", reason="fire"))
+        assert isinstance(again, HostSet), "it is dead already"
+        assert again.host.setting.reason == "fire"
+
+        silent = Worker(structs.replace(UP, silent_since=NOON - timedelta(hours=1)))
+        await silent.open()
+        _, dead = await silent.handle(SetHost(host="rack-1", mode="dead"))
+        assert isinstance(dead, HostSet)
+
+    asyncio.run(story())
+
+
 def test_a_clean_host_may_be_used_again_only_by_the_word_of_its_own_cell_about_its_present_setting() -> None:
     async def story() -> None:
         worker = Worker(UP)
         await worker.open()
         for mode in ("dead", "up"):
-            await worker.handle(SetHost(host="rack-1", mode=mode))
+            await worker.handle(SetHost(host="rack-1", mode=mode, sure=True))
         assert not worker.registry.as_heard(await worker.row()).up
 
         for number, cell, speaks_for in ((1, "c1", None), (2, "c2", None), (2, "c1", "c2")):
