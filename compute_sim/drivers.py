@@ -99,6 +99,11 @@ class Driver(Reported, Protocol):
     def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:
         """Those of these attempts whose guests should run and do not, as far as the driver knows without asking now."""
 
+    def why_broken(self, attempt: AttemptRecord) -> str:
+        """Why the guest of this attempt could not be started again, such as a file of its disk that is gone; empty if nothing is known
+        to be wrong. It is what the driver has seen last: an audit asks for all attempts.
+        """
+
     async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
         """At most `limit` bytes of the console of this attempt from the byte `start` on; of a negative one, that many bytes before the
         end. Raises `NoConsole`.

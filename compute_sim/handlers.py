@@ -12,7 +12,7 @@ before that, which does no harm.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from bus.messages.books import AskHostBooks, HostBooksFound, HostEntry
+from bus.messages.books import AskHostBooks, BrokenGuest, HostBooksFound, HostEntry
 from bus.messages.cell import (
     AdoptGuest,
     DestroyInstance,
@@ -159,12 +159,16 @@ async def _books_found(fleet: Fleet, store: ComputeStore, question: AskHostBooks
     at_s = fleet.clock_s()
     named = {*question.hosts, *[each.host for each in attempts]}
     well = {*fleet.well([each for each in named if fleet.get(each) is not None], at_s)}
+    there = [each for each in attempts if each.host in well]
     return HostBooksFound(
         entries=tuple(
+            [HostEntry(instance=each.instance, host=each.host, attempt=each.attempt) for each in there]
+        ),
+        broken=tuple(
             [
-                HostEntry(instance=each.instance, host=each.host, attempt=each.attempt)
-                for each in attempts
-                if each.host in well
+                BrokenGuest(instance=each.instance, host=each.host, attempt=each.attempt, why=why)
+                for each in there
+                if (why := fleet[each.host].why_broken(each))
             ]
         ),
         asked=tuple([each for each in question.hosts if each in well]),

@@ -46,6 +46,8 @@ _IN_DOUBT = (
     "its host has an attempt that its row cannot explain: look which of them is right, and restore the row"
 )
 
+_BROKEN = "put the file back, before the guest stops; or `moor rebuild` it, which loses what is on its disk"
+
 ORPHAN = "orphan"
 MISSING = "missing allocation"
 AMOUNTS = "wrong amounts"
@@ -59,6 +61,7 @@ ATTEMPT = "wrong attempt"
 DRIFT = "drift"
 STRAY = "stray"
 LOST = "lost"
+BROKEN = "broken disk"
 TWICE = "in two cells"
 UNLISTED = "unlisted"
 COUNTS = "counts"
@@ -478,6 +481,9 @@ def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places:
                 mend,
                 "" if mend else "no row says whether it is wanted: look what runs there",
             )
+        elif found.broken:
+            where = f"attempt {found.entry.attempt} on {places.name(found.entry.host)} of cell {found.cell}"
+            yield _fault(BROKEN, view, f"{where} cannot run again: {found.broken}", advice=_BROKEN)
     # A row names the host only of an instance that is there.
     if entry is None or entry.kind == NODE or not entry.instance.host or entry.host is None:
         return

@@ -18,10 +18,11 @@ Mend = MendConsumer | MendInstance | RecountBooks | RemoveFromCell | DestroyInst
 
 
 class OnHost(Struct, frozen=True):
-    """An attempt of an instance that is on a host, and the cell whose compute reports it."""
+    """An attempt of an instance that is on a host, and the cell whose compute reports it. `broken` says why it cannot run again."""
 
     cell: str
     entry: HostEntry
+    broken: str = ""
 
 
 class InstanceView(Struct, frozen=True):

@@ -180,6 +180,15 @@ class HostEntry(Value, frozen=True, array_like=True):
     attempt: Integer
 
 
+class BrokenGuest(Value, frozen=True):
+    """An attempt that its host has, but cannot run again as it is, and why: a file of its disk is gone."""
+
+    instance: InstanceId
+    host: ProviderId
+    attempt: Integer
+    why: str
+
+
 class CellEntry(Value, frozen=True):
     """An instance as its cell has it.
 
@@ -224,12 +233,13 @@ class HostBooksFound(Message, frozen=True, tag="host.books.found"):
     are not in it.
 
     `asked` are those hosts of the question that were asked. `next` is where the next page begins, null on the last
-    page.
+    page. `broken` are those of the entries that cannot run again.
     """
 
     entries: tuple[HostEntry, ...]
     asked: tuple[ProviderId, ...] = ()
     next: InstanceId | None = None
+    broken: tuple[BrokenGuest, ...] = ()
 
 
 def amounts_by_class(amounts: Iterable[ResourceAmount]) -> collections.Counter[tuple[ProviderId, str]]:

@@ -122,6 +122,9 @@ class SimulatedDriver:
     def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:  # noqa: ARG002 - none ever does
         return ()
 
+    def why_broken(self, attempt: AttemptRecord) -> str:  # noqa: ARG002 - none ever is
+        return ""
+
     async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
         if attempt.state.takes_slot:
             raise NoConsole("its guest has written nothing yet: it has not run here")

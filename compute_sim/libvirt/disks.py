@@ -15,6 +15,8 @@ from compute_sim.libvirt.programs import run
 GIB = 1024**3
 # The longest name of a backing file that qcow2 allows.
 _BACKING_MAX = 1023
+# Overlays of overlays may lead in a circle.
+_OVERLAYS_MAX = 200
 # How qcow2 begins: magic and version, then where the name of the backing file is, and its length.
 _QCOW = struct.Struct(">QQI")
 
@@ -48,6 +50,18 @@ def backing_of(disk: Path) -> str:
         _, offset, size = _QCOW.unpack(head)
         file.seek(offset)
         return os.fsdecode(file.read(min(size, _BACKING_MAX))) if offset else ""
+
+
+def missing_of(disk: Path) -> Path | None:
+    """Which file is not there: this one, or the first that it is an overlay of; None if all are, or are no files."""
+    for _ in range(_OVERLAYS_MAX):
+        if not disk.exists():
+            return disk
+        backing = backing_of(disk)
+        if not backing or ":" in backing.partition("/")[0]:
+            return None
+        disk = disk.parent / backing
+    return None
 
 
 def checked_image(path: Path, name: str) -> tuple[Literal["qcow2", "raw"], int]:

@@ -198,6 +198,12 @@ class LibvirtDriver:
                 found.append(GuestStopped(each, why))
         return found
 
+    def why_broken(self, attempt: AttemptRecord) -> str:
+        name = _name(attempt.instance, attempt.attempt)
+        job = self._jobs.get(name)
+        # Work that goes on makes and removes files.
+        return self.view.why_broken(name) if job is None or job.is_done else ""
+
     async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
         folder = self._folders.of(attempt.instance, attempt.attempt)
         return await asyncio.to_thread(read_console, folder.console, start, limit)
@@ -402,6 +408,8 @@ class LibvirtDriver:
             self._tell()
             self._looks_at = (f"the folder {self._settings.folder}", time.monotonic())
             self._folders.check()
+            for warning in self.view.look_at_files():
+                log.warning("host %s: %s", self._named.name, warning)
         except Exception as problem:  # noqa: BLE001 - without looks, nobody is told of guests that end
             return in_words(problem)
         return ""

@@ -89,7 +89,7 @@ class GuestFolder:
     @property
     def domain_name(self) -> str:
         known = self.adopted()
-        return f"moor-{self.instance}-{self.attempt}" if known is None else known.name
+        return domain_name(self.instance, self.attempt) if known is None else known.name
 
     @property
     def trial_drive(self) -> Path:
@@ -214,6 +214,11 @@ class GuestFolder:
         for name in DISKS:
             if (self.path / name).is_symlink():
                 self.disk_at(name).unlink(missing_ok=True)
+
+
+def domain_name(instance: InstanceId, attempt: int) -> str:
+    """How the domain of an attempt is called that was built here."""
+    return f"moor-{instance}-{attempt}"
 
 
 class GuestFolders:

@@ -5,6 +5,7 @@ before says nothing about it.
 """
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -14,9 +15,11 @@ from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree
+from compute_sim.libvirt import disks
 from compute_sim.libvirt.core.layout import HostLayout
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
+from compute_sim.libvirt.guest_folders import domain_name
 from compute_sim.libvirt.machines import GONE, SeenDomain, see_domains, see_machine
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
 
@@ -42,6 +45,11 @@ class HostView:
         self._off: Mapping[AttemptName, str] = {}
         self._running: frozenset[AttemptName] = frozenset()
         self._celled: frozenset[int] = frozenset()
+        # As of the last look: the domains of the host's guests, and why a guest could not be started again.
+        self._plans: Mapping[AttemptName, GuestPlan] = {}
+        self._broken: Mapping[AttemptName, str] = {}
+        self._warned: set[AttemptName] = set()
+        self._files_seen_in = 0
         self._look = 0
         self._seen_in = 0
         self._changed_in: dict[AttemptName, int] = {}
@@ -85,7 +93,28 @@ class HostView:
             ours = {(each.instance.int, each.attempt): each for each in domains if each.instance is not None}
             self._running = frozenset(name for name, each in ours.items() if each.runs)
             self._off = {name: each.why_off for name, each in ours.items() if not each.runs}
+            self._plans = {name: each.held for name, each in ours.items() if isinstance(each.held, GuestPlan)}
             self._seen_in = number
+
+    def look_at_files(self) -> list[str]:
+        """See whether the files are there that the domains of the last look need: libvirt misses one only at the next start. Returns
+        what the log is to say.
+        """
+        with self._lock:
+            number, plans = self._seen_in, self._plans
+        found = {name: why for name, plan in plans.items() if (why := _why_broken(plan))}
+        with self._lock:
+            # A guest that is just being destroyed loses its domain and its files between two looks.
+            twice = {name for name, why in found.items() if self._broken.get(name) == why}
+            new = sorted(twice - self._warned)
+            self._broken, self._files_seen_in, self._warned = found, number, twice
+        return [f"{plans[name].domain} cannot be started again: {found[name]}" for name in new]
+
+    def why_broken(self, name: AttemptName) -> str:
+        """Why the guest of this attempt cannot be started again; empty if no look since its last change has seen a reason."""
+        with self._lock:
+            is_old = self._files_seen_in <= self._changed_in.get(name, 0)
+            return "" if is_old else self._broken.get(name, "")
 
     def changed(self, name: AttemptName) -> None:
         """Work on this attempt begins or ends now: only a look that begins later counts for it."""
@@ -126,3 +155,23 @@ class HostView:
         tree = tree_of(self._layout, foreign, known)
         self.known = ProviderTree(tree.root, {**known.providers, **tree.providers})
         return tree
+
+
+def _why_broken(plan: GuestPlan) -> str:
+    """Which file of this guest is gone, or is an overlay of one that is gone. A guest that was adopted may have its disks where only
+    its hypervisor is.
+    """
+    is_adopted = plan.domain != domain_name(plan.instance, plan.attempt)
+    for path in (*(each.path for each in plan.disks), plan.kernel, plan.ramdisk):
+        if not path or (is_adopted and not Path(path).exists()):
+            continue
+        try:
+            gone = disks.missing_of(Path(path))
+        except PermissionError:
+            # The hypervisor may read what the compute may not.
+            continue
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        if gone is not None:
+            return f"{path} is gone" if str(gone) == path else f"{path} has lost its backing file {gone}"
+    return ""

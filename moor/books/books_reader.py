@@ -188,7 +188,11 @@ def _of_rows(found: InstancesFound) -> list[Entry]:
 
 
 def _on_hosts(cell: str, found: HostBooksFound) -> list[Entry]:
-    return [(each.instance, OnHost(cell, each)) for each in found.entries]
+    broken = {(each.instance, each.host, each.attempt): each.why for each in found.broken}
+    return [
+        (each.instance, OnHost(cell, each, broken.get((each.instance, each.host, each.attempt), "")))
+        for each in found.entries
+    ]
 
 
 def _views_of(entries: Iterable[Entry]) -> list[InstanceView]:

@@ -14,7 +14,7 @@ from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.administration import Done, ProviderWritten, WriteAnswered
-from bus.messages.build import Flavor, InstanceState
+from bus.messages.build import Flavor, Image, InstanceState
 from bus.messages.consoles import AskConsole, ConsoleFound
 from bus.messages.placement import ProviderState
 from bus.process import Part
@@ -66,7 +66,7 @@ class LibvirtCloud:
         self._connection = connection
 
     async def boot(
-        self, name: str = "web", flavor: Flavor = TINY, image: str = "tiny", **fields: Any
+        self, name: str = "web", flavor: Flavor = TINY, image: str | Image = "tiny", **fields: Any
     ) -> InstanceState:
         request = await self.client.boot(flavor, name=name, image=image, **fields)
         (state,) = await request.until_done()
@@ -110,6 +110,14 @@ class LibvirtCloud:
             asyncio.get_running_loop().time() < by_s
         ):
             await asyncio.sleep(0.2)
+        return found
+
+    async def until_problem(self, active: InstanceState, words: str, amounts: Mapping[str, int]) -> list[str]:
+        """What an audit finds when one of its faults has these words, and this instance alone is active."""
+        asked = {active.id: Asked("active", amounts)}
+        async with asyncio.timeout(PATIENCE_S):
+            while words not in str(found := await problems_of(self._station, self._connection, asked)):
+                await asyncio.sleep(0.05)
         return found
 
 

@@ -215,6 +215,13 @@ BOOKS: dict[str, dict[str, str]] = {
         "entries": "what the hosts have",
         "asked": "those of the question's hosts that work normally",
         "next": "where the next page begins; empty on the last one",
+        "broken": "those of the entries that cannot run again as they are",
+    },
+    "BrokenGuest": {
+        "instance": "the instance",
+        "host": "the host's root provider",
+        "attempt": "the attempt",
+        "why": "why, for people: a file of its disk is gone",
     },
     "HostEntry": {
         "instance": "the instance",

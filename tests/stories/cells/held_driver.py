@@ -32,6 +32,7 @@ class HeldDriver:
         # When the work for an attempt ends, by the test's clock.
         self._ends_at_s: dict[tuple[ConsumerId, int], float] = {}
         self.wake_with, self.stopped, self.console = driver.wake_with, driver.stopped, driver.console
+        self.why_broken = driver.why_broken
 
     @property
     def root(self) -> ProviderId:

@@ -107,6 +107,9 @@ class DomainDriver:
     def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:  # noqa: ARG002 - none ever does
         return ()
 
+    def why_broken(self, attempt: AttemptRecord) -> str:  # noqa: ARG002 - none ever is
+        return ""
+
     async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:  # noqa: ARG002 - there is none
         raise NoConsole(f"{NAME} keeps no consoles")
 

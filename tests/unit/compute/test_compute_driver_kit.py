@@ -98,7 +98,7 @@ class BadDriver:
         self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
         self.begin, self.look_at = self._honest.begin, self._honest.look_at
         self.wake_with, self.stopped = self._honest.wake_with, self._honest.stopped
-        self.console = self._honest.console
+        self.console, self.why_broken = self._honest.console, self._honest.why_broken
         self.metrics, self.images = self._honest.metrics, self._honest.images
         self.reshape, self.reshaped = self._honest.reshape, self._honest.reshaped
 

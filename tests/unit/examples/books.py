@@ -38,6 +38,7 @@ from bus.messages.books import (
     AskHostBooks,
     BookEntry,
     BooksFound,
+    BrokenGuest,
     CellBooksFound,
     CellEntry,
     ContradictionsFound,
@@ -196,7 +197,10 @@ BOOKS: tuple[Message, ...] = (
     ),
     AskHostBooks(cell="c1", instances=(CONSUMER,), hosts=(ROOT,), after=CLEANUP, limit=100),
     HostBooksFound(
-        entries=(HostEntry(instance=CONSUMER, host=ROOT, attempt=2),), asked=(ROOT,), next=CONSUMER
+        entries=(HostEntry(instance=CONSUMER, host=ROOT, attempt=2),),
+        asked=(ROOT,),
+        next=CONSUMER,
+        broken=(BrokenGuest(instance=CONSUMER, host=ROOT, attempt=2, why="its disk is gone"),),
     ),
     AskConsole(instance=CONSUMER, start=100, limit=4000, project="shop"),
     TellConsole(cell="c1", question="scheduler-1-7", asked_at=WHEN, instance=CONSUMER, start=100, limit=4000),
