@@ -17,8 +17,8 @@ from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.programs import run
 
 _PROGRAMS = ("genisoimage", "mkisofs", "xorrisofs")
-# A drive in the order has a few KiB; unpacked it must not fill the disk.
-_UNPACKED_MAX = 64 * 1024 * 1024
+# A drive has a few KiB. Unpacked or downloaded, it must not fill the disk.
+BYTES_MAX = 64 * 1024 * 1024
 
 
 def make_config_drive(
@@ -34,7 +34,11 @@ def make_config_drive(
     if parts is not None:
         _write_parts(with_names(parts, instance, name), drive)
     elif text.startswith(("http://", "https://")):
-        shutil.copyfile(fetch(text), drive)
+        fetched = fetch(text)
+        # It may have been fetched before as something larger, such as a kernel.
+        if fetched.stat().st_size > BYTES_MAX:
+            raise WorkFailed(f"config_drive has more than {BYTES_MAX} bytes")
+        shutil.copyfile(fetched, drive)
     else:
         drive.write_bytes(_unpacked(text))
 
@@ -57,11 +61,11 @@ def _unpacked(text: str) -> bytes:
     try:
         packed = base64.b64decode(text, validate=True)
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-            image = file.read(_UNPACKED_MAX + 1)
+            image = file.read(BYTES_MAX + 1)
     except (binascii.Error, OSError, EOFError) as wrong:
         raise WorkFailed(
             f"config_drive is no URL, no parts, and no base64 of a gzipped image: {wrong}"
         ) from None
-    if len(image) > _UNPACKED_MAX:
-        raise WorkFailed(f"config_drive has more than {_UNPACKED_MAX} bytes when it is unpacked")
+    if len(image) > BYTES_MAX:
+        raise WorkFailed(f"config_drive has more than {BYTES_MAX} bytes when it is unpacked")
     return image

@@ -42,7 +42,7 @@ from compute_sim.libvirt.consoles import read_console
 from compute_sim.libvirt.core.bound_guests import bound_guests
 from compute_sim.libvirt.core.xml_reading import BadXmlError
 from compute_sim.libvirt.failures import GivenUp, LibvirtAway, RunsOn, WorkFailed, in_words
-from compute_sim.libvirt.guest_disks import GuestDisks
+from compute_sim.libvirt.guest_disks import DOWNLOADING, GuestDisks
 from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolders
 from compute_sim.libvirt.guest_work import GuestWork
@@ -51,12 +51,14 @@ from compute_sim.libvirt.images import CachedImages, now_s
 from compute_sim.libvirt.persisting import AGAIN_S, AtStep, until_done
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
 from compute_sim.libvirt.views import AttemptName, HostView
-from compute_sim.libvirt.work_queues import WorkQueues
+from compute_sim.libvirt.work_queues import Turn, WorkQueues
 
 log = logging.getLogger(__name__)
 
 # How long the compute waits at most before it looks at work: it is woken when the work ends.
 BUSY = Work(1000.0, needs_order=True)
+# How long the end of the process waits for work. What goes on then is done again by the next process.
+END_S = 10.0
 # The pause between a change and the look for it: further changes of a burst are seen by the same look.
 SETTLE_S = 0.05
 # How long the end of the process waits for a look that hangs.
@@ -143,7 +145,10 @@ class LibvirtDriver:
         """End the work: what goes on gives up at its next step, and a successor of this process does it again."""
         self._closing.set()
         self._must_look.set()
-        self._queues.close()
+        if not self._queues.close(END_S):
+            log.warning(
+                "host %s: work that hangs is left, and done again after the next start", self._named.name
+            )
         if self._looking.ident is not None:
             self._looking.join(JOIN_S_MAX)
         if not self._looking.is_alive():
@@ -342,13 +347,21 @@ class LibvirtDriver:
             if before is not None and (ends_builds or not before.builds):
                 before.is_useless.set()
         self.view.changed(name)
-        self._queues.add(instance.int, partial(self._do, name, job, work))
+        do = partial(self._do, name, job, work)
+        self._queues.add(instance.int, do, builds=builds, is_useless=job.is_useless.is_set)
         return BUSY
 
-    def _do(self, name: AttemptName, job: _Job, work: Callable[[AtStep], None]) -> None:
-        def at_step(step: str) -> None:
+    def _do(self, name: AttemptName, job: _Job, work: Callable[[AtStep], None], turn: Turn) -> None:
+        def give_up() -> None:
             if self._closing.is_set() or job.is_useless.is_set():
                 raise GivenUp
+
+        def at_step(step: str) -> None:
+            give_up()
+            if step == DOWNLOADING:
+                turn.lend()
+            else:
+                turn.take_back(give_up)
             self._at_step(step)
 
         try:

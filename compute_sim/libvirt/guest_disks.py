@@ -6,10 +6,13 @@ from msgspec import structs
 
 from bus.messages.build import Image
 from compute_sim.libvirt import disks
-from compute_sim.libvirt.config_drives import make_config_drive
+from compute_sim.libvirt.config_drives import BYTES_MAX, make_config_drive
 from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder
 from compute_sim.libvirt.images import CachedImage, CachedImages
 from compute_sim.libvirt.persisting import AtStep
+
+# The step that is come to again and again while an image is downloaded or copied, or another build does so.
+DOWNLOADING = "disks: download"
 
 
 class GuestDisks:
@@ -25,7 +28,7 @@ class GuestDisks:
         """
         at_step("try: image")
         if kept.image is not None:
-            base = self._image(kept.image, at_step)
+            base = self._cached(kept.image.source, at_step, kept.image.checksum)
             disks.disk_size(base.source, base.virtual_size, kept.order.flavor.root_gb)
         if kept.config_drive:
             at_step("try: config drive")
@@ -61,7 +64,7 @@ class GuestDisks:
     ) -> tuple[CachedImage, KeptOrder]:
         """The cached image, which is not removed any more since the order names it; and the order."""
         while True:
-            base = self._image(image, at_step)
+            base = self._cached(image.source, at_step, image.checksum)
             boot = self.boot_files(image, at_step)
             kept = structs.replace(kept, uses=(base.path, *(each.path for each in boot.values())))
             if self.keep(kept, folder):
@@ -72,29 +75,30 @@ class GuestDisks:
         return self._images.keep(lambda: folder.keep(kept), kept.uses)
 
     def _make_config_drive(self, kept: KeptOrder, drive: Path, at_step: AtStep) -> None:
-        order = kept.order
-        make_config_drive(
-            kept.config_drive, drive, order.instance, order.name, lambda url: self._file(url, at_step)
-        )
+        def fetch(url: str) -> Path:
+            return Path(self._cached(url, at_step, is_disk=False, bytes_max=BYTES_MAX).path)
+
+        make_config_drive(kept.config_drive, drive, kept.order.instance, kept.order.name, fetch)
 
     def boot_files(self, image: Image | None, at_step: AtStep) -> dict[str, CachedImage]:
         """The kernel and the ramdisk that the image names, in the cache."""
         named = {} if image is None else {"kernel": image.kernel, "ramdisk": image.ramdisk}
         return {
-            what: self._images.image(source, "", lambda: at_step("disks: download"), is_disk=False)
-            for what, source in named.items()
-            if source
+            what: self._cached(source, at_step, is_disk=False) for what, source in named.items() if source
         }
 
     def save(self, folder: GuestFolder, name: str) -> None:
         self._images.save(folder.disk, name)
 
-    def _image(self, image: Image, at_step: AtStep) -> CachedImage:
-        return self._images.image(image.source, image.checksum, lambda: at_step("disks: download"))
-
-    def _file(self, source: str, at_step: AtStep) -> Path:
-        give_up = lambda: at_step("disks: download")  # noqa: E731 - as above
-        return Path(self._images.image(source, "", give_up, is_disk=False).path)
+    def _cached(
+        self, source: str, at_step: AtStep, checksum: str = "", *, is_disk: bool = True, bytes_max: int = 0
+    ) -> CachedImage:
+        found = self._images.image(
+            source, checksum, lambda: at_step(DOWNLOADING), is_disk=is_disk, bytes_max=bytes_max
+        )
+        # Here, where it holds no lock, it may have to wait for its turn.
+        at_step("disks: downloaded")
+        return found
 
 
 def copy_disks(from_: GuestFolder, folder: GuestFolder) -> None:
@@ -113,8 +117,8 @@ def make_empty_copies(from_: GuestFolder, folder: GuestFolder) -> None:
             continue
         info = disks.info_of(disk, "qcow2")
         if info.backing_filename:
-            base = Path(info.backing_filename)
-            disks.make_overlay(copy, base, disks.info_of(base).format, info.virtual_size)
+            base, format_ = Path(info.backing_filename), info.backing_filename_format or "raw"
+            disks.make_overlay(copy, base, format_, info.virtual_size)
         else:
             disks.make_empty(copy, info.virtual_size)
     if from_.config_drive.exists():

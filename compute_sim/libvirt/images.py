@@ -1,6 +1,6 @@
 """The cache of images on a host: each image is fetched once, checked, and kept as long as a disk needs it.
 
-An image is a file in the folder of images, named by its id, or an http or https URL. The name of a cached file is a digest of
+An image is a file in the folder of images, named by its id, or a URL (downloads.py). The name of a cached file is a digest of
 where it is from and of its version there; so a changed image is another file, and disks of the old one go on.
 
 Several hosts and several processes may share the cache. So the files of the guests decide whether an image is needed, and not what
@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 from uuid import uuid4
 
-import httpx
 import msgspec
 from msgspec import Struct
 
 from compute_sim.libvirt import disks
+from compute_sim.libvirt.downloads import CHUNK, downloaded
 from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.settings import LibvirtSettings
 
-_CHUNK = 1024 * 1024
 _NAME = re.compile(r"[\w.@:+-]{1,255}", re.ASCII)
 _DIGESTS = {32: "md5", 40: "sha1", 56: "sha224", 64: "sha256", 96: "sha384", 128: "sha512"}
 _TOLD_MAX = 64
 _CACHED = re.compile(rb"[0-9a-f]{40}")
 # Guests write what they like into it, and libvirt may keep others from reading it.
 _CONSOLE = "console.log"
+_POLL_S = 0.1
 
 
 class CachedImage(Struct, frozen=True):
@@ -74,18 +74,29 @@ class CachedImages:
             return tuple(reversed(self._sources))[:_TOLD_MAX]
 
     def image(
-        self, source: str, checksum: str, give_up: Callable[[], None], *, is_disk: bool = True
+        self,
+        source: str,
+        checksum: str,
+        give_up: Callable[[], None],
+        *,
+        is_disk: bool = True,
+        bytes_max: int = 0,
     ) -> CachedImage:
-        """The image in the cache; it is fetched if it is not there. Raises `WorkFailed`, which names it."""
-        with self._opened(source) as (version, chunks):
+        """The image in the cache; it is fetched if it is not there. Raises `WorkFailed`, which names it.
+
+        `give_up` is called again and again while it is fetched, and may raise. `bytes_max` is how large it may be if that is less than
+        the settings say.
+        """
+        with self._opened(source, give_up) as (version, chunks):
             name = hashlib.sha256("\n".join((source, checksum, version, str(is_disk))).encode()).hexdigest()[
                 :40
             ]
-            with self._alone(name):
+            with self._alone(name, give_up):
                 found = self._touched(name)
                 if found is None:
+                    wanted = _limited(chunks(), source, bytes_max or self._settings.image_bytes_max, give_up)
                     with self._part_of(self._folder / name) as part:
-                        found = self._fetch(source, checksum, chunks(), part, give_up, is_disk=is_disk)
+                        found = self._fetch(source, checksum, wanted, part, is_disk=is_disk)
         if is_disk:
             self._note(source)
         return found
@@ -179,12 +190,16 @@ class CachedImages:
             self._sources[source] = None
 
     @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
+    def _alone(self, name: str, give_up: Callable[[], None]) -> Iterator[None]:
         """One download for all builds that need the image."""
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
-        with lock:
+        while not lock.acquire(timeout=_POLL_S):
+            give_up()
+        try:
             yield
+        finally:
+            lock.release()
 
     def _named(self, source: str) -> Path:
         if not _NAME.fullmatch(source) or source.startswith("."):
@@ -194,10 +209,12 @@ class CachedImages:
         return self._settings.images_folder / source
 
     @contextmanager
-    def _opened(self, source: str) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
+    def _opened(
+        self, source: str, give_up: Callable[[], None]
+    ) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
         """The version of an image, and its content if that is asked for."""
         if source.startswith(("http://", "https://")):
-            with _downloaded(source, self._settings.image_s) as found:
+            with downloaded(source, self._settings, give_up) as found:
                 yield found
             return
         path = self._named(source)
@@ -216,7 +233,6 @@ class CachedImages:
         checksum: str,
         chunks: Iterator[bytes],
         part: Path,
-        give_up: Callable[[], None],
         *,
         is_disk: bool,
     ) -> CachedImage:
@@ -231,12 +247,7 @@ class CachedImages:
         try:
             with part.open("wb") as file:
                 for chunk in chunks:
-                    give_up()
                     size += len(chunk)
-                    if size > self._settings.image_bytes_max:
-                        raise WorkFailed(
-                            f"image {source!r} has more than {self._settings.image_bytes_max} bytes (image_bytes_max)"
-                        )
                     # Holes stay holes.
                     if chunk.count(0) == len(chunk):
                         file.seek(len(chunk), os.SEEK_CUR)
@@ -313,21 +324,20 @@ def _inode(folder: Path) -> tuple[int, int]:
 
 
 def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
+    while chunk := file.read(CHUNK):
         yield chunk
 
 
-@contextmanager
-def _downloaded(url: str, patience_s: float) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
-    try:
-        with httpx.stream("GET", url, timeout=patience_s, follow_redirects=True) as answer:
-            answer.raise_for_status()
-            names = ("etag", "last-modified", "content-length")
-            yield " ".join(answer.headers.get(name, "") for name in names), lambda: answer.iter_bytes(_CHUNK)
-    except httpx.HTTPStatusError as error:
-        raise WorkFailed(f"image {url!r}: the server answered {error.response.status_code}") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise WorkFailed(f"image {url!r} cannot be downloaded: {error}") from error
+def _limited(
+    chunks: Iterable[bytes], source: str, bytes_max: int, give_up: Callable[[], None]
+) -> Iterator[bytes]:
+    size = 0
+    for chunk in chunks:
+        give_up()
+        size += len(chunk)
+        if size > bytes_max:
+            raise WorkFailed(f"image {source!r} has more than {bytes_max} bytes")
+        yield chunk
 
 
 def now_s() -> float:

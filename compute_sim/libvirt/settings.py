@@ -14,6 +14,7 @@ from bus.message import ProviderId
 from bus.messages.placement import INTEGER_MAX, Ratio
 from compute_sim.core.networks import read_networks
 from compute_sim.libvirt.core.cpu_ranges import read_cpus
+from compute_sim.libvirt.core.image_servers import read_server_networks, read_servers
 from compute_sim.libvirt.core.offer import HostOffer, read_devices, read_mediated, read_pages
 from compute_sim.libvirt.core.sharing import read_sharing
 
@@ -65,9 +66,22 @@ class LibvirtSettings(Struct, frozen=True):
         str,
         Meta(
             description="The folder of the images that requests name by an id; an offload saves its image there. Empty: `images` in folder. "
-            "Requests may also name http and https URLs."
+            "Requests may also name URLs of image_servers."
         ),
     ] = ""
+    image_servers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The servers that URLs of images, kernels and config drives may lead to, redirects too: each as SCHEME://HOST[:PORT] with http or https, "
+            "and a name, *.NAME, * for all, or an address. Empty: nothing is downloaded."
+        ),
+    ] = ()
+    image_networks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The networks in which these servers may be, such as 10.3.0.0/16, beside public addresses and those that image_servers names."
+        ),
+    ] = ()
     domain_type: Annotated[
         Literal["auto", "kvm", "qemu", "test"],
         Meta(
@@ -208,9 +222,15 @@ class LibvirtSettings(Struct, frozen=True):
     image_s: Annotated[
         Seconds,
         Meta(
-            description="How long nothing may come of an image that is downloaded. Longer waits for a slow server; shorter takes an alternate sooner."
+            description="How long a download may take to begin, and then for each MiB. Longer waits for a slow server; shorter takes an alternate sooner."
         ),
     ] = 30.0
+    download_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long a download may take in all. Longer has large images come from slow servers; shorter takes an alternate sooner."
+        ),
+    ] = 1_800.0
     image_bytes_max: Annotated[
         Bytes,
         Meta(description="The largest image that is downloaded. Larger needs more disk."),
@@ -227,6 +247,8 @@ class LibvirtSettings(Struct, frozen=True):
         self.offer(LibvirtHost("check", ""), "kvm")
         read_sharing(self.storage_pools, "storage_pools")
         read_sharing(self.shared_networks, "shared_networks")
+        read_servers(self.image_servers)
+        read_server_networks(self.image_networks)
         for trait in self.traits:
             if not _TRAIT.fullmatch(trait):
                 raise ValueError(f"traits has {trait!r}, must be CUSTOM_ and capital letters, digits and _")

@@ -1,41 +1,119 @@
-"""Runs the work on instances in threads: that on one instance in its order, that on different ones at the same time."""
+"""Runs the work on instances in threads: that on one instance in its order, that on different ones at the same time.
 
-import logging
+Builds are worked on so many at once, and all other orders, such as to stop and to destroy, so many beside them: they never wait for a
+build of another instance. A build that waits for a download lets another one go on meanwhile.
+"""
+
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-log = logging.getLogger(__name__)
+from msgspec import Struct
+
+_POLL_S = 0.1
+
+
+class Turn:
+    """The turn of a piece of work among those of its kind; it may be lent for as long as the work only waits."""
+
+    def __init__(self, queues: "WorkQueues", *, builds: bool) -> None:
+        self._queues = queues
+        self.builds = builds
+        self.is_lent = False
+
+    def lend(self) -> None:
+        if not self.is_lent:
+            self.is_lent = True
+            self._queues.give_back(self)
+
+    def take_back(self, give_up: Callable[[], None]) -> None:
+        """Wait for a turn again. `give_up` is called meanwhile, and may raise."""
+        if self.is_lent:
+            self._queues.take_again(self, give_up)
+            self.is_lent = False
+
+
+class _Piece(Struct):
+    work: Callable[[Turn], None]
+    builds: bool
+    is_useless: Callable[[], bool]
 
 
 class WorkQueues:
-    """Pieces of work by instance. A busy instance takes one thread."""
+    """Pieces of work by instance. A busy instance takes one thread, which ends with the process."""
 
-    def __init__(self, threads: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(threads, name)
-        self._lock = threading.Lock()
-        self._queues: dict[int, deque[Callable[[], None]]] = {}
+    def __init__(self, at_once: int, name: str) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._queues: dict[int, deque[_Piece]] = {}
+        self._busy: set[int] = set()
+        # How many turns are free, for builds and for other orders; and how many builds want theirs again.
+        self._free = {True: at_once, False: at_once}
+        self._returning = 0
+        self._is_closed = False
 
-    def add(self, instance: int, work: Callable[[], None]) -> None:
-        with self._lock:
-            queue = self._queues.get(instance)
-            if queue is not None:
-                queue.append(work)
-                return
-            self._queues[instance] = deque((work,))
-        self._pool.submit(self._work_off, instance)
+    def add(
+        self,
+        instance: int,
+        work: Callable[[Turn], None],
+        *,
+        builds: bool,
+        is_useless: Callable[[], bool],
+    ) -> None:
+        """Do this work after what was added for the instance before. What is useless by then is left out."""
+        with self._changed:
+            self._queues.setdefault(instance, deque()).append(_Piece(work, builds, is_useless))
+            self._begin_what_can()
 
-    def _work_off(self, instance: int) -> None:
-        while True:
-            with self._lock:
-                queue = self._queues[instance]
-                if not queue:
-                    del self._queues[instance]
-                    return
-                work = queue.popleft()
-            work()
+    def close(self, patience_s: float) -> bool:
+        """Begin no other work, and wait for what has begun. Returns whether all has ended."""
+        with self._changed:
+            self._is_closed = True
+            return self._changed.wait_for(lambda: not self._busy, patience_s)
 
-    def close(self) -> None:
-        """Wait for the work that has begun, and begin no other."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def give_back(self, turn: Turn) -> None:
+        with self._changed:
+            self._free[turn.builds] += 1
+            self._begin_what_can()
+            self._changed.notify_all()
+
+    def take_again(self, turn: Turn, give_up: Callable[[], None]) -> None:
+        with self._changed:
+            self._returning += 1
+            try:
+                while not self._free[turn.builds]:
+                    give_up()
+                    self._changed.wait(_POLL_S)
+                self._free[turn.builds] -= 1
+            finally:
+                self._returning -= 1
+
+    def _begin_what_can(self) -> None:
+        """Begin the next pieces of instances that are not busy, as far as there are turns. What waits for a turn again goes first."""
+        if self._is_closed:
+            return
+        for instance in [each for each in self._queues if each not in self._busy]:
+            queue = self._queues[instance]
+            while queue and queue[0].is_useless():
+                queue.popleft()
+            if not queue:
+                del self._queues[instance]
+            elif self._free[queue[0].builds] > (self._returning if queue[0].builds else 0):
+                piece = queue.popleft()
+                self._free[piece.builds] -= 1
+                self._busy.add(instance)
+                threading.Thread(
+                    target=self._do, args=(instance, piece), name=f"{self._name}_{instance:x}", daemon=True
+                ).start()
+
+    def _do(self, instance: int, piece: _Piece) -> None:
+        turn = Turn(self, builds=piece.builds)
+        try:
+            piece.work(turn)
+        finally:
+            with self._changed:
+                self._busy.discard(instance)
+                if not turn.is_lent:
+                    self._free[piece.builds] += 1
+                self._begin_what_can()
+                self._changed.notify_all()

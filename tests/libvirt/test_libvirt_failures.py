@@ -194,7 +194,16 @@ def test_a_kernel_of_the_image_is_started_with_its_command_line(host: Host) -> N
 def write_wrong_images(folder: Path) -> None:
     make = ("qemu-img", "create", "-q", "-f", "qcow2")
     subprocess.run((*make, "-b", "/etc/passwd", "-F", "raw", folder / "backed", "1M"), check=True)
+    subprocess.run(
+        (*make, "-o", "compat=0.10", "-b", "/etc/passwd", "-F", "raw", folder / "old", "1M"), check=True
+    )
+    subprocess.run((*make, "-o", f"data_file={folder / 'data'}", folder / "apart", "1M"), check=True)
     subprocess.run((*make, folder / "large", "2G"), check=True)
+    # As qemu-img would guess them; it would read the file that the first names.
+    (folder / "vmdk").write_text(
+        '# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType="monolithicFlat"\nRW 2 FLAT "/etc/passwd" 0\n'
+    )
+    (folder / "broken").write_bytes(b"QFI\xfb" + bytes(1024))
 
 
 def test_a_broken_image_is_named_with_both_digests(host: Host) -> None:
@@ -215,10 +224,14 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
     ({"image": Image(source="file:///etc/passwd")}, "image 'file:///etc/passwd' is neither"),
     (
         {"image": Image(source="http://127.0.0.1:9/x")},
-        "image 'http://127.0.0.1:9/x' cannot be downloaded: ",
+        "image 'http://127.0.0.1:9/x' leads to http://127.0.0.1:9/, which is none of the servers that the operator allows",
     ),
     ({"image": Image(source="tiny", checksum="xyz")}, "the checksum of image 'tiny' is 'xyz', must be "),
     ({"image": Image(source="backed")}, "image 'backed' refers to another file, which no image may"),
+    ({"image": Image(source="old")}, "image 'old' refers to another file, which no image may"),
+    ({"image": Image(source="apart")}, "image 'apart' refers to another file, which no image may"),
+    ({"image": Image(source="vmdk")}, "image 'vmdk' has the format vmdk, must be qcow2 or raw"),
+    ({"image": Image(source="broken")}, "qemu-img: Could not open "),
     (
         {"image": Image(source="large"), "flavor": Flavor(vcpus=1, ram_mb=32, root_gb=1)},
         "image 'large' has 2 GiB, ",
