@@ -127,6 +127,11 @@ class Membership(PartGroup):
         self._to_overtake.update(epochs)
         self._looking.wake()
 
+    def compare_soon(self) -> None:
+        """Compare this daemon's rows with the nodes that it believes to own: rows were deleted."""
+        self._must_compare = True
+        self._looking.wake()
+
     # As a part
 
     async def run(self) -> None:
@@ -228,14 +233,17 @@ class Membership(PartGroup):
         """Raise the epochs that `overtake` was told of. Those rows were restored from a backup, so placement knows
         later epochs. The nodes are read again in the new ones.
         """
-        epochs, self._to_overtake = self._to_overtake, {}
+        told, self._to_overtake = self._to_overtake, {}
+        epochs = {node: epoch for node, epoch in told.items() if node in self._owned}
         moves = [
             NodeHandover(node, self.name, own, self.name, above=epoch + EPOCHS_UNTOLD_MAX)
             for node, epoch in epochs.items()
-            if (own := self._owned.get(node)) is not None and own <= epoch
+            if (own := self._owned[node]) <= epoch
         ]
+        moved = await self._move(moves)
+        # The row of a node that did not move has another epoch than this daemon knows.
+        self._must_compare = self._must_compare or moved < len(epochs)
         if moves:
-            moved = await self._move(moves)
             log.warning(
                 "daemon %r raised the epochs of %d of %d nodes above those that placement knows: were its rows restored "
                 "from a backup?",
@@ -278,8 +286,10 @@ class Membership(PartGroup):
         self._must_compare = True
         owned = await self._store.owners((self.name,))
         self._giving.clear()
-        theirs = self._owned.keys() - {each.id for each in owned}
-        self._lost(tuple(sorted(theirs)))
+        epochs = {each.id: each.epoch for each in owned}
+        # A row may be behind what is known of it: it was pruned and made anew, or restored from a backup.
+        theirs = [node for node, epoch in self._owned.items() if epochs.get(node, -1) < epoch]
+        self._lost(sorted(theirs))
         self._gained(owned)
         moves = gives(owned, self.members, self.name)
         moved = await self._move(moves)

@@ -100,14 +100,14 @@ class Reporter(PartGroup):
                 if known is None or known.version <= row.version:
                     self._touched[row.id] = row
                     self._woken.set()
+            else:
+                self._events.pop(row.id, None)
 
     def await_offers(self, rows: Iterable[NodeRow]) -> None:
         """Measure how long it takes until placement has what an event has just changed in these rows."""
         for row in rows:
             if row.needs_report:
                 self._events.setdefault(row.id, (row.version, row.heard_at_us))
-            else:
-                self._events.pop(row.id, None)
 
     def _measure(self, accepted: ReportUnderWay) -> None:
         version, happened_at_us = self._events.get(accepted.report.root, (0, 0))
@@ -213,5 +213,14 @@ class Reporter(PartGroup):
     async def _find_unreported(self) -> None:
         """Find unreported rows of this daemon's nodes, and repeat refused reports."""
         self._refused_trials.clear()
+        await self._forget_events()
         async for rows in pages_of(self._store, self._daemon, self._settings.page, needs="report"):
             self.touch(row for row in rows if self._asked.get(row.id) != row.version)
+
+    async def _forget_events(self) -> None:
+        """Forget the events of nodes that another daemon has reported since, or that have no row any more."""
+        left = self._events.keys() - self._asked.keys() - self._touched.keys()
+        rows = await self._store.read(left) if left else {}
+        for node in left:
+            if (row := rows.get(node)) is None or not row.needs_report:
+                self._events.pop(node, None)

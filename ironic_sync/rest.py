@@ -14,7 +14,7 @@ An expected refusal is a value, `IronicRefused`, with Ironic's own message. Oper
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
@@ -47,8 +47,13 @@ class NodesRead(Struct, frozen=True):
     unreadable: tuple[UnreadableNode, ...] = ()
 
 
+# Ironic's times of a node's last change, which a node has none of before its first one, and of its creation.
+ChangeTime = Literal["updated_at", "created_at"]
+CHANGE_TIMES: tuple[ChangeTime, ...] = get_args(ChangeTime)
+
+
 class Changed(Struct, frozen=True):
-    """A node, and when Ironic last wrote it, by the clock of the Ironic process that wrote."""
+    """A node, and when Ironic last changed or created it, by the clock of the Ironic process that wrote."""
 
     node: Node
     at: datetime
@@ -74,9 +79,11 @@ class ReadsNodes(Protocol):
     def pages(self) -> AsyncGenerator[NodesRead, None]:
         """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
 
-    def changed_since(self, since: datetime) -> AsyncGenerator[tuple[Changed, ...], None]:
-        """The nodes that Ironic wrote at this time or later, the last written first, in pages. The first page has at most
-        one node: mostly nothing has changed. A node that was never written after its creation is not among them.
+    def changed_since(
+        self, since: datetime, by: ChangeTime = "updated_at"
+    ) -> AsyncGenerator[tuple[Changed, ...], None]:
+        """The nodes that Ironic changed, or created, at this time or later, the last ones first, in pages. The first page
+        has at most one node: mostly nothing has changed.
         """
 
     async def node(self, node: ProviderId) -> Node | None:

@@ -14,7 +14,7 @@ from bus.unreadable import NOT_AS_EXPECTED
 from ironic_sync.core.flaws import NOT_AS_TYPED, flaw_of, shown
 from ironic_sync.core.node import Node
 from ironic_sync.core.node_data import NodeData, node_of
-from ironic_sync.rest import IronicRefused, NodesRead, UnreadableNode
+from ironic_sync.rest import ChangeTime, IronicRefused, NodesRead, UnreadableNode
 
 # Fields of a node that need a higher microversion than the minimum.
 YOUNG_FIELDS = ("owner", "lessee", "retired")
@@ -99,10 +99,11 @@ def read_node(listed: object) -> Read | UnreadableNode:
     return Read(node_of(data), reservation)
 
 
-def changed_at(listed: object) -> datetime | None:
-    """When Ironic last wrote this node of its answer; None if that is not there, or cannot be read."""
+def changed_at(listed: object, by: ChangeTime = "updated_at") -> datetime | None:
+    """When Ironic last changed or created this node of its answer; None if that is not there, or cannot be read."""
     try:
-        at = msgspec.convert(listed, _Written).updated_at
+        written = msgspec.convert(listed, _Written)
+        at = written.updated_at if by == "updated_at" else written.created_at
     except NOT_AS_TYPED:
         return None
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
@@ -110,6 +111,7 @@ def changed_at(listed: object) -> datetime | None:
 
 class _Written(Struct):
     updated_at: datetime | None = None
+    created_at: datetime | None = None
 
 
 def _id_of(listed: Mapping[str, object]) -> ProviderId | None:

@@ -29,6 +29,7 @@ from bus.rest.client import RequestNotDone, RestClient
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
     Changed,
+    ChangeTime,
     IronicRefused,
     NodesRead,
     NoLongerOurs,
@@ -159,13 +160,15 @@ class HttpIronicApi:
                 raise WrongAnswer(f"{self._name}: the page after {marker!r} was read already")
             markers.add(marker)
 
-    async def changed_since(self, since: datetime) -> AsyncGenerator[tuple[Changed, ...], None]:
-        # Only the detailed list has the time of the last write. It is no field that can be asked for.
-        query = {"sort_key": "updated_at", "sort_dir": "desc", "limit": "1"}
+    async def changed_since(
+        self, since: datetime, by: ChangeTime = "updated_at"
+    ) -> AsyncGenerator[tuple[Changed, ...], None]:
+        # Only the detailed list has these times. They are no fields that can be asked for.
+        query = {"sort_key": by, "sort_dir": "desc", "limit": "1"}
         while True:
             answer = await self._ask("/v1/nodes/detail", query)
             listing = self._client.read(self._client.granted(answer), Listing)
-            times = [changed_at(each) for each in listing.nodes]
+            times = [changed_at(each, by) for each in listing.nodes]
             read = [
                 (read_node(each), at)
                 for each, at in zip(listing.nodes, times, strict=True)

@@ -33,6 +33,7 @@ class Review(Periodic):
         clock_us: Callable[[], int],
         *,
         listeners: Sequence[Listener] = (),
+        forgotten: Callable[[], None] = lambda: None,
         chance: random.Random | None = None,
     ) -> None:
         super().__init__(
@@ -48,6 +49,8 @@ class Review(Periodic):
         self._settings = settings
         self._clock_us = clock_us
         self._listeners = listeners
+        # Called after rows were pruned.
+        self._forgotten = forgotten
 
     async def _review(self) -> None:
         async for rows in pages_of(self._store, self._daemon, self._settings.page):
@@ -62,4 +65,5 @@ class Review(Periodic):
             return
         async with self._store.transaction() as transaction:
             gone = await transaction.forget(old)
+        self._forgotten()
         log.info("forgot %d nodes that were deleted more than %g s ago", gone, self._settings.deleted_kept_s)

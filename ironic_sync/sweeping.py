@@ -4,6 +4,9 @@ nodes that changed lately.
 Ironic loses notifications, and announces some changes not at all. A REST answer is applied only if the row was not written
 since the request was sent; otherwise the node is read again. While Ironic is away, rows stay as they are.
 
+Each read of a single node or allocation fails alone. It is tried again after a pause of its own, beside the reads of other nodes.
+Such a failure does not make the daemon unready, as long as Ironic answers at all.
+
 A node counts as deleted when Ironic answers 404 for it. If these are too many at once, they are kept reserved instead
 (core/missing.py), and the part "believe what Ironic lists" fails until they return or count as deleted.
 """
@@ -12,19 +15,20 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from datetime import datetime, timedelta
-from uuid import UUID  # noqa: TC003 - like every other import
+from typing import TypeVar
+from uuid import UUID
 
 from msgspec import structs
 
-from bus.errors import Operational
+from bus.errors import Operational, TookTooLong
 from bus.message import ProviderId
 from bus.moments import EPOCH, SECOND_US, moment
 from bus.parts import PartGroup, Periodic, Status
+from bus.pauses import Pauses
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.missing import Belief, decide_missing
 from ironic_sync.core.node import Node
@@ -34,10 +38,13 @@ from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
-from ironic_sync.rest import ReadsNodes
+from ironic_sync.rest import CHANGE_TIMES, ChangeTime, ReadsNodes
 from ironic_sync.settings import IronicSettings
 from ironic_sync.steady import SteadyClock
 from ironic_sync.store import IronicStore, NodeStore, pages_of
+
+T = TypeVar("T")
+Asked = TypeVar("Asked", bound=UUID)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +54,12 @@ Apply = Callable[[NodeRow, int, int], NodeRow | None]
 SINGLE_READS_MAX = 50
 # Clocks of Ironic's processes may differ by so much, and a change may be visible so long after its time.
 CHANGES_OVERLAP = timedelta(seconds=10)
+# A single read that takes longer is tried again beside the others, which need not wait for it then.
+FIRST_READ_S_MAX = 5.0
+# Of single reads that fail although Ironic answers.
+PAUSES = Pauses(first_s=1.0, max_s=60.0)
+# After so many failures in a row an allocation is left to the sweep, which reads all nodes.
+ALLOCATION_TRIES_MAX = 8
 
 
 class TooManyMissing(Operational):
@@ -73,6 +86,13 @@ class Sweeper(PartGroup):
         self._doubting = Periodic(
             "read nodes in doubt", self._read_doubted, settings.doubts_s, is_cut_short=True, chance=chance
         )
+        self._failing_again = Periodic(
+            "read again what could not be read",
+            self._read_failing,
+            self._until_due_s,
+            is_cut_short=True,
+            chance=chance,
+        )
         self._changing = Periodic(
             "look for changed nodes",
             self._look_for_changes,
@@ -81,15 +101,23 @@ class Sweeper(PartGroup):
             chance=chance,
         )
         self._believing = Status("believe what Ironic lists", chance=chance)
-        super().__init__(self._sweeping, self._doubting, self._changing, statuses=(self._believing,))
+        # Failures of single reads: they are logged and counted here, and do not make the daemon unready.
+        self._reading = Status("read single nodes", chance=chance)
+        super().__init__(
+            self._sweeping,
+            self._doubting,
+            self._failing_again,
+            self._changing,
+            statuses=(self._believing, self._reading),
+        )
         self._belief = Belief(
             few=settings.missing_few,
             share=settings.missing_share,
             after_us=round(settings.missing_believed_s * SECOND_US),
         )
         self._steady_us = SteadyClock(writer.clock_us, clock_s, forgets_s=settings.missing_believed_s)
-        # How many nodes were believed to be gone, and when.
-        self._lost_at: deque[tuple[int, int]] = deque()
+        # The nodes that were believed to be gone, each with the time of that.
+        self._lost_at: dict[ProviderId, int] = {}
         self._api = api
         self._writer = writer
         self._store = store
@@ -99,10 +127,13 @@ class Sweeper(PartGroup):
         self._suspects: dict[ProviderId, None] = {}
         self._unlisted: dict[ProviderId, None] = {}
         self._allocations: dict[UUID, None] = {}
+        # Nodes and allocations that could not be read: how often in a row, and when they are due again, by the loop's clock.
+        self._failing: dict[UUID, tuple[int, float]] = {}
+        self._chance = chance or random.Random("read single nodes")
         # The next sweep compares other daemons' nodes as well: they may not know that a notification was missed.
         self._is_for_all = False
-        # The time of the last change of a node that was looked at; None before the first look.
-        self._changed_to: datetime | None = None
+        # The times of the last change and of the last creation of a node that was looked at; none before the first look.
+        self._changed_to: dict[ChangeTime, datetime] = {}
         self.sweeps = 0
         self.change_looks = 0
 
@@ -117,8 +148,7 @@ class Sweeper(PartGroup):
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
         for node in nodes:
-            self._suspects.pop(node, None)
-            self._unlisted.pop(node, None)
+            self._forget(node)
 
     def gap(self, why: str) -> None:
         """Have all nodes read again, since notifications may have been missed."""
@@ -131,20 +161,18 @@ class Sweeper(PartGroup):
         self._doubting.wake()
 
     def _suspect(self, nodes: Iterable[ProviderId]) -> None:
-        before = len(self._suspects)
-        self._suspects.update(dict.fromkeys(nodes))
-        if len(self._suspects) > before:
-            self._doubting.wake()
+        self._add(self._suspects, nodes)
 
     def _suspect_rows(self, rows: Iterable[NodeRow]) -> None:
-        listed = []
         for row in rows:
-            if NOT_LISTED in row.doubts or row.is_deleted:
-                self._unlisted[row.id] = None
-                self._doubting.wake()
-            else:
-                listed.append(row.id)
-        self._suspect(listed)
+            is_unlisted = NOT_LISTED in row.doubts or row.is_deleted
+            self._add(self._unlisted if is_unlisted else self._suspects, (row.id,))
+
+    def _add(self, to_read: dict[ProviderId, None], nodes: Iterable[ProviderId]) -> None:
+        before = len(to_read)
+        to_read.update(dict.fromkeys(nodes))
+        if len(to_read) > before:
+            self._doubting.wake()
 
     # All nodes
 
@@ -172,6 +200,9 @@ class Sweeper(PartGroup):
                 if wrong.id is not None:
                     listed.add(wrong.id)
             listed.update(node.id for node in page.nodes)
+            for node in self._lost_at.keys() & listed:
+                # It is back: its loss was a false one.
+                del self._lost_at[node]
             await self._compare(page.nodes, rows, known)
         await self._handle_unlisted(listed, rows)
 
@@ -218,9 +249,9 @@ class Sweeper(PartGroup):
 
     def _decide(self, missing: Sequence[NodeRow], known: int) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
         at_us = self._steady_us()
-        while self._lost_at and self._lost_at[0][0] <= at_us - self._belief.after_us:
-            self._lost_at.popleft()
-        lost_lately = sum(count for _, count in self._lost_at)
+        since_us = at_us - self._belief.after_us
+        self._lost_at = {node: lost_us for node, lost_us in self._lost_at.items() if lost_us > since_us}
+        lost_lately = len(self._lost_at)
         return decide_missing(
             missing, known=known + lost_lately, lost_lately=lost_lately, at_us=at_us, belief=self._belief
         )
@@ -237,27 +268,34 @@ class Sweeper(PartGroup):
     # Nodes that changed lately
 
     async def _look_for_changes(self) -> None:
-        """Find nodes of this daemon that Ironic changed lately and that differ from their rows, and have them read again:
-        their notifications were lost, or are late.
+        """Find nodes of this daemon that Ironic changed or created lately and that differ from their rows, and have
+        them read again: their notifications were lost, or are late.
+        """
+        for by in CHANGE_TIMES:
+            await self._look_for(by)
+        self.change_looks += 1
 
-        Ironic's processes and this daemon have different clocks. So the next look begins where the last one found the
+    async def _look_for(self, by: ChangeTime) -> None:
+        """Ironic's processes and this daemon have different clocks. So the next look begins where the last one found the
         newest change, and not later than this look began.
         """
         began = moment(self._writer.clock_us())
-        since = EPOCH if self._changed_to is None else self._changed_to - CHANGES_OVERLAP
-        newest, count = self._changed_to or EPOCH, 0
-        async with aclosing(self._api.changed_since(since)) as pages:
+        known_to = self._changed_to.get(by)
+        since = EPOCH if known_to is None else known_to - CHANGES_OVERLAP
+        newest, count = known_to or EPOCH, 0
+        async with aclosing(self._api.changed_since(since, by)) as pages:
             async for page in pages:
                 nodes = {each.node.id: each.node for each in page}
                 rows = await self._store.read(nodes)
                 self._suspect(id_ for id_, node in nodes.items() if self._is_news(rows.get(id_), node))
                 newest = max([newest, *(each.at for each in page)])
                 count += len(page)
-                if self._changed_to is None or count >= self._settings.page:
+                # Nodes are often created together. If the newest ones are known, so are the others.
+                are_known = by == "created_at" and count > 1 and len(rows) == len(nodes)
+                if known_to is None or count >= self._settings.page or are_known:
                     # The first sweep reads all nodes. And of so many changes, the next sweep finds what is missing.
                     break
-        self._changed_to = min(newest, began)
-        self.change_looks += 1
+        self._changed_to[by] = min(newest, began)
 
     def _is_news(self, row: NodeRow | None, node: Node) -> bool:
         if row is None:
@@ -274,57 +312,117 @@ class Sweeper(PartGroup):
         """Read single nodes from Ironic: those that this daemon has to look at, and those of its own that another
         daemon left in doubt.
         """
-        await self._find_nodes_of_allocations()
         self._suspect_rows(
             await self._store.page_of(self._membership.name, self._settings.page, needs="read")
         )
-        if len(self._suspects) > SINGLE_READS_MAX:
+        await self._find_nodes_of(
+            [each for each in self._allocations if each not in self._failing], FIRST_READ_S_MAX
+        )
+        suspects = [each for each in self._suspects if each not in self._failing]
+        if len(suspects) > SINGLE_READS_MAX:
             # As after a takeover: a list of all nodes costs less. Other daemons' nodes are in it only if all are compared.
             self._is_for_all = self._is_for_all or any(
-                node not in self._membership.owned for node in self._suspects
+                node not in self._membership.owned for node in suspects
             )
-            self._suspects.clear()
+            for node in suspects:
+                del self._suspects[node]
+            suspects = []
             self._sweeping.wake()
-        await self._read([*self._suspects, *self._unlisted][: self._settings.page])
+        unlisted = [each for each in self._unlisted if each not in self._failing]
+        await self._read([*suspects, *unlisted][: self._settings.page], FIRST_READ_S_MAX)
 
-    async def _find_nodes_of_allocations(self) -> None:
-        for allocation in [*self._allocations]:
-            node = await self._api.node_of_allocation(allocation)
-            del self._allocations[allocation]
-            if node is not None:
-                self._suspects[node] = None
+    async def _read_failing(self) -> None:
+        """Read those nodes and allocations again that could not be read and whose pauses are over."""
+        now_s = asyncio.get_running_loop().time()
+        wanted = {*self._allocations, *self._suspects, *self._unlisted}
+        self._failing = {each: when for each, when in self._failing.items() if each in wanted}
+        due = [each for each, (_, due_s) in self._failing.items() if due_s <= now_s]
+        nodes = [ProviderId(each) for each in due if each not in self._allocations]
+        await self._find_nodes_of([each for each in due if each in self._allocations])
+        await self._read(nodes)
+        if not self._failing:
+            self._reading.well()
 
-    async def _read(self, nodes: Sequence[ProviderId]) -> None:
+    def _until_due_s(self) -> float:
+        now_s = asyncio.get_running_loop().time()
+        return min((due_s - now_s for _, due_s in self._failing.values()), default=PAUSES.max_s)
+
+    async def _find_nodes_of(self, allocations: Sequence[UUID], within_s: float | None = None) -> None:
+        answers = await self._answers(allocations, self._api.node_of_allocation, within_s)
+        for allocation, node in answers.items():
+            if not isinstance(node, Operational):
+                self._suspect(() if node is None else (node,))
+            elif self._put_off(allocation, node) < ALLOCATION_TRIES_MAX:
+                continue
+            self._failing.pop(allocation, None)
+            self._allocations.pop(allocation, None)
+
+    async def _read(self, nodes: Sequence[ProviderId], within_s: float | None = None) -> None:
         """Read these nodes from Ironic, each by a request of its own and several at once, and apply the answers."""
         rows = await self._writer.read(nodes)
-        found = await self._answers(nodes)
-        for node in nodes:
-            self._suspects.pop(node, None)
-            self._unlisted.pop(node, None)
-        missing = [
-            row for node, row in rows.items() if found[node] is None and row.version and not row.is_deleted
-        ]
+        answers = await self._answers(nodes, self._api.node, within_s)
+        found = {node: answer for node, answer in answers.items() if not isinstance(answer, Operational)}
+        if nodes and not found:
+            await self._check_that_ironic_answers()
+        for node, answer in answers.items():
+            if isinstance(answer, Operational):
+                self._put_off(node, answer)
+                continue
+            self._forget(node)
+            if answer is not None:
+                self._lost_at.pop(node, None)
+        missing = [rows[node] for node, answer in found.items() if answer is None]
+        missing = [row for row in missing if row.version and not row.is_deleted]
         # A daemon reads nodes of others as well.
         known = max(len(self._membership.owned), len(nodes))
         gone, held = self._decide(missing, known)
-        changes = {node: self._change_by(rows[node].version, _as_found(found[node])) for node in nodes}
+        changes = {
+            node: self._change_by(rows[node].version, _as_found(answer)) for node, answer in found.items()
+        }
         changes |= {row.id: self._change_by(row.version, held_missing) for row in held}
         await self._writer.change(changes)
-        if lost := sum(not row.missing_since_us for row in gone):
-            self._lost_at.append((self._steady_us(), lost))
+        self._lost_at |= {row.id: self._steady_us() for row in gone if not row.missing_since_us}
         if held:
             self._say_missing(held, known)
 
-    async def _answers(self, nodes: Sequence[ProviderId]) -> dict[ProviderId, Node | None]:
+    async def _answers(
+        self, asked: Sequence[Asked], ask: Callable[[Asked], Awaitable[T]], within_s: float | None
+    ) -> dict[Asked, T | Operational]:
+        """Ironic's answer about each of these, or why there is none."""
         at_once = asyncio.Semaphore(self._settings.reads_at_once)
 
-        async def answer(node: ProviderId) -> Node | None:
-            async with at_once:
-                return await self._api.node(node)
+        async def answer(each: Asked) -> T | Operational:
+            try:
+                async with at_once, asyncio.timeout(within_s):
+                    return await ask(each)
+            except TimeoutError:
+                return TookTooLong(f"Ironic did not answer within {within_s} s")
+            except Operational as problem:
+                return problem
 
         async with asyncio.TaskGroup() as reading:
-            tasks = {node: reading.create_task(answer(node)) for node in nodes}
-        return {node: task.result() for node, task in tasks.items()}
+            tasks = {each: reading.create_task(answer(each)) for each in asked}
+        return {each: task.result() for each, task in tasks.items()}
+
+    async def _check_that_ironic_answers(self) -> None:
+        """Raise if Ironic is away, or refuses the daemon's user: then no single node is to blame."""
+        now = moment(self._writer.clock_us())
+        async with aclosing(self._api.changed_since(now)) as pages:
+            await anext(pages, None)
+
+    def _put_off(self, asked: UUID, problem: Operational) -> int:
+        """Read this node or allocation again after a pause of its own. Returns how often it has failed in a row."""
+        tries = self._failing.get(asked, (0, 0.0))[0] + 1
+        due_s = asyncio.get_running_loop().time() + PAUSES.after(tries, self._chance)
+        self._failing[asked] = tries, due_s
+        self._reading.left(Operational(f"{asked} cannot be read from Ironic: {problem}"))
+        self._failing_again.wake()
+        return tries
+
+    def _forget(self, node: ProviderId) -> None:
+        self._suspects.pop(node, None)
+        self._unlisted.pop(node, None)
+        self._failing.pop(node, None)
 
     def _change_by(self, version: int, apply: Apply) -> Change:
         at_us = self._writer.clock_us()

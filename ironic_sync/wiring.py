@@ -104,6 +104,7 @@ def ironic_parts(
         settings,
         clock_us,
         listeners=(reporter.try_foreign, announcer.tell_again),
+        forgotten=membership.compare_soon,
         chance=chance,
     )
     return (events, reading, reporter, announcer, review, *orders, *deploying, membership, station)

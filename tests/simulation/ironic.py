@@ -265,11 +265,14 @@ class FaultyIronicApi:
                 return
             after += PAGE
 
-    async def changed_since(self, since: datetime) -> AsyncGenerator[tuple[rest.Changed, ...], None]:
+    async def changed_since(
+        self, since: datetime, by: rest.ChangeTime = "updated_at"
+    ) -> AsyncGenerator[tuple[rest.Changed, ...], None]:
         asked_s = await self._reach_api()
         self._ironic.advance()
         written = [
-            (changed_at({"updated_at": each.updated_at}), each) for each in self._ironic.nodes.values()
+            (changed_at({"updated_at": each.updated_at, "created_at": each.created_at}, by), each)
+            for each in self._ironic.nodes.values()
         ]
         changed = [
             rest.Changed(as_api_answer(node), at) for at, node in written if at is not None and at >= since

@@ -405,6 +405,36 @@ def test_only_nodes_that_are_behind_placement_are_raised_above_its_epoch() -> No
     run_simulated(scenario())
 
 
+@pytest.mark.parametrize("owner", ["", "d1"], ids=["made anew", "restored"])
+@pytest.mark.parametrize("hint", ["none", "report", "rows deleted"])
+def test_a_node_whose_row_is_behind_what_its_owner_knows_is_its_own_in_the_rows_epoch(
+    owner: str, hint: str
+) -> None:
+    async def scenario() -> None:
+        store = await filled(a_store())
+        d1 = Daemon(store, "d1")
+        await until_s(5)
+        d1.membership.overtake(dict.fromkeys(d1.nodes, 7))
+        await until_s(6)
+        node = min(d1.nodes)
+        assert d1.nodes[node] > 7
+        async with store.transaction() as tx:
+            (row,) = (await tx.load((node,))).values()
+            assert await tx.forget((row,)) == 1
+        async with store.transaction() as tx:
+            await tx.save([NodeRow(id=node, owner=owner, epoch=1 if owner else 0)])
+        if hint == "report":
+            # Placement refused a report of it in its epoch.
+            d1.membership.overtake({node: 107})
+        elif hint == "rows deleted":
+            d1.membership.compare_soon()
+        await until_s(6 + (SETTINGS.balance_s if hint == "none" else 3 * SETTINGS.look_s))
+
+        await check_all_agree(store, d1)
+
+    run_simulated(scenario())
+
+
 def test_a_suspended_daemon_whose_name_was_taken_has_no_nodes() -> None:
     async def scenario() -> None:
         store = await filled(a_store())

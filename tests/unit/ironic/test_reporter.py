@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.errors import Unavailable
+from bus.measuring import Histogram
 from bus.memory.broker import MemoryBroker
 from bus.message import Message, ProviderId
 from bus.messages.placement import (
@@ -26,6 +27,7 @@ from bus.workers.station import Station
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
+from ironic_sync.core.notifications import NodeNotified
 from ironic_sync.core.reports import offer_number
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, settled
@@ -288,3 +290,42 @@ async def test_what_another_daemon_wrote_while_an_earlier_report_is_under_way_is
         await until(lambda: len(stand.placement.reports) == 2, "what it became is reported")
         stand.placement.answering.set()
         await until(lambda: stand.row.reported == stand.row.offer, "it is noted")
+
+
+@pytest.mark.parametrize("by", ["this daemon", "another daemon"])
+async def test_the_event_of_a_node_that_vanished_is_not_measured_when_the_node_is_back(by: str) -> None:
+    stand = Stand(lambda _: TAKEN)
+    stand.writer.listen_to_events(stand.reporter.await_offers)
+    stand.writer.clock_us = lambda: 3_600_000_000
+    heard = NodeNotified(
+        node=Node(id=ID, provision_state="available", resource_class="gold"),
+        at_us=2,
+        publisher="ironic-api.a",
+        kind="delete",
+        is_deleted=True,
+    )
+    stand.placement.answering.clear()
+    async with stand.running(cell="c1"):
+        await until(lambda: len(stand.placement.reports) == 1, "it is reported")
+        await stand.writer.hear([heard])
+        stand.placement.verdict = lambda _: None if by == "another daemon" else TAKEN
+        stand.placement.answering.set()
+        if by == "another daemon":
+            async with stand.store.transaction() as transaction:
+                await transaction.save([structs.replace(stand.row, is_removed=True)])
+        else:
+            await until(lambda: stand.row.is_removed, "the provider is removed")
+        await stand.looks()
+        stand.placement.verdict = lambda _: TAKEN
+
+        back = structs.replace(heard, at_us=3_599_000_000, kind="create", is_deleted=False)
+        await stand.writer.hear([back])
+        await until(lambda: bool(_measured(stand.reporter)), "the event is measured")
+        assert _measured(stand.reporter) == [1.0]
+
+
+def _measured(reporter: Reporter) -> list[float]:
+    """The sum of the times from an event until placement took it, if there was one."""
+    histogram, _ = reporter.readings
+    assert isinstance(histogram, Histogram)
+    return [each.total_s for each in histogram.by_labels.values()]

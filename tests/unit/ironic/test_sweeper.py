@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -27,7 +28,7 @@ from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
 from tests.contracts.stage import until
-from tests.ironic_clients.nodes import delete
+from tests.ironic_clients.nodes import create, delete
 from tests.memory_stores.ironic import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
@@ -48,14 +49,21 @@ class Wire(httpx.AsyncBaseTransport):
         # What happens once, after Ironic has made up its answer to a request of this path, and before it arrives.
         self.meanwhile: dict[str, Deed] = {}
         self.fails: dict[str, int] = {}
+        # Paths, or the whole API as "", that fail again and again: by this status, or 0 for no answer at all.
+        self.breaks: dict[str, int] = {}
+        # Paths of nodes that Ironic does not know, it says.
+        self.missing: set[str] = set()
         self.answers: dict[str, object] = {}
         self.says: Callable[[dict[str, Any]], None] = lambda _: None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
         self.asked.append(path)
-        if status := self.fails.pop(path, 0):
+        if (status := self.breaks.get("", self.breaks.get(path, self.fails.pop(path, None)))) is not None:
+            await asyncio.sleep(0 if status else 1e6)
             return httpx.Response(status, request=request)
+        if path in self.missing:
+            return httpx.Response(404, json={"error_message": "Node could not be found."}, request=request)
         if (said := self.answers.get(path)) is not None:
             return httpx.Response(200, json=said, request=request)
         answer = await self._inner.handle_async_request(request)
@@ -150,6 +158,9 @@ class Stand:
     def is_in_maintenance(self, node: ProviderId) -> bool:
         known = self.rows[node].node
         return known is not None and known.maintenance
+
+    def are_deleted(self, nodes: Sequence[ProviderId]) -> bool:
+        return all(self.rows[node].is_deleted for node in nodes)
 
     def hide(self, hidden: set[ProviderId]) -> None:
         """From lists, and by 404."""
@@ -269,6 +280,25 @@ async def test_a_change_of_which_no_notification_came_is_found_soon(ahead_s: int
         assert LIST not in stand.wire.asked
 
 
+async def test_a_node_that_was_created_without_a_notification_and_never_changed_is_found_soon() -> None:
+    stand = Stand(300, LOOKING)
+    async with stand.running():
+        await until(lambda: stand.sweeper.change_looks >= 1, "the first look")
+        for ahead_s in (0, 60):
+            stand.ironic_at_s += ahead_s
+            made = create(stand.ironic, {"driver": "fake-hardware"})
+            assert made.updated_at is None
+            new = ProviderId(UUID(made.uuid))
+            await until(lambda new=new: new in stand.rows, "it is found")  # type: ignore[misc]
+        assert stand.sweeper.sweeps == 1
+
+        # Nodes that were created together and are known are not listed at each look.
+        stand.wire.asked.clear()
+        looks = stand.sweeper.change_looks
+        await until(lambda: stand.sweeper.change_looks >= looks + 3, "some looks")
+        assert len(stand.wire.asked) <= 4 * (stand.sweeper.change_looks - looks + 1)
+
+
 async def test_a_look_for_changed_nodes_asks_for_one_node_if_none_has_changed() -> None:
     stand = Stand(50, LOOKING)
     async with stand.running():
@@ -298,7 +328,7 @@ async def test_a_look_asks_no_further_than_the_nodes_that_ever_changed() -> None
         looks = stand.sweeper.change_looks
         await until(lambda: stand.sweeper.change_looks >= looks + 3, "some looks")
 
-        assert len(stand.wire.asked) <= 2 * (stand.sweeper.change_looks - looks + 1)
+        assert len(stand.wire.asked) <= 4 * (stand.sweeper.change_looks - looks + 1)
 
 
 async def test_changes_are_looked_for_from_where_the_last_look_succeeded() -> None:
@@ -480,6 +510,28 @@ async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() 
         await stand.sweep()
         await until(lambda: not any(NOT_LISTED in row.doubts for row in stand.rows.values()), "decided")
         assert all(stand.rows[id_].is_deleted for id_ in last)
+
+
+async def test_a_loss_that_was_not_true_counts_for_nothing_when_a_node_is_truly_lost() -> None:
+    stand = Stand(10)
+    async with stand.running():
+        for wave in (0, 2):
+            lost = stand.ids[wave : wave + 2]
+            stand.hide({*lost})
+            stand.wire.missing.update(map(path_of, lost))
+            await stand.sweep()
+            await until(partial(stand.are_deleted, lost), "they are believed to be gone")
+            stand.hide(set())
+            stand.wire.missing.clear()
+            await stand.sweep()
+            await until(lambda: not any(row.is_deleted for row in stand.rows.values()), "they are back")
+
+        last = stand.ids[9]
+        stand.ironic.set_maintenance(str(last), is_on=True)
+        delete(stand.ironic, str(last))
+        await stand.sweep()
+        await until(lambda: stand.rows[last].is_deleted or bool(stand.rows[last].missing_since_us), "decided")
+        assert stand.rows[last].is_deleted
 
 
 @pytest.mark.parametrize("jump_us", [6 * HOUR_US, -6 * HOUR_US], ids=["ahead", "back"])

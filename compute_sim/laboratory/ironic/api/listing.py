@@ -13,7 +13,7 @@ from compute_sim.laboratory.ironic.core.refusals import BAD_REQUEST, RequestRefu
 PAGE_MAX = 1000
 _ALLOWED: Mapping[str, tuple[str, ...] | None] = {
     **dict.fromkeys(("instance_uuid", "marker", "limit", "fields")),
-    "sort_key": ("id", "updated_at"),
+    "sort_key": ("id", "created_at", "updated_at"),
     "sort_dir": ("asc", "desc"),
 }
 
@@ -31,9 +31,9 @@ def page_of(nodes: Mapping[str, SimulatedNode], asked: Mapping[str, str]) -> Nod
     limit, marker, instance = _limit(asked.get("limit")), asked.get("marker"), asked.get("instance_uuid")
     key, direction = asked.get("sort_key", "id"), asked.get("sort_dir", "asc")
     rest: Iterable[SimulatedNode] = nodes.values()
-    if key == "updated_at":
+    if key != "id":
         # Nodes that were never changed count as the oldest.
-        rest = sorted(rest, key=lambda node: node.updated_at or "")
+        rest = sorted(rest, key=lambda node: getattr(node, key) or "")
     if direction == "desc":
         rest = reversed([*rest])
     if marker is not None:
