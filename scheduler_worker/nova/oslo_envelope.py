@@ -6,6 +6,7 @@ its version and its arguments, and has the context of the request. A call has th
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
@@ -55,7 +56,9 @@ class RpcCaller(Struct, frozen=True):
 
 
 class RpcRequest(Struct, frozen=True):
-    """A request without its secrets. `call` is None for a cast. `unique_id` tells a message that comes twice; it may be empty."""
+    """A request without its secrets. `call` is None for a cast. `unique_id` tells a message that comes twice; it may be empty.
+    `caller_began_at` is when the user's request began that it is for, if it says so: the caller waits at most since then.
+    """
 
     method: str
     version: RpcVersion
@@ -64,6 +67,7 @@ class RpcRequest(Struct, frozen=True):
     unique_id: str = ""
     call: RpcCall | None = None
     caller: RpcCaller = RpcCaller()
+    caller_began_at: datetime | None = None
 
 
 def read_envelope(body: bytes) -> RpcRequest:
@@ -86,6 +90,7 @@ def read_envelope(body: bytes) -> RpcRequest:
         caller=RpcCaller(
             **{name: _name(message, f"{CONTEXT}{name}", "") for name in RpcCaller.__struct_fields__}
         ),
+        caller_began_at=_moment_in(message.value(f"{CONTEXT}timestamp")),
     )
 
 
@@ -114,6 +119,15 @@ def _heartbeat_in(message: Fields) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 1 <= timeout <= TIMEOUT_S_MAX:
         raise message.refuse("_timeout", f"it must be a number of seconds from 1 to {TIMEOUT_S_MAX}")
     return timeout / 2
+
+
+def _moment_in(value: object) -> datetime | None:
+    """The moment in this field of the context, which Nova writes in UTC without a zone. None if it is none: it is only a hint."""
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return None if moment is None else moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
 def _name(message: Fields, name: str, default: str | None = None) -> str:

@@ -15,9 +15,9 @@ HIDDEN = "***"
 # The field of the envelope that has the message, as a JSON text.
 MESSAGE = "oslo.message"
 CONTEXT = "_context_"
-# Kept of a request's context: its project, its user, and the ids that its log lines have.
+# Kept of a request's context: its project, its user, the ids that its log lines have, and when it began.
 CONTEXT_KEPT = frozenset(
-    f"{CONTEXT}{name}" for name in ("request_id", "global_request_id", "project_id", "user_id")
+    f"{CONTEXT}{name}" for name in ("request_id", "global_request_id", "project_id", "user_id", "timestamp")
 )
 
 _SECRET = re.compile(

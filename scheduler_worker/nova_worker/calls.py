@@ -20,7 +20,9 @@ class Acknowledges(Protocol):
 
 
 class NovaCall:
-    """`deliveries` are all deliveries of this call: it comes again after the connection broke. Its caller waits until `ends_by`."""
+    """`deliveries` are all deliveries of this call: it comes again after the connection broke. `heard_at` is when its caller last got
+    a sign of life, or began to wait. After `expires_at`, no caller waits whatever it has got.
+    """
 
     def __init__(
         self,
@@ -28,15 +30,28 @@ class NovaCall:
         call: RpcCall,
         *,
         received_at: datetime,
+        heard_at: datetime,
         waits: timedelta,
         is_redelivered: bool,
     ) -> None:
         self.request = request
         self.call = call
         self.received_at = received_at
-        self.ends_by = received_at + waits
+        self.heard_at = heard_at
+        self.expires_at = received_at + waits
         self.is_redelivered = is_redelivered
         self.deliveries: list[tuple[Acknowledges, int]] = []
+
+    @property
+    def ends_by(self) -> datetime:
+        """When the caller gives up. If it asks for signs of life, it also does so after it has missed two of them."""
+        if self.call.heartbeat_s is None:
+            return self.expires_at
+        return min(self.expires_at, self.heard_at + 2 * timedelta(seconds=self.call.heartbeat_s))
+
+    def came_by(self, connection: Acknowledges | None) -> bool:
+        """Did it come by this connection? All calls of a connection that broke go to any scheduler, which then has to answer."""
+        return any(each is connection for each, _ in self.deliveries)
 
     @property
     def key(self) -> str:
@@ -63,8 +78,12 @@ class KnownCalls:
     def begin(self, call: NovaCall) -> None:
         self._open[call.key] = call
 
-    def end(self, call: NovaCall) -> None:
+    def forget(self, call: NovaCall) -> None:
+        """It may come again."""
         self._open.pop(call.key, None)
+
+    def end(self, call: NovaCall) -> None:
+        self.forget(call)
         self._ended[call.key] = None
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)

@@ -5,7 +5,8 @@ A request for several instances gets a host for each of them, or gives back what
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import NoValidHost
-from bus.messages.placement import AlreadyClaimed, ClaimAnswered, GroupMember
+from bus.messages.placement import AlreadyClaimed, ClaimAnswered, GroupMember, Share
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
@@ -40,19 +41,51 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 
 
 class NovaAsked(Struct, frozen=True, eq=False):
-    """A request to decide. `may_hold`: it may have been decided before. Its caller waits until `ends_by`."""
+    """A request to decide. `may_hold`: it may have been decided before. Nothing more is claimed once its caller has given up."""
 
     request: NovaRequest
-    ends_by: datetime
+    is_waited_for: Callable[[], bool]
     may_hold: bool = False
 
 
 class NovaDecision(Struct, frozen=True, eq=False):
-    """The result for the caller, or the failure. `searches` hold what was claimed for it."""
+    """The result for the caller, or the failure. `searches` hold what was claimed for it, or may hold it: of a failure, it is still
+    to be given back.
+    """
 
     result: object = None
     failure: RemoteFailure | None = None
     searches: tuple[NovaSearch, ...] = ()
+
+
+class _Plan(Struct, eq=False):
+    """A request while hosts are found for it. `decision` is set when it is decided."""
+
+    asked: NovaAsked
+    searches: tuple[NovaSearch, ...] = ()
+    decision: NovaDecision | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        return (
+            self.decision is None
+            and any(each.is_searching for each in self.searches)
+            and self.asked.is_waited_for()
+        )
+
+    def refuse(self, reason: str) -> None:
+        self.decision = NovaDecision(failure=no_valid_host(reason), searches=self.searches)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """A context in which a bug, such as that of another package's plugin, refuses this request, and no other one."""
+        try:
+            yield
+        except Exception as bug:
+            log.exception(
+                "a request for %d instances could not be decided", len(self.asked.request.instances)
+            )
+            self.refuse(f"this scheduler failed: {bug!r}")
 
 
 class NovaDecider:
@@ -78,112 +111,130 @@ class NovaDecider:
 
     async def decide(self, batch: Sequence[NovaAsked]) -> Sequence[NovaDecision]:
         """A decision for each of these requests, in their order."""
-        until = max(each.ends_by for each in batch)
-        hosts = await self._hosts_of_named([each.request for each in batch], until)
-        plans = [self._plan(each, hosts) for each in batch]
+        plans = [_Plan(each) for each in batch]
+        hosts = await self._hosts_of_named(batch)
+        for plan in plans:
+            with plan.guarded():
+                self._begin(plan, hosts)
         for claimer, is_forced in zip(self._claimers, (False, True), strict=True):
-            searches = [
-                search
-                for asked, plan in zip(batch, plans, strict=True)
-                if not isinstance(plan, NovaDecision) and asked.request.is_forced is is_forced
-                for search in plan
-            ]
-            if searches:
-                await self._find(claimer, searches, until)
-        decisions = [
-            plan if isinstance(plan, NovaDecision) else self._answer(asked.request, plan)
-            for asked, plan in zip(batch, plans, strict=True)
-        ]
-        failed = [search for each in decisions if each.failure is not None for search in each.searches]
-        await self.undo(failed, until=until)
+            await self._find(claimer, [each for each in plans if each.asked.request.is_forced is is_forced])
+        decisions: list[NovaDecision] = []
+        for plan in plans:
+            if plan.decision is None:
+                with plan.guarded():
+                    plan.decision = self._answer(plan.asked.request, plan.searches)
+            assert plan.decision is not None, "it has an answer, or is refused for a bug"
+            decisions.append(plan.decision)
         return decisions
 
-    async def undo(self, searches: Sequence[NovaSearch], *, until: datetime | None = None) -> bool:
-        """Give back what these searches have claimed. Returns whether placement has answered."""
-        orders: list[Message] = [
-            each.undo(self._clock()) for each in searches if isinstance(each.outcome, Holds)
-        ]
+    async def undo(self, searches: Sequence[NovaSearch], is_ours: Callable[[], bool]) -> bool:
+        """Give back what these searches have claimed, however often placement does not answer, as long as the request is ours. Returns
+        whether it still is, and nothing is left to give back.
+        """
         pauses = iter(PAUSES_S)
-        while orders:
+        while is_ours():
             try:
-                await self._ask_all(orders)
+                await self._resolve([each for each in searches if each.is_in_doubt])
+                held = [each for each in searches if isinstance(each.outcome, Holds)]
+                if held:
+                    await self._ask_all([each.undo(self._clock()) for each in held])
             except Operational as problem:
-                if until is not None and self._clock() >= until:
-                    log.error("%d claims could not be released: %s", len(orders), problem)  # noqa: TRY400
-                    return False
+                log.warning("claims for %d instances are not released yet: %s", len(searches), problem)
                 await asyncio.sleep(next(pauses, PAUSES_S[-1]))
             else:
+                for search in searches:
+                    search.holds_nothing()
                 return True
-        return True
+        return False
 
-    async def _find(self, claimer: Claimer, searches: Sequence[NovaSearch], until: datetime) -> None:
-        """Find hosts, however often placement does not answer, as long as any caller waits."""
+    async def _resolve(self, doubted: Sequence[NovaSearch]) -> None:
+        """Learn what was claimed for these searches of which no answer came."""
+        if doubted:
+            answers = await self._ask_all([each.probe() for each in doubted])
+            for search, answer in zip(doubted, answers, strict=True):
+                assert isinstance(answer, ClaimAnswered), "a question about a claim is answered by a verdict"
+                search.resolve(answer.verdict)
+
+    async def _find(self, claimer: Claimer, plans: Sequence[_Plan]) -> None:
+        """Find hosts, however often placement does not answer, as long as the callers wait. After a bug, each request is tried alone."""
         pauses = iter(PAUSES_S)
-        while True:
+        while going := [each for each in plans if each.goes_on]:
+            searches = [search for each in going for search in each.searches]
             try:
                 await claimer.find_hosts(searches)
-            except Operational as problem:
-                if self._clock() >= until:
-                    log.warning("%d instances got no host in time: %s", len(searches), problem)
-                    return
-                for each in searches:
-                    # Its claim may have been granted, and the answer lost.
-                    each.may_hold = True
-                    if each.is_searching:
-                        each.chosen = None
-                await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+            except Exception as problem:
+                for search in searches:
+                    search.answer_is_lost()
+                if isinstance(problem, Operational):
+                    await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+                    continue
+                log.exception("hosts for %d instances could not be found", len(searches))
+                for each in going:
+                    if len(going) > 1:
+                        await self._find(claimer, (each,))
+                    elif each.goes_on:
+                        each.refuse(f"this scheduler failed: {problem!r}")
+                return
             else:
                 return
 
     # Before the claim
 
-    async def _hosts_of_named(
-        self, requests: Sequence[NovaRequest], until: datetime
-    ) -> Mapping[UUID, ProviderId]:
+    async def _hosts_of_named(self, batch: Sequence[NovaAsked]) -> Mapping[UUID, ProviderId]:
         """The hosts of the instances that requests want to be with or apart from, as placement has them: computes of cells with brokers of
         their own tell schedulers nothing.
         """
-        named = {
-            id_: each.build.project
-            for each in requests
-            for id_ in (*each.build.same_host, *each.build.different_host)
-        }
+        builds = [each.request.build for each in batch]
+        named = {id_: each.project for each in builds for id_ in (*each.same_host, *each.different_host)}
         if not named:
             return {}
         asked = [what_is_held(id_, project, self._clock()) for id_, project in named.items()]
-        answers = await self._ask_until(asked, until)
+        answers = await self._ask_while(asked, lambda: any(each.is_waited_for() for each in batch))
         held = {
-            each.consumer: each.verdict.share.host
+            each.consumer: self._host_of(each.verdict.share)
             for each in answers
             if isinstance(each, ClaimAnswered) and isinstance(each.verdict, AlreadyClaimed)
         }
         return {id_: host for id_ in named if (host := held.get(ConsumerId(id_))) is not None}
 
-    async def _ask_until(self, questions: Sequence[Message], until: datetime) -> Sequence[Message]:
-        """The answers; none if placement did not answer in time."""
+    def _host_of(self, share: Share) -> ProviderId:
+        """The host on which the consumer of this share lives. An evacuated instance holds something of its old host, too, which is down."""
+        hosts = [self._hosts.get(share.host), *(self._hosts.host_of(each.provider) for each in share.amounts)]
+        return next((each.id for each in hosts if each is not None and each.up), share.host)
+
+    async def _ask_while(
+        self, questions: Sequence[Message], are_waited_for: Callable[[], bool]
+    ) -> Sequence[Message]:
+        """The answers; none if placement did not answer as long as they are waited for."""
         pauses = iter(PAUSES_S)
-        while True:
+        while are_waited_for():
             try:
                 return await self._ask_all(questions)
-            except Operational as problem:
-                if self._clock() >= until:
-                    log.warning("placement was not heard in time: %s", problem)
-                    return ()
+            except Operational:
                 await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+        return ()
 
-    def _plan(
-        self, asked: NovaAsked, hosts: Mapping[UUID, ProviderId]
-    ) -> tuple[NovaSearch, ...] | NovaDecision:
-        request = asked.request
+    def _begin(self, plan: _Plan, hosts: Mapping[UUID, ProviderId]) -> None:
+        """Decide the request, if nothing is to be claimed for it; otherwise make its searches."""
+        request = plan.asked.request
         if request.is_rebuild:
-            return self._needs.judge_rebuild(request)
+            plan.decision = self._needs.judge_rebuild(request)
+            return
         spec = self._needs.spec_of(request, hosts)
         if isinstance(spec, str):
-            return NovaDecision(failure=no_valid_host(spec))
-        ruled_out = self._needs.ids(spec.ignore_hosts)
-        now = self._clock()
-        return tuple(
-            NovaSearch(instance, now, request, spec, may_hold=asked.may_hold, ruled_out=ruled_out)
+            plan.refuse(spec)
+            return
+        now, allows = self._clock(), self._needs.allowing(spec)
+        plan.searches = tuple(
+            NovaSearch(
+                instance,
+                now,
+                request,
+                spec,
+                host_of=self._hosts.host_of,
+                allows=allows,
+                may_hold=plan.asked.may_hold,
+            )
             for instance in request.instances
         )
 
@@ -194,7 +245,7 @@ class NovaDecider:
         if len(held) < len(searches):
             why = next(each for each in searches if not isinstance(each.outcome, Holds))
             said = _in_words(why, found=len(held), wanted=len(searches))
-            return NovaDecision(failure=no_valid_host(said), searches=held)
+            return NovaDecision(failure=no_valid_host(said), searches=tuple(searches))
         chosen = [self._selected(each, request) for each in held]
         if any(not each for each in chosen):
             return NovaDecision(failure=no_valid_host("the chosen host changed meanwhile"), searches=held)
@@ -291,6 +342,11 @@ class NovaNeeds:
         by_service = self._hosts.names.by_service
         names = {name.lower() for service in services for name in by_service.get(service.lower(), ())}
         return tuple(sorted(names))
+
+    def allowing(self, spec: InstanceSpec) -> Callable[[ProviderId], bool]:
+        """Is this host among those that the request names, if it names any, and not ruled out?"""
+        wanted, ruled_out = self.ids(spec.hosts), self.ids(spec.ignore_hosts)
+        return lambda host: host not in ruled_out and (not spec.hosts or host in wanted)
 
     def ids(self, names: Sequence[str]) -> frozenset[ProviderId]:
         columns = self._picture.columns

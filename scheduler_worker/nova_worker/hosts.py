@@ -40,6 +40,11 @@ class NovaHosts:
     def get(self, host: ProviderId) -> HostState | None:
         return self._rows.get(host)
 
+    def host_of(self, provider: ProviderId) -> HostState | None:
+        """The host of whose tree this provider is. None if it is of none, such as a pool that several hosts share."""
+        row = self._picture.index.row_of(provider)
+        return None if row is None else self.get(self._picture.index.state(row).root)
+
     def name_of(self, host: ProviderId) -> str:
         row = self._rows.get(host)
         return str(host) if row is None else row.name

@@ -4,11 +4,17 @@ Nova writes allocations too, by placement's HTTP API, which knows no attempts. S
 instance may hold something:
 
     Superseded       an earlier attempt ended, for example when the conductor gave its allocations to a migration: claim by the next
-    AlreadyClaimed   this very claim was granted before, by another worker or an earlier try of the same request: adopt it
-                     otherwise it is evacuated: it keeps what it holds of its old host, as Nova has it, and takes the new share beside
+    AlreadyClaimed   three cases:
+                     - This very claim was granted before: adopt it.
+                     - The instance holds of one host all that the request asks for, and the request allows that host. Another scheduler,
+                       or an earlier try of the same request, has claimed it: adopt it, and keep the rest.
+                     - Otherwise it is evacuated: it keeps what it holds of its old host, as Nova has it, and takes the new share beside.
+
+An instance that was evacuated twice may still hold such a share of its first host, until that host's compute is back. So the share of
+a host that is down is adopted only if the instance holds nothing else.
 """
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
 
@@ -16,6 +22,8 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
+from bus.messages.cell import Choice
+from bus.messages.hosts import HostState
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimResources,
@@ -28,6 +36,8 @@ from bus.messages.placement import (
 )
 from bus.topology import NOVA_CELL
 from scheduler_worker.claiming.search import NOTHING, Search
+from scheduler_worker.core.choosing.refusals.verdicts import amounts_of
+from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.nova.request_spec import NovaRequest
 
@@ -59,18 +69,41 @@ class NovaSearch(Search):
         request: NovaRequest,
         spec: InstanceSpec,
         *,
+        host_of: Callable[[ProviderId], HostState | None],
+        allows: Callable[[ProviderId], bool],
         may_hold: bool = False,
-        ruled_out: AbstractSet[ProviderId] = frozenset(),
     ) -> None:
-        """`may_hold`: the request was tried before, so its claim may be granted already. No claim on a host that is `ruled_out` is of
-        this request.
+        """`host_of` finds the host of a provider, and `allows` says whether the request allows it. `may_hold`: the request was tried
+        before, so its claim may be granted already.
         """
         super().__init__(instance, issued_at, request.build, spec)
         self.may_hold = may_hold
-        self._ruled_out = ruled_out
+        self._host_of = host_of
+        self._allows = allows
         # What the instance holds and keeps.
         self.held: AlreadyClaimed | None = None
         self._other_attempts = 0
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Is it not known whether something was claimed?"""
+        return self.may_hold and not isinstance(self.outcome, Holds)
+
+    def answer_is_lost(self) -> None:
+        """Its claim may have been granted: choose anew, and learn what is held when that is claimed."""
+        self.may_hold = True
+        if self.is_searching:
+            self.chosen = None
+
+    def resolve(self, verdict: ClaimVerdict) -> None:
+        """Learn from the answer to `probe` what was claimed."""
+        if isinstance(verdict, AlreadyClaimed):
+            self._adopt(verdict)
+        self.may_hold = False
+
+    def holds_nothing(self) -> None:
+        """All that was claimed has been given back."""
+        self.outcome, self.may_hold = None, False
 
     def claim(self) -> ClaimResources:
         return structs.replace(super().claim(), cell=NOVA_CELL)
@@ -101,9 +134,8 @@ class NovaSearch(Search):
             case AlreadyClaimed() as held if self._is_own(held):
                 self.granted(is_new=False)
                 return True
-            case AlreadyClaimed() as held if self._is_of_earlier_try(held):
-                # The claimer adopts it.
-                return False
+            case AlreadyClaimed() as held if self._adopt(held):
+                return True
             case AlreadyClaimed() as held:
                 self.held = held
                 return self._go_on_as(held.attempt + 1)
@@ -147,8 +179,39 @@ class NovaSearch(Search):
             and (self.held is not None or set(held.share.amounts) == set(chosen.choice.share.amounts))
         )
 
-    def _is_of_earlier_try(self, held: AlreadyClaimed) -> bool:
-        return self.may_hold and self.held is None and held.share.host not in self._ruled_out
+    def _adopt(self, held: AlreadyClaimed) -> bool:
+        """Take the share that was claimed for this request before, if the instance holds one, and keep all else that it holds."""
+        wanted = dict(self.spec.amounts)
+        by_host: dict[ProviderId | None, list[ResourceAmount]] = {None: []}
+        states: list[HostState] = []
+        for each in held.share.amounts:
+            state = self._host_of(each.provider)
+            if state is not None and state not in states:
+                states.append(state)
+            by_host.setdefault(None if state is None else state.id, []).append(each)
+        for state in states:
+            own = by_host[state.id]
+            others = [each for id_, of_it in by_host.items() if id_ not in (None, state.id) for each in of_it]
+            # A pool gives what a host does not have itself.
+            given = {each.resource for each in own}
+            pools = [each for each in by_host[None] if each.resource in wanted and each.resource not in given]
+            share = Share(host=state.id, amounts=(*own, *pools))
+            given_to_others = {each.resource for each in others}
+            kept = [
+                each
+                for each in by_host[None]
+                if each not in pools or (others and each.resource not in given_to_others)
+            ]
+            rest = (*others, *kept)
+            is_usable = state.up or (self.may_hold and not rest)
+            if amounts_of(share) == wanted and self._allows(state.id) and is_usable:
+                self.held = (
+                    structs.replace(held, share=structs.replace(held.share, amounts=rest)) if rest else None
+                )
+                choice = Choice(name=state.name, share=share, kind=state.kind)
+                self.outcome = Holds(state.cell, held.attempt, choice)
+                return True
+        return False
 
 
 def _beside(held: Share, wanted: Share) -> Share:

@@ -4,7 +4,11 @@ A request is acknowledged after its answer is sent, or after what it claimed is 
 to another one, which finds the claim and answers. oslo.messaging's own servers acknowledge before they work: there the caller waits
 in vain, and a claim stays.
 
-A caller gives up after a time. An answer after it, or for a queue that is gone, would reach nobody: then the claim is released.
+A caller gives up after a time, or when it has had no sign of life for a while. So each call gets signs of life from the moment at which
+it is taken. An answer to a caller that has given up, or for a queue that is gone, would reach nobody: then the claim is released. But
+when the connection breaks by which a call came, the broker gives the call to any scheduler. That one adopts the claim, so it is not
+released here.
+
 No message ends this loop: one that cannot be read goes to the dead letters with the reason, without its secrets.
 """
 
@@ -15,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -56,6 +61,10 @@ SELECT = "select_destinations"
 BASE, BASE_VERSION = "baseapi", RpcVersion(1, 1)
 # Pauses between tries to answer.
 RETRY_S = 0.25
+# Most calls are answered before their first sign of life.
+FIRST_BEAT_S = 1.0
+# So long after this worker began to consume, or had as many calls as it takes, a call may have waited in the queue.
+BACKLOG_S = 5.0
 # A queue that was gone is not waited for again so soon: all calls of a dead caller would wait for it.
 GONE_KEPT_S = 60.0
 GONE_MAX = 200
@@ -64,8 +73,8 @@ GONE_MAX = 200
 class Decides(Protocol):
     async def decide(self, batch: Sequence[NovaAsked]) -> Sequence[NovaDecision]: ...
 
-    async def undo(self, searches: Sequence[NovaSearch], *, until: datetime | None = None) -> bool:
-        """Give back what these have claimed. Returns whether that was done."""
+    async def undo(self, searches: Sequence[NovaSearch], is_ours: Callable[[], bool]) -> bool:
+        """Give back what these have claimed, as long as the call is ours. Returns whether that was done."""
 
 
 class DeadRequest(Struct, frozen=True):
@@ -111,9 +120,12 @@ class NovaServer(Supervised):
         self._rpc: RabbitRpc | None = None
         self._opened = asyncio.Event()
         self._calls = KnownCalls()
+        # When there was last reason for calls to wait in the queue.
+        self._backlog_at = clock()
         self._waiting: deque[NovaCall] = deque()
         self._deciding = Background(lambda _: self._start_batches())
         self._answering = Background()
+        self._beating = Background()
         # By reply queue: when it was found missing.
         self._gone: dict[str, datetime] = {}
         self._ended = Counter[Labels]()
@@ -128,8 +140,10 @@ class NovaServer(Supervised):
         return len(self._calls)
 
     async def run(self) -> None:
-        async with self._answering, self._deciding:
-            await super().run()
+        async with self._beating:
+            async with self._answering, self._deciding:
+                await super().run()
+            self._beating.cancel_all()
 
     # Hearing
 
@@ -139,6 +153,7 @@ class NovaServer(Supervised):
                 raise Refusal("nova_bus_url must name Nova's RabbitMQ: amqp://... or amqps://...")
             rpc = await connection.open_rpc(self._queues, self._settings.prefetch)
             self._rpc = rpc
+            self._backlog_at = self._clock()
             self._opened.set()
             self.status.well()
             try:
@@ -184,10 +199,12 @@ class NovaServer(Supervised):
             await self._take_cast(rpc, delivery, request)
             return
         waits_s = self._settings.rpc_timeout_s if delivery.expires_ms is None else delivery.expires_ms / 1000
+        now = self._clock()
         call = NovaCall(
             request,
             request.call,
-            received_at=self._clock(),
+            received_at=now,
+            heard_at=now if delivery.is_redelivered else self._waits_since(request, now),
             waits=timedelta(seconds=waits_s),
             is_redelivered=delivery.is_redelivered,
         )
@@ -201,11 +218,21 @@ class NovaServer(Supervised):
             return
         call.deliveries.append((rpc, delivery.tag))
         self._calls.begin(call)
+        if call.call.heartbeat_s is not None:
+            self._beating.start(self._beat(call, call.call.heartbeat_s), call)
         decided = self._at_once(request)
         if decided is None:
             self._waiting.append(call)
         else:
             self._answering.start(self._finish(call, decided))
+
+    def _waits_since(self, request: RpcRequest, now: datetime) -> datetime:
+        """Since when the caller may have waited for a sign of life. A call says only when the user's request began that it is for."""
+        if len(self._calls) >= self._settings.prefetch:
+            self._backlog_at = now
+        may_have_waited = (now - self._backlog_at).total_seconds() < BACKLOG_S
+        began_at = request.caller_began_at
+        return min(began_at, now) if may_have_waited and began_at is not None else now
 
     def _at_once(self, request: RpcRequest) -> NovaDecision | None:
         """The answer to a call about which nothing must be decided; None if something must."""
@@ -282,22 +309,13 @@ class NovaServer(Supervised):
             self._deciding.start(self._decide(batch))
 
     async def _decide(self, batch: Sequence[NovaCall]) -> None:
-        beats = [asyncio.create_task(self._beat(call)) for call in batch if call.call.heartbeat_s is not None]
-        try:
-            decisions = await self._decided(batch)
-        finally:
-            for beat in beats:
-                beat.cancel()
-        for call, decision in zip(batch, decisions, strict=True):
+        for call, decision in zip(batch, await self._decided(batch), strict=True):
             self._answering.start(self._finish(call, decision))
 
     async def _decided(self, batch: Sequence[NovaCall]) -> Sequence[NovaDecision]:
         self._refresh()
-        now, early, asked = self._clock(), dict[NovaCall, NovaDecision](), list[tuple[NovaCall, NovaAsked]]()
+        early, asked = dict[NovaCall, NovaDecision](), list[tuple[NovaCall, NovaAsked]]()
         for call in batch:
-            if call.ends_by <= now:
-                early[call] = NovaDecision()
-                continue
             try:
                 request = await self._read(call.request)
             except RefusedError as refused:
@@ -306,13 +324,9 @@ class NovaServer(Supervised):
                 log.exception("a request could not be read")
                 early[call] = NovaDecision(failure=no_valid_host(f"the request could not be read: {bug!r}"))
             else:
-                asked.append((call, NovaAsked(request, call.ends_by, may_hold=call.is_redelivered)))
-        try:
-            found = await self._decider.decide([each for _, each in asked]) if asked else ()
-        except Exception as bug:
-            log.exception("%d requests could not be decided", len(asked))
-            failed = NovaDecision(failure=no_valid_host(f"this scheduler failed: {bug!r}"))
-            found = [failed] * len(asked)
+                waits = partial(self._is_waited_for, call)
+                asked.append((call, NovaAsked(request, waits, may_hold=call.is_redelivered)))
+        found = await self._decider.decide([each for _, each in asked]) if asked else ()
         decided = early | {call: each for (call, _), each in zip(asked, found, strict=True)}
         return [decided[call] for call in batch]
 
@@ -323,18 +337,44 @@ class NovaServer(Supervised):
             await self._find_names()
             return self._reader.read(request.args, self._hosts.names)
 
-    async def _beat(self, call: NovaCall) -> None:
+    def _is_waited_for(self, call: NovaCall) -> bool:
+        return self._clock() < call.ends_by
+
+    async def _beat(self, call: NovaCall, every_s: float) -> None:
         """Tell the caller now and then that its request is being worked on."""
-        assert call.call.heartbeat_s is not None, "only a caller that asks for signs of life gets them"
-        while True:
-            await asyncio.sleep(call.call.heartbeat_s)
-            if (rpc := self._rpc) is not None:
+        pause_s = min(FIRST_BEAT_S, every_s)
+        while self._is_waited_for(call):
+            await asyncio.sleep(pause_s)
+            began_at, rpc = self._clock(), self._rpc
+            pause_s = min(RETRY_S, every_s)
+            if rpc is not None and call.came_by(rpc):
                 with suppress(Operational):
-                    await rpc.reply(call.call.reply_queue, write_heartbeat(call.call, secrets.token_hex(16)))
+                    body = write_heartbeat(call.call, secrets.token_hex(16))
+                    if await rpc.reply(call.call.reply_queue, body) is Receipt.CONFIRMED:
+                        call.heard_at, pause_s = began_at, every_s
 
     # Answering
 
     async def _finish(self, call: NovaCall, decision: NovaDecision) -> None:
+        outcome = await self._outcome(call, decision)
+        self._beating.cancel(call)
+        if outcome is None:
+            self._calls.forget(call)
+            return
+        if len(self._calls) >= self._settings.prefetch:
+            self._backlog_at = self._clock()
+        self._count(outcome)
+        self._took.observe((self._clock() - call.received_at).total_seconds())
+        self._calls.end(call)
+        for rpc, tag in call.deliveries:
+            with suppress(Operational):
+                await rpc.acknowledge(tag)
+
+    async def _outcome(self, call: NovaCall, decision: NovaDecision) -> str | None:
+        """Send the answer, or give back what was claimed. Returns how the call ended; None if another scheduler gets it."""
+        # Before the answer: the caller of a request that is refused may ask again at once.
+        if decision.failure is not None and not await self._undone(call, decision):
+            return None
         outcome = await self._answer(call, decision)
         if outcome not in ("answered", "no_valid_host"):
             log.warning(
@@ -343,13 +383,18 @@ class NovaServer(Supervised):
                 call.request.caller.request_id or "an unnamed request",
                 outcome,
             )
-            await self._decider.undo(decision.searches)
-        self._count(outcome)
-        self._took.observe((self._clock() - call.received_at).total_seconds())
-        self._calls.end(call)
-        for rpc, tag in call.deliveries:
-            with suppress(Operational):
-                await rpc.acknowledge(tag)
+            if not await self._undone(call, decision):
+                return None
+        return outcome
+
+    async def _undone(self, call: NovaCall, decision: NovaDecision) -> bool:
+        """Give back what was claimed, but only while the call is ours. Returns whether that is done."""
+        while not await self._decider.undo(decision.searches, lambda: call.came_by(self._rpc)):
+            # It comes again, to this scheduler or to another one.
+            if self.stopping.is_set() or self._clock() >= call.expires_at:
+                return False
+            await asyncio.sleep(RETRY_S)
+        return True
 
     async def _answer(self, call: NovaCall, decision: NovaDecision) -> str:
         """Send the answer. Returns how it ended."""

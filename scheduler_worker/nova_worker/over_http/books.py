@@ -105,6 +105,9 @@ class HttpBooks(PartGroup):
         """On return, the picture has every write that was committed before the call."""
         await self._shared.done()
 
+    def knows(self, provider: ProviderId) -> bool:
+        return provider in self._known
+
     def root_of(self, provider: ProviderId) -> ProviderId:
         """The root of the tree of this provider; itself if it is not known."""
         known = self._known.get(provider)

@@ -2,15 +2,21 @@
 
 Claims of one batch are one write. Placement grants all of them or none; if it grants none, each claim is written by itself.
 
-This placement knows no attempts. A consumer's generation tells whether somebody else has written in between, and what a consumer
-holds tells whether a claim was granted before. What a consumer held before any claim of ours counts as attempt 0.
+This placement knows no attempts. A consumer's generation tells whether somebody else has written in between: a swap or a release is
+written at the generation that our last claim made or that we have last read. What a consumer holds tells whether a claim was granted
+before. What a consumer held before any claim of ours counts as attempt 0.
 """
 
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
+from msgspec import structs
+
+from bus.errors import Transient
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.placement import (
     NO_OWNER,
@@ -33,7 +39,9 @@ from scheduler_worker.nova_worker.over_http.api import Amounts, Conflict, Held, 
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 
-# Of so many consumers it is remembered what was claimed for them, until its answer is delivered.
+T = TypeVar("T")
+
+# Of so many consumers it is remembered what they hold, until the answer about them is delivered.
 CLAIMS_KEPT = 100_000
 # So many claims are one write: with more of them, more are repeated when one of them is refused.
 TOGETHER_MAX = 20
@@ -53,8 +61,8 @@ class HttpClaims:
         self._settings = settings
         self._chance = chance
         self._room = asyncio.Semaphore(settings.claims_at_once)
-        # What our last claim for each consumer made it hold.
-        self._claimed: OrderedDict[ConsumerId, frozenset[ResourceAmount]] = OrderedDict()
+        # What each consumer holds since our last claim for it, or held when it was last read.
+        self._known: OrderedDict[ConsumerId, Held] = OrderedDict()
 
     async def ask_all(self, orders: Sequence[Message]) -> Sequence[Message]:
         """The answer to each of these orders, in their order. Raises `Operational` if placement does not answer one of them."""
@@ -62,16 +70,14 @@ class HttpClaims:
             each.consumer: each for each in orders if isinstance(each, ClaimResources) and not _asks(each)
         }
         granted = await self._claim_together([*claims.values()])
-        return await asyncio.gather(
-            *[
-                self._answer(
-                    order,
-                    is_granted=isinstance(order, ClaimResources)
-                    and order.consumer in granted
-                    and order is claims[order.consumer],
-                )
-                for order in orders
-            ]
+        return await _all_of(
+            self._answer(
+                order,
+                is_granted=isinstance(order, ClaimResources)
+                and order.consumer in granted
+                and order is claims[order.consumer],
+            )
+            for order in orders
         )
 
     async def _answer(self, order: Message, *, is_granted: bool) -> ClaimAnswered:
@@ -94,7 +100,7 @@ class HttpClaims:
         # Those on one host in one request: two requests at once about one provider would be in each other's way.
         ordered = sorted(claims, key=lambda each: each.share.host.int)
         pages = [ordered[first : first + TOGETHER_MAX] for first in range(0, len(ordered), TOGETHER_MAX)]
-        granted = await asyncio.gather(*[self._are_granted(page) for page in pages if len(page) > 1])
+        granted = await _all_of(self._are_granted(page) for page in pages if len(page) > 1)
         return frozenset(consumer for page in granted for consumer in page)
 
     async def _are_granted(self, claims: Sequence[ClaimResources]) -> Iterable[ConsumerId]:
@@ -109,45 +115,57 @@ class HttpClaims:
 
     async def _claim(self, order: ClaimResources) -> ClaimVerdict:
         if _asks(order):
-            return self._already(order, await self._api.held_by(order.consumer)) or Released(freed=False)
+            return await self._already(order) or Released(freed=False)
         # A new instance holds nothing, so this is not asked before.
         refused = await self._again(lambda: self._api.allocate(order.consumer, _new(order)))
         if refused is None:
             self._granted((order,))
             return Claimed()
         if refused.of_consumer:
-            held = await self._api.held_by(order.consumer)
-            return self._already(order, held) or Superseded(attempt=order.attempt, ended=True)
+            return await self._already(order) or Superseded(attempt=order.attempt, ended=True)
         return _no_room(order.share, refused)
 
     async def _swap(self, order: SwapClaim) -> ClaimVerdict:
         """All that the consumer holds becomes this share: an evacuated instance takes one beside, or gives it back."""
-        held = await self._api.held_by(order.consumer)
-        wanted = frozenset(order.share.amounts)
+        held = self._known.get(order.consumer) or await self._api.held_by(order.consumer)
         if not held.amounts:
             return Superseded(attempt=order.attempt, ended=True)
-        if frozenset(held.amounts) == wanted:
+        if frozenset(held.amounts) == frozenset(order.share.amounts):
             return Claimed()
-        allocated = HoldingsToWrite(
-            _amounts(order.share.amounts), held.project or NO_OWNER, held.user or NO_OWNER, held.generation
-        )
-        refused = await self._again(lambda: self._api.allocate(order.consumer, allocated))
+        refused = await self._again(partial(self._rewrite, order.consumer, held, order.share.amounts))
         if refused is None:
-            self._remember(order)
+            self._note(order)
             return Claimed()
         if refused.of_consumer:
+            del self._known[order.consumer]
             return Superseded(attempt=order.attempt, ended=True)
         return _no_room(order.share, refused)
 
     async def _release(self, order: ReleaseClaim) -> ClaimVerdict:
         """Free what our claim made it hold, unless somebody has written to the consumer since."""
-        claimed = self._claimed.pop(order.consumer, None)
-        held = await self._api.held_by(order.consumer)
-        if claimed is None or frozenset(held.amounts) != claimed:
+        held = self._known.get(order.consumer)
+        if held is None or not held.amounts:
             return Released(freed=False)
-        nothing = HoldingsToWrite({}, held.project or NO_OWNER, held.user or NO_OWNER, held.generation)
-        refused = await self._api.allocate(order.consumer, nothing)
+        refused = await self._again(partial(self._rewrite, order.consumer, held, ()))
+        if refused is not None and not refused.of_consumer:
+            raise Transient(f"placement does not release what {order.consumer} holds: {refused.reason}")
+        # Not earlier: a release that gets no answer is tried again.
+        self._known.pop(order.consumer, None)
         return Released(freed=refused is None)
+
+    async def _rewrite(
+        self, consumer: ConsumerId, held: Held, amounts: tuple[ResourceAmount, ...]
+    ) -> Conflict | None:
+        """Have the consumer hold these amounts, if it still is at the generation at which it held the others."""
+        written = HoldingsToWrite(
+            _amounts(amounts), held.project or NO_OWNER, held.user or NO_OWNER, held.generation
+        )
+        refused = await self._api.allocate(consumer, written)
+        if refused is None:
+            self._remember(
+                consumer, structs.replace(held, amounts=amounts, generation=(held.generation or 0) + 1)
+            )
+        return refused
 
     async def _again(self, write: Callable[[], Awaitable[Conflict | None]]) -> Conflict | None:
         """Write, and again while others write to the same providers."""
@@ -161,16 +179,21 @@ class HttpClaims:
         return refused
 
     def _granted(self, orders: Sequence[ClaimResources]) -> None:
-        """One write has granted all of these."""
+        """One write has granted all of these. Each is of a new consumer."""
         for order in orders:
-            self._remember(order)
+            held = Held(order.share.amounts, 1, order.project, order.user)
+            self._remember(order.consumer, held)
+            self._note(order)
         self._books.wrote({order.consumer: _amounts(order.share.amounts) for order in orders})
 
-    def _remember(self, order: ClaimResources | SwapClaim) -> None:
-        self._claimed[order.consumer] = frozenset(order.share.amounts)
-        self._claimed.move_to_end(order.consumer)
-        while len(self._claimed) > CLAIMS_KEPT:
-            self._claimed.popitem(last=False)
+    def _remember(self, consumer: ConsumerId, held: Held) -> None:
+        self._known[consumer] = held
+        self._known.move_to_end(consumer)
+        while len(self._known) > CLAIMS_KEPT:
+            self._known.popitem(last=False)
+
+    def _note(self, order: ClaimResources | SwapClaim) -> None:
+        """The consumer lives on this host now."""
         if order.group is not None:
             self._books.joined(
                 GroupMember(
@@ -181,14 +204,21 @@ class HttpClaims:
                 )
             )
 
-    def _already(self, order: ClaimResources, held: Held) -> AlreadyClaimed | None:
+    async def _already(self, order: ClaimResources) -> AlreadyClaimed | None:
+        """The share that the consumer holds; None if it holds none."""
+        held = await self._api.held_by(order.consumer)
         if not held.amounts:
             return None
-        is_own = frozenset(held.amounts) == frozenset(order.share.amounts)
-        host = order.share.host if is_own else self._books.root_of(held.amounts[0].provider)
-        return AlreadyClaimed(
-            attempt=order.attempt if is_own else 0, share=Share(host=host, amounts=held.amounts)
+        self._remember(order.consumer, held)
+        if frozenset(held.amounts) == frozenset(order.share.amounts):
+            self._note(order)
+            return AlreadyClaimed(attempt=order.attempt, share=order.share)
+        # A provider that is not known here yet is named, so that it is read.
+        providers = [each.provider for each in held.amounts]
+        host = next(
+            (each for each in providers if not self._books.knows(each)), self._books.root_of(providers[0])
         )
+        return AlreadyClaimed(attempt=0, share=Share(host=host, amounts=held.amounts))
 
 
 def _asks(order: ClaimResources) -> bool:
@@ -213,3 +243,12 @@ def _no_room(share: Share, refused: Conflict) -> DoesNotFit:
     first = next((each for each in share.amounts if each.resource in refused.reason), share.amounts[0])
     short = Shortfall(provider=first.provider, resource=first.resource, asked=first.amount, free=0)
     return DoesNotFit(shortfalls=(short,))
+
+
+async def _all_of(works: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """The results of all of these. None is under way any more when this returns or raises: what failed is tried again."""
+    done = await asyncio.gather(*works, return_exceptions=True)
+    for each in done:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in done if not isinstance(each, BaseException)]

@@ -23,6 +23,7 @@ def test_a_recorded_message_keeps_everything_but_its_secrets(number: int) -> Non
         "_context_global_request_id",
         "_context_project_id",
         "_context_user_id",
+        "_context_timestamp",
     }
 
 

@@ -1,0 +1,272 @@
+"""Claims over HTTP as things go wrong: placement hangs, connections are reset, schedulers die, plugins of other packages fail.
+
+In the end, each instance holds what its caller was answered, and nothing is held for a caller that got no host.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from msgspec import structs
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.one_host import OneHost
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests.spec import InstanceSpec
+from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from tests.stories.cloud import QUICK, wait_until
+from tests.stories.nova.conductor import asked_for, failure_of
+from tests.stories.nova.http_world import (
+    AMOUNTS,
+    EACH,
+    HttpNova,
+    any_write,
+    gives_back,
+    hosts_of,
+    http_nova,
+)
+from tests.stories.nova.nova_world import an_instance, with_service
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+
+SELECT = "select_destinations"
+LONG_S = 1800
+
+
+async def lives(world: HttpNova, *calls: str) -> None:
+    """Wait for a sign of life for each of these calls."""
+
+    async def have_all() -> bool:
+        return all(any(not said["ending"] for said in world.conductor.heard.get(id_, ())) for id_ in calls)
+
+    await wait_until(have_all, f"a sign of life for each of {len(calls)} calls")
+
+
+@EACH
+async def test_every_call_is_kept_alive_while_placement_hangs_and_then_gets_its_host(kind: str) -> None:
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2", "h3", "h4", VCPU=16)
+        instances = [an_instance() for _ in range(40)]
+        async with world.scheduler():
+            await world.conductor.select(an_instance())
+            world.line.open.clear()
+            calls = [
+                await world.conductor.send(SELECT, asked_for(each), _timeout=2, expires_s=LONG_S)
+                for each in instances
+            ]
+            await lives(world, *calls)
+            world.line.open.set()
+            for id_, instance in zip(calls, instances, strict=True):
+                (host,) = hosts_of(await world.conductor.until_answered(id_))
+                assert await world.held(instance) == {host: AMOUNTS}
+
+
+@EACH
+async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
+    """One got no signs of life, since Nova's broker was away; the other waited in Nova's queue before there was a scheduler."""
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2")
+        silent, early, later = an_instance(), an_instance(), an_instance()
+        async with world.scheduler() as metrics:
+            await world.conductor.select(an_instance())
+            world.line.open.clear()
+            await world.conductor.send(SELECT, asked_for(silent), _timeout=60, expires_s=LONG_S)
+
+            async def is_asked() -> bool:
+                return world.line.held > 0
+
+            await wait_until(is_asked, "placement is asked")
+            world.ahead += timedelta(seconds=61)
+            world.line.open.set()
+            await world.until_ended(metrics, "late")
+            assert await world.held(silent) == {}
+        began_at = (world.clock() - timedelta(seconds=70)).replace(tzinfo=None)
+        await world.conductor.send(
+            SELECT, asked_for(early), _timeout=60, expires_s=LONG_S, _context_timestamp=began_at.isoformat()
+        )
+        async with world.scheduler() as metrics:
+            await world.until_ended(metrics, "late")
+            await world.conductor.select(later)
+
+        assert await world.held(early) == {}
+        assert len(await world.held(later)) == 1
+
+
+@EACH
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_a_refused_request_gives_all_back_although_a_connection_breaks_meanwhile(
+    kind: str, lost: str
+) -> None:
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2", VCPU=1)
+        instances = [an_instance() for _ in range(3)]
+        async with world.scheduler():
+            setattr(world.line, f"loses_{lost}", gives_back)
+            reason = await world.conductor.refusal(*instances)
+
+            assert "3 instances need a host each, 2 found one" in reason
+            assert world.line.lost == 1
+            assert [await world.held(each) for each in instances] == [{}] * 3
+            # The room is free for others.
+            await world.conductor.select(*(an_instance() for _ in range(2)))
+
+
+@EACH
+@pytest.mark.parametrize("dies", [False, True], ids=["its answer is lost", "the scheduler dies"])
+async def test_claims_that_were_adopted_are_given_back_like_others(kind: str, dies: bool) -> None:  # noqa: FBT001
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2", VCPU=1)
+        instances = [an_instance() for _ in range(3)]
+        world.line.loses_answer = any_write
+        if dies:
+            # It has claimed for two, and dies before it learns so.
+            async with world.scheduler(dies=True):
+                id_ = await world.conductor.send(SELECT, asked_for(*instances), expires_s=LONG_S)
+
+                async def was_written() -> bool:
+                    return world.line.lost == 1
+
+                await wait_until(was_written, "a claim is written")
+                world.line.open.clear()
+            world.line.open.set()
+            async with world.scheduler():
+                said = await world.conductor.until_answered(id_)
+            assert "3 instances need a host each, 2 found one" in failure_of(said)
+        else:
+            async with world.scheduler():
+                await world.conductor.refusal(*instances)
+
+        assert world.line.lost == 1
+        assert [await world.held(each) for each in instances] == [{}] * 3
+
+
+@EACH
+async def test_an_answer_that_reaches_nobody_releases_a_claim_that_was_adopted(kind: str) -> None:
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2")
+        instance = an_instance()
+        world.line.loses_answer = any_write
+        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=0.3)) as metrics:
+            nobody = f"reply_{uuid4().hex}"
+            await world.conductor.send(SELECT, asked_for(instance), _reply_q=nobody)
+            await world.until_ended(metrics, "undeliverable")
+
+        assert world.line.lost == 1
+        assert await world.held(instance) == {}
+
+
+async def moving(world: HttpNova, case: str) -> tuple[UUID, dict[str, dict[str, int]], dict[str, Any]]:
+    """An instance that is to move, what it holds and keeps, and what the conductor asks with."""
+    instance, kept = an_instance(), {"h1": AMOUNTS}
+    if case == "from a pool":
+        kept = {"h1": {"VCPU": 1, "MEMORY_MB": 64}, "pool": {"DISK_GB": 1}}
+    if case == "a boot":
+        return instance, {}, {}
+    if case == "a resize":
+        # What it held is the migration's.
+        await world.allocate(an_instance(), kept)
+        return instance, {}, {"flavor": {"vcpus": 2}, "ignore_hosts": ["h1"]}
+    if case == "evacuated twice":
+        kept = {"h2": AMOUNTS, "h1": AMOUNTS}
+        assert world.known.cloud is not None
+        world.known.cloud = with_service(world.known.cloud, "h2", is_up=False)
+    await world.allocate(instance, kept)
+    assert world.known.cloud is not None
+    world.known.cloud = with_service(world.known.cloud, "h1", is_up=False)
+    return instance, kept, {"ignore_hosts": ["h1"]}
+
+
+MOVES = pytest.mark.parametrize("case", ["a boot", "a resize", "evacuated", "evacuated twice", "from a pool"])
+
+
+@EACH
+@MOVES
+async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with_the_same_host(
+    kind: str, case: str
+) -> None:
+    async with http_nova(kind) as world:
+        await world.add(*(f"h{number}" for number in range(1, 9)), pooled=case == "from a pool")
+        instance, kept, changes = await moving(world, case)
+        # Its answer cannot be sent, since the queue is missing: so the first worker holds the request when it dies.
+        queue = f"reply_{uuid4().hex}"
+        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=60), dies=True):
+            id_ = await world.conductor.send(SELECT, asked_for(instance, **changes), _reply_q=queue)
+            held = await world.until_held(instance, len(kept) + 1)
+        await world.conductor.listen_on(queue)
+        async with world.scheduler():
+            (host,) = hosts_of(await world.conductor.until_answered(id_))
+
+        assert await world.held(instance) == held
+        assert {host} == held.keys() - kept.keys()
+        assert {name: held[name] for name in kept} == kept
+
+
+@EACH
+@MOVES
+async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody_hears_that(
+    kind: str, case: str
+) -> None:
+    async with http_nova(kind) as world:
+        await world.add(*(f"h{number}" for number in range(1, 9)), pooled=case == "from a pool")
+        instance, kept, changes = await moving(world, case)
+        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=0.3)) as metrics:
+            world.line.loses_answer = any_write
+            (host,) = hosts_of(await world.conductor.call(SELECT, asked_for(instance, **changes)))
+            held = await world.held(instance)
+            assert {host} == held.keys() - kept.keys()
+            # Its caller has gone since, and nobody hears the answer to the next one.
+            await world.allocate(instance, kept)
+            world.line.loses_answer = any_write
+            nobody = f"reply_{uuid4().hex}"
+            await world.conductor.send(SELECT, asked_for(instance, **changes), _reply_q=nobody)
+            await world.until_ended(metrics, "undeliverable")
+
+        assert world.line.lost == 2
+        assert await world.held(instance) == kept
+
+
+class Breaks(Filter):
+    """A filter of another package that fails for large instances, and whenever it is asked for alternates alone."""
+
+    name = "breaks"
+    reads = ("amounts",)
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        if dict(spec.amounts)["VCPU"] == 3 or spec.ignore_hosts:
+            raise ValueError("it has a bug")
+        return hosts.everyone()
+
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        raise NotImplementedError
+
+
+@EACH
+async def test_a_plugin_that_fails_refuses_its_own_requests_and_nothing_is_held_for_these(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "breaks-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: breaks\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[moorage.filters]\nbreaks = {__name__}:Breaks\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    choice = structs.replace(QUICK, filters=(*QUICK.filters, "breaks"))
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2")
+        instances = [an_instance() for _ in range(9)]
+        async with world.scheduler(choice=choice):
+            # While these wait for placement, all others become one batch.
+            world.line.open.clear()
+            calls = [
+                await world.conductor.send(SELECT, asked_for(each, flavor={"vcpus": 3 if number == 6 else 1}))
+                for number, each in enumerate(instances)
+            ]
+            world.line.open.set()
+            answers = [await world.conductor.until_answered(each) for each in calls]
+
+        assert "it has a bug" in failure_of(answers.pop(6))
+        assert await world.held(instances.pop(6)) == {}
+        for said, instance in zip(answers, instances, strict=True):
+            assert await world.held(instance) == dict.fromkeys(hosts_of(said), AMOUNTS)
