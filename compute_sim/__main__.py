@@ -20,6 +20,7 @@ from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts
 from compute_sim.laboratory.script_file import load_script
 from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import COMPUTE, ComputeSettings
+from compute_sim.wiring import only_compute
 
 HOSTS_COUNT = 100
 
@@ -39,6 +40,7 @@ async def run(
             about("compute", cell=settings.cell, brokers=(bus_url,)),
             simulated_parts(station, hosts, settings, faults),
             station.settings.drain_ms_max / 1000,
+            first=(only_compute(station, settings.cell),),
             tells_by=station,
             health_at=health_at,
         )

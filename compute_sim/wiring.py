@@ -5,8 +5,10 @@ from datetime import datetime
 from functools import partial
 
 from bus.clock import now
+from bus.errors import Unavailable
+from bus.message import CellName
 from bus.moments import microseconds
-from bus.parts import Supervised
+from bus.parts import Once, Supervised
 from bus.process import Part
 from bus.workers.station import Station
 from compute_sim.announcing import FleetAnnouncer
@@ -21,6 +23,22 @@ from compute_sim.reporting import TreeReporter
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.store_memory import MemoryComputeStore
+
+
+def only_compute(station: Station, cell: CellName) -> Once:
+    """Must succeed before a compute begins: no other process takes the orders to the hosts of its cell. When a process is killed, its
+    broker notices at once.
+    """
+    queue = f"compute.{cell}.work"
+
+    async def look() -> None:
+        async with station.consuming.opened() as connection:
+            if await connection.consumers(queue):
+                raise Unavailable(
+                    f"another process takes {queue}: one compute has all hosts of cell {cell!r}, so this one begins when the other ends"
+                )
+
+    return Once("be the only compute of the cell", look)
 
 
 def compute_parts(

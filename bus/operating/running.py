@@ -54,7 +54,7 @@ async def run_worker(
 ) -> None:
     """Run the parts of a worker until the process is told to stop, or a bug ends a part.
 
-    Everything in `first` must succeed before the parts run. Health and metrics show `stations` beside the parts. The station
+    Everything in `first` must succeed before the parts run, and may add to `parts`. Health and metrics show `stations` beside the parts. The station
     `tells_by` sends the heartbeats of this process.
     """
     health = Health(about, (*first, *parts, *stations))
@@ -72,6 +72,7 @@ async def run_worker(
         try:
             for once in first:
                 await once.run()
+            health.parts = (*first, *parts, *stations)
             if not told.is_set():
                 # Objects made at start live as long as the process: the garbage collector can skip them.
                 gc.freeze()

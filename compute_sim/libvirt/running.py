@@ -1,15 +1,17 @@
 """Creates the parts of a compute whose hosts have libvirt, and runs them: `moor run compute --driver libvirt`."""
 
 import asyncio
+import fcntl
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from bus.configuration.settings import BusSettings, DatabaseSettings
-from bus.errors import Failure, Unavailable
+from bus.errors import Unavailable
 from bus.operating.running import about, run_worker
-from bus.parts import Periodic
+from bus.parts import Once, Periodic
 from bus.pauses import Pauses
 from bus.process import Part
 from bus.sql import upgrade
@@ -22,8 +24,8 @@ from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.libvirt.shared_pools import shared_pools
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
-from compute_sim.store_sql import SqlComputeStore, open_compute_store
-from compute_sim.wiring import compute_parts
+from compute_sim.store_sql import open_compute_store
+from compute_sim.wiring import compute_parts, only_compute
 
 if TYPE_CHECKING:
     from bus.message import ProviderId
@@ -37,7 +39,7 @@ _LOOK_S = 5.0
 _SEE_S = 1.0
 
 
-class WrongFolder(Failure):
+class WrongFolder(Unavailable):
     """The folder of the guests cannot be used; the text says why."""
 
 
@@ -50,39 +52,60 @@ async def libvirt_parts(
     database: DatabaseSettings | None = None,
     *,
     at_step: Callable[[str], None] = lambda _: None,
+    waits: Callable[[Unavailable], object] = lambda why: log.warning("%s", why),
 ) -> AsyncIterator[tuple[Part, ...]]:
-    """The parts of a compute of these hosts. It waits until the libvirt of each host has answered once.
+    """The parts of a compute of these hosts. It waits until the libvirt of each host has answered once, and tells `waits`.
 
     The attempts are stored in the database; without one, in an SQLite file in the folder.
     """
     drivers = _drivers(libvirt, settings.cell, at_step)
     clock_s = Elapsed()
-    store: SqlComputeStore | None = None
-    try:
-        try:
+    async with AsyncExitStack() as opened:
+        with _used(libvirt.folder):
+            opened.enter_context(await asyncio.to_thread(_lock, libvirt.folder, settings.cell, station.name))
             for each in drivers:
-                each.open()
-        except OSError as error:
-            raise WrongFolder(f"the folder {libvirt.folder} cannot be used: {error}") from error
+                opened.push_async_callback(asyncio.to_thread, each.close)
+                await asyncio.to_thread(each.open)
         for each in drivers:
             while not await asyncio.to_thread(each.wait_until_known, _LOOK_S):
-                log.warning(
-                    "host %s waits for its libvirt: %s",
-                    each.host.name,
-                    each.why_not_seen or "it is looked at",
-                )
+                why = each.why_not_seen or "it is looked at"
+                waits(Unavailable(f"host {each.host.name} waits for its libvirt: {why}"))
         url = database_url or f"sqlite+aiosqlite:///{libvirt.folder}/attempts-{settings.cell}.sqlite"
         await upgrade(url, "compute_sim", database)
         store = await open_compute_store(url, settings.cell, clock_s, database)
-        await adopt(store, drivers, settings.cell)
+        opened.push_async_callback(store.close)
+        with _used(libvirt.folder):
+            await adopt(store, drivers, settings.cell)
         pools = shared_pools([each.view for each in drivers])
         parts = compute_parts(station, drivers, settings, clock_s=clock_s, store=store, pools=pools)
         yield (*parts, _seeing(drivers))
-    finally:
-        for each in drivers:
-            await asyncio.to_thread(each.close)
-        if store is not None:
-            await store.close()
+
+
+@contextmanager
+def _used(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WrongFolder(f"the folder {folder} cannot be used: {error}") from error
+
+
+def _lock(folder: str, cell: str, name: str) -> TextIO:
+    """The lock of this cell's compute on the folder. The system takes it from a process that is killed."""
+    path = Path(folder) / f"compute-{cell}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with file:
+            file.seek(0)
+            raise Unavailable(
+                f"{file.read()} works in {folder}, as the compute of cell {cell!r}: this one begins when it ends"
+            ) from None
+    file.truncate(0)
+    file.write(name)
+    file.flush()
+    return file
 
 
 def _drivers(libvirt: LibvirtSettings, cell: str, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
@@ -129,16 +152,25 @@ async def run(
     at_step: Callable[[str], None] = lambda _: None,
 ) -> None:
     station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True, settings=bus)
-    try:
-        async with libvirt_parts(
-            station, settings, libvirt, database_url, database, at_step=at_step
-        ) as parts:
-            await run_worker(
-                about("compute", cell=settings.cell, brokers=(bus_url,)),
-                parts,
-                station.settings.drain_ms_max / 1000,
-                tells_by=station,
-                health_at=health_at,
+    parts: list[Part] = []
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(station.close)
+
+        async def open_hosts() -> None:
+            making = libvirt_parts(
+                *(station, settings, libvirt, database_url, database),
+                at_step=at_step,
+                waits=opening.status.failed,
             )
-    finally:
-        await station.close()
+            parts.extend(await opened.enter_async_context(making))
+
+        opening = Once("open the hosts", open_hosts)
+        await run_worker(
+            about("compute", cell=settings.cell, brokers=(bus_url,)),
+            parts,
+            station.settings.drain_ms_max / 1000,
+            first=(only_compute(station, settings.cell), opening),
+            stations=(station,),
+            tells_by=station,
+            health_at=health_at,
+        )

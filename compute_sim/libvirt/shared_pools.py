@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-from bus.errors import Failure
+from bus.errors import Unavailable
 from compute_sim.core.attempts import WELL, Condition
 from compute_sim.core.pools import Pool, tree_of_pool
 from compute_sim.core.tree import ProviderTree
 from compute_sim.libvirt.views import HostView
 
 
-class NotShared(Failure):
+class NotShared(Unavailable):
     """Hosts do not see the same pool by one name; the text names them."""
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from itertools import combinations
 
 from bus.messages.overview import Overview, WorkerAlive, WorkerHeard
 from bus.topology import CELL0
@@ -24,6 +25,7 @@ def troubles_of(view: CloudView) -> tuple[str, ...]:
         *[f"cell {each.cell} is down: {each.reason}" for each in view.overview.cells if each.life == "down"],
         *[line for worker in view.overview.workers for line in _troubles_of_worker(worker)],
         *_missing(view.overview, view.cells),
+        *_twice(view.overview),
         *_unread(view, view.overview),
         *[
             f"hosts of cell {each.cell} that nobody has heard of late: {each.count}; `moor host list --down` shows them, and `moor host "
@@ -102,6 +104,17 @@ def _missing(overview: Overview, configured: Sequence[str]) -> Iterator[str]:
         for cell in configured
         if cell in known - with_hosts
     )
+
+
+def _twice(overview: Overview) -> Iterator[str]:
+    """Cells with two computes at once. One that was killed was last heard before its successor began."""
+    computes = [each.beat for each in overview.workers if each.life == "up" and each.beat.role == "compute"]
+    for one, other in combinations(sorted(computes, key=lambda each: each.started_at), 2):
+        if one.cell == other.cell and one.told_at > other.started_at:
+            yield (
+                f"cell {one.cell} has two computes, {one.worker} and {other.worker}: one has all of its hosts; stop the other, or give "
+                "it a cell of its own"
+            )
 
 
 def _has_heard_all(overview: Overview) -> bool:

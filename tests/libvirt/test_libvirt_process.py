@@ -1,6 +1,7 @@
 """`moor run compute --driver libvirt` as a process, on RabbitMQ and PostgreSQL: `moor boot` starts a real guest, and the compute is killed."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -40,7 +41,7 @@ async def test_a_guest_outlives_the_compute_and_is_told_when_it_was_killed(
         for role in (("placement",), ("scheduler",), ("conductor", "--cell", "harbour")):
             await workers.enter_async_context(started("run", *role, **urls))
         options = (*compute, "--name", "rack1", "--folder", str(tmp_path))
-        async with started(*options, **urls, **host):
+        async with started(*options, **urls, **host) as first:
             await _until_state(urls, "host", "list", name="rack1", up=True)
             source = await moor("image", "create", "tiny", "--source", "tiny.raw", **urls)
             assert source.code == 0, source.err
@@ -55,6 +56,15 @@ async def test_a_guest_outlives_the_compute_and_is_told_when_it_was_killed(
             async with started("console", "web", "--follow", "--bytes", "1", **urls) as following:
                 for _ in range(2):
                     await following.until_printed(TEXT.strip())
+
+            # Another compute of the cell waits until this one has ended, however that ends.
+            async with started(*options, **urls, **host) as second:
+                await second.until_printed_to_stderr("another process takes compute.harbour.work")
+                told = await moor("status", **urls)
+                assert (told.code, "is not ready: be the only compute of the cell: " in told.out) == (1, True)
+                first.send_signal(signal.SIGKILL)
+                await second.until_printed_to_stderr("compute is ready")
+                await _until_state(urls, "list", name="web", state="active")
 
         # The compute was killed; its guest runs on, and is killed in its turn.
         virsh(libvirtd.uri, "destroy", f"moor-{web['id']}-1")

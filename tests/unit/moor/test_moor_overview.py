@@ -105,6 +105,10 @@ def test_a_healthy_cloud_has_neither_troubles_nor_notes() -> None:
             with_workers(SCHEDULER, PLACEMENT, changed(CONDUCTOR, fails="sweep: away"), COMPUTE),
             "conductor-1 of c1: sweep: away",
         ),
+        (
+            with_workers(SCHEDULER, PLACEMENT, CONDUCTOR, COMPUTE, a_worker("compute-2", "compute", "c1")),
+            "cell c1 has two computes, compute-1 and compute-2: ",
+        ),
         (with_workers(SCHEDULER, CONDUCTOR, COMPUTE), "no placement worker runs"),
         (with_workers(SCHEDULER, PLACEMENT, COMPUTE), "no conductor of cell c1 runs"),
         (with_workers(SCHEDULER, PLACEMENT, CONDUCTOR), "no compute of cell c1 runs"),
@@ -133,6 +137,13 @@ def test_a_healthy_cloud_has_neither_troubles_nor_notes() -> None:
 def test_each_trouble_is_said(ill: CloudView, said: str) -> None:
     (trouble, *others) = [each for each in troubles_of(ill) if said in each]
     assert (said in trouble, others) == (True, [])
+
+
+def test_a_compute_that_follows_a_killed_one_is_not_its_double() -> None:
+    killed = changed(COMPUTE, told_at=NOON - timedelta(minutes=1), started_at=NOON - timedelta(hours=1))
+    later = changed(a_worker("compute-2", "compute", "c1"), started_at=NOON - timedelta(seconds=59))
+
+    assert troubles_of(with_workers(SCHEDULER, PLACEMENT, CONDUCTOR, killed, later)) == ()
 
 
 def test_silent_hosts_are_said_once_and_silent_nodes_are_a_note() -> None:
