@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from bus.configuration.sections import without_password
-
 URL_VARIABLE = "MOOR_TRACES_URL"
 SHARE_VARIABLE = "MOOR_TRACES_SHARE"
 _SDK = "opentelemetry.exporter.otlp.proto.http"
@@ -52,13 +50,15 @@ def wanted() -> tuple[str, float]:
 
 def want_traces(url: str, share: float | str = 1.0) -> None:
     """Have the process send traces to this address. Raises ValueError if it is no address, or if it cannot."""
+    # Without a password.
+    shown = url.rpartition("@")[2]
     if url and urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(
-            f"{URL_VARIABLE} is {without_password(url)!r}: write the address of an OTLP receiver, as http://localhost:4318"
+            f"{URL_VARIABLE} is {shown!r}: write the address of an OTLP receiver, as http://localhost:4318"
         )
     if url and not _is_installed():
         raise ValueError(
-            f"{URL_VARIABLE} is {without_password(url)!r}, and OpenTelemetry is not installed: pip install 'moorage[otel]'"
+            f"{URL_VARIABLE} is {shown!r}, and OpenTelemetry is not installed: pip install 'moorage[otel]'"
         )
     try:
         number = float(share)

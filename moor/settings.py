@@ -22,6 +22,7 @@ $XDG_CONFIG_HOME/moorage/config.toml. Only the first file that exists is read.
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
     from moor.worker_settings import CloudSettings
 
 S = TypeVar("S", bound=Struct)
+
+
+def _check_network(text: str) -> str:
+    try:
+        ip_network(text)
+    except ValueError:
+        raise ValueError("write an address or a network, as 10.0.0.5 or 10.0.0.0/24") from None
+    return text
 
 
 class TopSettings(Addresses, frozen=True, kw_only=True):
@@ -181,6 +190,14 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
             description="How long a login to the web dashboard lasts, in seconds; one that is not used for an hour ends before. Higher: people log in less often. Lower: a browser that was left open can order for less long."
         ),
     ] = 28_800.0
+    trusted_proxies: Annotated[
+        tuple[Annotated[str, Meta(extra={"check": _check_network})], ...],
+        Meta(
+            description="The addresses and networks of the reverse proxies on other machines: what they say in X-Forwarded-For and X-Forwarded-Proto "
+            "counts, as that of proxies on this machine does. Logins are limited by the client's address, so a proxy that is not named here "
+            "has one limit for all its clients."
+        ),
+    ] = ()
     share_port: Annotated[
         bool,
         Meta(description="Let other processes listen at the same address: start one process per core."),

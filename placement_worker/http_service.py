@@ -30,6 +30,8 @@ class ServiceOptions(Struct, frozen=True):
     policy: Policy
     settings: ApiSettings = ApiSettings()
     tls: ssl.SSLContext | None = None
+    # On other machines: those of this machine are always trusted.
+    proxies: tuple[str, ...] = ()
 
 
 class PlacementService:
@@ -42,7 +44,14 @@ class PlacementService:
         routes = routes_of(self._batcher, self._view, store, STANDARD, serving.settings.search_limits)
         connections = Connections(serving.settings)
         app = PlacementApp(routes, serving.auth, serving.policy, serving.settings, connections)
-        self._server = HttpServer(app, serving.listen, serving.settings, serving.tls, connections=connections)
+        self._server = HttpServer(
+            app,
+            serving.listen,
+            serving.settings,
+            serving.tls,
+            connections=connections,
+            proxies=serving.proxies,
+        )
 
     @property
     def url(self) -> str:

@@ -85,7 +85,7 @@ class Access:
         session = self.sessions.find(secret)
         if session is not None:
             return reader_of(await self._caller(secret, session), session.form_token)
-        return reader_of(await self._auth.caller(request.headers))
+        return reader_of(await self._auth.caller(request.headers, _address(request)))
 
     async def _caller(self, secret: str, session: DashboardSession) -> Caller:
         """Ask again about the user of a session whose rights may end before it does."""
@@ -105,7 +105,7 @@ class Access:
             if session is not None:
                 await self._caller(secret, session)
             else:
-                await self._auth.caller(request.headers)
+                await self._auth.caller(request.headers, _address(request))
         except (ApiError, Failure):
             return False
         return True
@@ -123,20 +123,21 @@ class Access:
             raise FormRefused(HTTPStatus.FORBIDDEN, f"This form is not of your session. {AGAIN}")
         return fields, session
 
-    async def proved(self, fields: Mapping[str, str]) -> tuple[Caller, Mapping[str, str]]:
-        """The user of these fields, and the headers by which to ask about them again. Raises ApiError or Failure."""
-        credentials = await self._credentials(fields)
-        caller = await self._auth.caller(credentials)
+    async def proved(self, request: Request, fields: Mapping[str, str]) -> tuple[Caller, Mapping[str, str]]:
+        """The user of these fields, which the request sends, and the headers by which to ask about them again. Raises ApiError or Failure."""
+        address = _address(request)
+        credentials = await self._credentials(fields, address)
+        caller = await self._auth.caller(credentials, address)
         reader_of(caller)
         # A token of Keystone may be revoked. Passwords are not kept: users of a file are those of the start.
         return caller, credentials if "x-auth-token" in credentials else {}
 
-    async def _credentials(self, fields: Mapping[str, str]) -> Mapping[str, str]:
+    async def _credentials(self, fields: Mapping[str, str], address: str) -> Mapping[str, str]:
         if isinstance(self._auth, KeystoneAuthentication):
             token = fields.get("token", "").strip()
             if not token.isprintable():
                 raise ApiError(HTTPStatus.UNAUTHORIZED, "The token has control characters; no token has any")
-            return {"x-auth-token": token or await _new_token(self._auth, fields)}
+            return {"x-auth-token": token or await _new_token(self._auth, fields, address)}
         encoded = base64.b64encode(f"{fields.get('user', '')}:{fields.get('password', '')}".encode()).decode()
         return {"authorization": f"Basic {encoded}"}
 
@@ -181,12 +182,16 @@ def reader_of(caller: Caller, form_token: str = "") -> Reader:
     )
 
 
-async def _new_token(auth: KeystoneAuthentication, fields: Mapping[str, str]) -> str:
-    names = ("user", "password", "project", "domain")
+async def _new_token(auth: KeystoneAuthentication, fields: Mapping[str, str], address: str) -> str:
+    given = {name: fields.get(name, "") for name in ("user", "password", "project", "domain")}
     try:
-        return await auth.token_by_password(*[fields.get(name, "") for name in names])
+        return await auth.token_by_password(**given, address=address)
     except KeystoneRefused as refused:
         raise ApiError(HTTPStatus.UNAUTHORIZED, str(refused)) from None
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _is_secure(request: Request) -> bool:

@@ -48,7 +48,7 @@ class Actions(PageRenderer):
         if not known or not hmac.compare_digest(known.encode(), fields.get(FORM_TOKEN, "").encode()):
             raise FormRefused(HTTPStatus.FORBIDDEN, f"This form was not made for your browser. {AGAIN}")
         try:
-            caller, kept = await self.access.proved(fields)
+            caller, kept = await self.access.proved(request, fields)
         except ApiError as refused:
             return self._login(request, then, refused.detail, HTTPStatus(refused.status))
         except Failure as problem:

@@ -12,6 +12,7 @@ from moor.placement.placement_api_options import (
     Auth,
     authentication_of,
     check_guarded,
+    proxies_of,
     tls_of,
 )
 from moor.settings import TOP
@@ -43,4 +44,5 @@ def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
             names=tuple(name for part in flags.dashboard_names.split(",") if (name := part.strip())),
             tls=tls_of(flags),
             session_s=flags.dashboard_session_s,
+            proxies=proxies_of(flags),
         )

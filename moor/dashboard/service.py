@@ -32,7 +32,7 @@ from moor.settings import Settings
 from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.http.server import BadListenError, Listen
+from placement_worker.api.http.server import PROXIES_HERE, BadListenError, Listen
 
 if TYPE_CHECKING:
     from bus.parts import Periodic
@@ -58,6 +58,8 @@ class DashboardOptions(Struct, frozen=True):
     tls: ssl.SSLContext | None = None
     every_s: float = EVERY_S
     session_s: float = SESSION_S
+    # On other machines: those of this machine are always trusted.
+    proxies: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -138,9 +140,9 @@ class DashboardService:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # A proxy on this machine is trusted to say whether browsers use TLS.
+                # A proxy is trusted to say who asks, and whether browsers use TLS.
                 proxy_headers=True,
-                forwarded_allow_ips="127.0.0.1,::1",
+                forwarded_allow_ips=[*PROXIES_HERE, *self._options.proxies],
                 timeout_keep_alive=30,
                 limit_concurrency=CONNECTIONS_MAX,
                 # An open stream would otherwise keep the server from ending.

@@ -47,6 +47,9 @@ class AccessFlags(Struct, frozen=True, kw_only=True):
     tls_cert: Annotated[Path | None, option_of(TOP, "tls_cert", metavar="FILE")] = None
     tls_key: Annotated[Path | None, option_of(TOP, "tls_key", metavar="FILE")] = None
     tls_clients_ca: Annotated[Path | None, option_of(TOP, "tls_clients_ca", metavar="FILE")] = None
+    trusted_proxy: Annotated[
+        list[str] | None, option_of(TOP, "trusted_proxies", metavar="ADDRESS|NETWORK")
+    ] = None
     keystone_url: Annotated[str, option_of(TOP, "keystone_url", metavar="URL")] = ""
     keystone_user: Annotated[str, option_of(TOP, "keystone_user", metavar="NAME")] = "placement"
     # Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
@@ -85,7 +88,16 @@ def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceO
                 prefix=flags.prefix,
             ),
             tls=tls_of(flags),
+            proxies=proxies_of(flags),
         )
+
+
+def proxies_of(flags: AccessFlags) -> tuple[str, ...]:
+    """The proxies on other machines whose word on their clients counts. The variable has commas."""
+    proxies: tuple[str, ...] = TOP.stated(
+        "trusted_proxies", ",".join(flags.trusted_proxy or ()), "--trusted-proxy"
+    ).value
+    return proxies
 
 
 def check_guarded(flags: AccessFlags, listen: Listen, command: str) -> None:

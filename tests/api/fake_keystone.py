@@ -1,5 +1,6 @@
 """A fake of Keystone v3: only /v3/auth/tokens, with the status codes of the real one."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
@@ -30,6 +31,8 @@ class FakeKeystone:
         self.authenticated: list[dict[str, object]] = []
         self.asked: list[str] = []
         self.is_down = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.app = Starlette(
             routes=[Route("/identity/v3/auth/tokens", self._tokens, methods=["GET", "POST"])]
         )
@@ -52,6 +55,7 @@ class FakeKeystone:
         return token
 
     async def _tokens(self, request: Request) -> Response:
+        await self.may_answer.wait()
         if self.is_down:
             return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
         if request.method == "POST":

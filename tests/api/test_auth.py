@@ -2,11 +2,14 @@
 
 import asyncio
 import base64
+from collections import Counter
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
+from time import process_time
 
 import bcrypt
+import httpx
 import pytest
 from msgspec import structs
 
@@ -19,10 +22,13 @@ from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request_parts import Headers
 from tests.api.asking_app import app_with, asked
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
+from tests.api.test_server import serving
 
 ACCOUNT = KeystoneAccount(url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
 # The cheapest hash that bcrypt allows.
 HASHED = bcrypt.hashpw(b"s3cret:with a colon", bcrypt.gensalt(4))
+# One whose checks take much longer than what surrounds them.
+COSTLY = User(bcrypt.hashpw(b"x", bcrypt.gensalt(11)))
 
 
 class Clock:
@@ -304,3 +310,111 @@ class TestKeystone:
 
 def _timestamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
+
+
+class TestFloods:
+    """Many logins at once, of names that are there or not, from one address or many."""
+
+    PASSWORD = "s3cret:with a colon"  # noqa: S105
+
+    @pytest.mark.asyncio
+    async def test_of_unknown_names_or_wrong_passwords_do_not_hold_up_a_right_one(self) -> None:
+        auth = BasicAuthentication({name: User(HASHED) for name in ("ann", "bob")})
+        unknown = [basic_header(f"nobody-{number % 25}", f"guess-{number}") for number in range(400)]
+        wrong = [basic_header("bob", f"guess-{number}") for number in range(16)]
+        flood = [asyncio.create_task(auth.caller(each)) for each in [*unknown, *wrong]]
+        # All of them ask first.
+        await asyncio.sleep(0)
+
+        assert (await auth.caller(basic_header("ann", self.PASSWORD))).user == "ann"
+
+        # Each name waits for its own checks alone.
+        assert sum(not each.done() for each in flood) > len(flood) // 2
+        refused = await asyncio.gather(*flood, return_exceptions=True)
+        assert {each.status for each in refused if isinstance(each, ApiError)} == {HTTPStatus.UNAUTHORIZED}
+
+    @pytest.mark.asyncio
+    async def test_of_unknown_names_cost_no_checks(self) -> None:
+        auth = BasicAuthentication({"ann": COSTLY})
+
+        async def cpu_s(*headers: Headers) -> float:
+            before_s = process_time()
+            await asyncio.gather(*map(auth.caller, headers), return_exceptions=True)
+            return process_time() - before_s
+
+        one_s = await cpu_s(basic_header("ann", "wrong"))
+        assert await cpu_s(*(basic_header(f"nobody-{number}", "x") for number in range(100))) < 10 * one_s
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("name", ["ann", "nobody"])
+    async def test_are_bounded_by_name(self, name: str) -> None:
+        """Whether the name exists cannot be seen."""
+        answers = await self.tried([(basic_header(name, f"guess-{number}"), "") for number in range(40)])
+
+        assert answers == {HTTPStatus.UNAUTHORIZED: 16, HTTPStatus.TOO_MANY_REQUESTS: 24}
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize(
+        ("addresses", "checked"),
+        [
+            (["203.0.113.7"], 8),
+            (["203.0.113.7", "203.0.113.8"], 16),
+            (["2001:db8::1", "2001:db8::2:3"], 8),
+            (["2001:db8::1", "2001:db8:0:1::1"], 16),
+            (["203.0.113.7", "::ffff:203.0.113.7"], 8),
+            (["what a proxy says"], 8),
+            (["127.0.0.1", "::1", "::ffff:127.0.0.1", ""], 40),
+        ],
+    )
+    async def test_are_bounded_by_address_but_for_this_machine(
+        self, addresses: list[str], checked: int
+    ) -> None:
+        answers = await self.tried(
+            [(basic_header(f"n-{number}", "x"), addresses[number % len(addresses)]) for number in range(40)]
+        )
+
+        assert answers[HTTPStatus.UNAUTHORIZED] == checked
+        assert answers[HTTPStatus.TOO_MANY_REQUESTS] == 40 - checked
+
+    @pytest.mark.asyncio
+    async def test_of_one_right_user_share_a_check(self) -> None:
+        auth = BasicAuthentication({"ann": User(HASHED)})
+        header = basic_header("ann", self.PASSWORD)
+
+        callers = await asyncio.gather(*(auth.caller(header, "203.0.113.7") for _ in range(200)))
+
+        assert {each.user for each in callers} == {"ann"}
+
+    async def tried(self, logins: list[tuple[Headers, str]]) -> Counter[HTTPStatus]:
+        """All at once; and afterwards a right one passes from the same addresses."""
+        auth = BasicAuthentication({"ann": User(HASHED)})
+        tries = [auth.caller(headers, address) for headers, address in logins]
+        answers = await asyncio.gather(*tries, return_exceptions=True)
+        refused = [each for each in answers if isinstance(each, ApiError)]
+        assert len(refused) == len(logins)
+        assert all(each.headers["retry-after"] == "1" for each in refused if each.status == 429)
+        for _, address in logins:
+            assert (await auth.caller(basic_header("ann", self.PASSWORD), address)).user == "ann"
+        return Counter(each.status for each in refused)
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("trusted", [(), ("127.0.0.0/8",)])
+    async def test_behind_a_proxy_are_bounded_by_the_address_that_a_trusted_one_says(
+        self, trusted: tuple[str, ...]
+    ) -> None:
+        """A client from 127.0.0.2 stands for a proxy on another machine."""
+        app = app_with(auth=BasicAuthentication({"ann": COSTLY}))
+        elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with (
+            serving(app, proxies=trusted) as server,
+            httpx.AsyncClient(base_url=server.url, transport=elsewhere) as proxy,
+        ):
+
+            async def tried(number: int) -> int:
+                said = {**basic_header(f"n-{number}", "x"), "x-forwarded-for": "198.51.100.1, 203.0.113.7"}
+                return (await proxy.get("/things", headers=said)).status_code
+
+            answers = Counter(await asyncio.gather(*map(tried, range(40))))
+
+        assert answers == ({401: 40} if not trusted else {401: answers[401], 429: 40 - answers[401]})
+        assert answers[401] < 40 or not trusted

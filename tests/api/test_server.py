@@ -27,9 +27,12 @@ ANY_PORT = Listen("127.0.0.1", 0)
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp, settings: ApiSettings | None = None, tls: ssl.SSLContext | None = None
+    app: ASGIApp,
+    settings: ApiSettings | None = None,
+    tls: ssl.SSLContext | None = None,
+    proxies: tuple[str, ...] = (),
 ) -> AsyncIterator[HttpServer]:
-    server = HttpServer(app, ANY_PORT, settings or ApiSettings(), tls)
+    server = HttpServer(app, ANY_PORT, settings or ApiSettings(), tls, proxies=proxies)
     running = asyncio.create_task(server.run())
     try:
         yield server

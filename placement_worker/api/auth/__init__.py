@@ -7,10 +7,11 @@ from placement_worker.api.values.request_parts import Headers
 
 
 class Authentication(Protocol):
-    async def caller(self, headers: Headers) -> Caller:
-        """Find out who sent a request with these headers.
+    async def caller(self, headers: Headers, address: str = "") -> Caller:
+        """Find out who sent a request with these headers, from this address.
 
-        Raises ApiError 401 if the headers do not prove it, and Unavailable if it cannot be found out now.
+        Raises ApiError 401 if the headers do not prove it, 429 if too many logins of the user or of the address are being checked,
+        and Unavailable if it cannot be found out now.
         """
         ...
 

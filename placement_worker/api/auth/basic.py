@@ -2,7 +2,8 @@
 or a reader of one project if the line names one after the password, or its member if the line says `member` after the project.
 
 Only bcrypt is supported. A check takes tens of milliseconds of CPU on purpose. So it runs in a thread, few at a time, and a
-successful one is remembered for a while by a digest that no other process can compute.
+successful one is remembered for a while by a digest that no other process can compute. Requests with the same name and password
+share one check, few others may wait (logins.py), and a name that is not in the file costs no check.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ import hmac
 import re
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Final
 import bcrypt
 from msgspec import Struct
 
+from placement_worker.api.auth.logins import LoginTurns
 from placement_worker.api.auth.no_authentication import ALL_ROLES
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
@@ -38,9 +41,10 @@ CHECKED_AT_ONCE: Final = 2
 # bcrypt ignores all bytes after these; longer passwords are refused, not cut.
 PASSWORD_BYTES_MAX: Final = 72
 
+_WRONG: Final = "The user is not known, or the password is wrong"
 _BCRYPT: Final = re.compile(r"\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
-# Checked for unknown users, so that their refusal takes as long as that of a wrong password.
-_NOBODYS: Final = b"$2b$10$b0DTVUCs62SfcWiIzqADuupeXkR4IuVMA/2DnudTd269ZxmRMVpqu"
+# How many of the last checks say how long the refusal of an unknown user takes.
+TIMED: Final = 32
 
 
 class BadPasswordFileError(ValueError):
@@ -60,28 +64,54 @@ class BasicAuthentication:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._passed: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[Caller]] = {}
+        self._turns = LoginTurns()
         self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
+        began_s = time.perf_counter()
+        _matches(next(iter(users.values())), b"")
+        # What the last checks took, with their wait for others.
+        self._took_s = deque((time.perf_counter() - began_s,), TIMED)
 
-    async def caller(self, headers: Headers) -> Caller:
+    async def caller(self, headers: Headers, address: str = "") -> Caller:
         header = headers.get("authorization", "")
         digest = hmac.digest(self._key, header.encode("latin-1"), sha256)
         known = self._passed.get(digest)
         if known is not None and self._clock() < known[1]:
             return known[0]
-        name, password = _credentials(header)
-        user = self._users.get(name)
-        async with self._checking:
-            is_theirs = await asyncio.to_thread(_matches, user.hashed if user else None, password)
-        if user is None or not is_theirs:
-            raise _refused("The user is not known, or the password is wrong")
-        caller = _caller(name, user)
-        self._passed[digest] = (caller, self._clock() + REMEMBERED_S)
+        asking = self._asking.get(digest)
+        if asking is None:
+            name, password = _credentials(header)
+            asking = self._asking[digest] = asyncio.create_task(self._check(name, password, address))
+            asking.add_done_callback(partial(self._checked, digest))
+        # Shielded: a caller that disconnects must not cancel the check for the others.
+        return await asyncio.shield(asking)
+
+    async def _check(self, name: str, password: bytes, address: str) -> Caller:
+        async with self._turns.of(name, address):
+            user = self._users.get(name)
+            if user is None:
+                # As long as a wrong password takes, so that names cannot be found out.
+                await asyncio.sleep(secrets.choice(self._took_s))
+                raise _refused(_WRONG)
+            began_s = time.perf_counter()
+            async with self._checking:
+                is_theirs = await asyncio.to_thread(_matches, user, password)
+            self._took_s.append(time.perf_counter() - began_s)
+        if not is_theirs:
+            raise _refused(_WRONG)
+        return _caller(name, user)
+
+    def _checked(self, digest: bytes, asking: asyncio.Task[Caller]) -> None:
+        del self._asking[digest]
+        if asking.cancelled() or asking.exception() is not None:
+            return
+        self._passed[digest] = (asking.result(), self._clock() + REMEMBERED_S)
         if len(self._passed) > REMEMBERED_MAX:
             self._passed.popitem(last=False)
-        return caller
 
     async def close(self) -> None:
-        pass
+        for task in tuple(self._asking.values()):
+            task.cancel()
 
 
 def users_in(path: Path) -> Mapping[str, User]:
@@ -137,12 +167,12 @@ def _credentials(header: str) -> tuple[str, bytes]:
     except (binascii.Error, ValueError):
         raise _refused("Authorization: Basic is not base64 of user:password") from None
     if not colon or len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
-        raise _refused("The user is not known, or the password is wrong")
+        raise _refused(_WRONG)
     return name, password
 
 
-def _matches(hashed: bytes | None, password: bytes) -> bool:
-    return bcrypt.checkpw(password, hashed or _NOBODYS) and hashed is not None
+def _matches(user: User, password: bytes) -> bool:
+    return bcrypt.checkpw(password, user.hashed)
 
 
 def _refused(detail: str) -> ApiError:

@@ -21,6 +21,7 @@ import httpx
 from bus.errors import Unavailable
 from bus.keystone import TIMEOUT_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
 from bus.tls import client_tls
+from placement_worker.api.auth.logins import LoginTurns
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
 from placement_worker.api.values.request_parts import Headers
@@ -42,8 +43,10 @@ class KeystoneAuthentication:
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Caller]] = {}
         self._tokens = KeystoneTokens(account, client)
+        self._turns = LoginTurns()
 
-    async def caller(self, headers: Headers) -> Caller:
+    async def caller(self, headers: Headers, address: str = "") -> Caller:
+        del address
         token = headers.get("x-auth-token", "")
         if not token:
             raise self._refused("The header X-Auth-Token is missing")
@@ -61,9 +64,11 @@ class KeystoneAuthentication:
         # Shielded: a caller that disconnects must not cancel the question for the others.
         return await asyncio.shield(asking)
 
-    async def token_by_password(self, user: str, password: str, project: str, domain: str) -> str:
+    async def token_by_password(
+        self, user: str, password: str, project: str, domain: str, address: str = ""
+    ) -> str:
         """A token of this user for a project. A user or a project of another domain than the service user's is named with
-        `domain`. Raises KeystoneRefused, or Unavailable.
+        `domain`. Raises KeystoneRefused, Unavailable, or ApiError 429 if too many logins of the user or of the address wait.
         """
         account = KeystoneAccount(
             url=self._account.url,
@@ -73,7 +78,8 @@ class KeystoneAuthentication:
             user_domain=domain or self._account.user_domain,
             project_domain=domain or self._account.project_domain,
         )
-        return (await KeystoneTokens(account, self._client).current()).text
+        async with self._turns.of(user, address):
+            return (await KeystoneTokens(account, self._client).current()).text
 
     async def close(self) -> None:
         for task in tuple(self._asking.values()):

@@ -11,8 +11,8 @@ ADMIN: Final = Caller(user="admin", project="admin", roles=ALL_ROLES)
 
 
 class NoAuthentication:
-    async def caller(self, headers: Headers) -> Caller:
-        del headers
+    async def caller(self, headers: Headers, address: str = "") -> Caller:
+        del headers, address
         return ADMIN
 
     async def close(self) -> None:

@@ -12,7 +12,8 @@ from placement_worker.api.values.request_parts import Headers
 
 
 class BelievedToken:
-    async def caller(self, headers: Headers) -> Caller:
+    async def caller(self, headers: Headers, address: str = "") -> Caller:
+        del address
         token = headers.get("x-auth-token")
         if token is None:
             raise ApiError(

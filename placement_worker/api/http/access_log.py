@@ -44,7 +44,7 @@ def note(call: Call, answer: RenderedAnswer, took_s: float) -> None:
     cause = call.headers.get("x-openstack-request-id", "")
     line = AccessLine(
         request_id=call.request_id,
-        client=(call.scope.get("client") or ("-",))[0],
+        client=call.client or "-",
         method=call.method,
         target=f"{call.prefix}{call.path}" + (f"?{query}" if query else ""),
         status=answer.status.value,

@@ -116,7 +116,7 @@ class PlacementApp:
 
     async def _reply(self, call: Call, receive: Receive) -> Reply:
         if call.path not in _FOR_EVERYBODY:
-            call.caller = await self._auth.caller(call.headers)
+            call.caller = await self._auth.caller(call.headers, call.client)
         call.version = version = version_asked(call.headers.get(HEADER, ""))
         _check_type_is_said(call.headers)
         match = self._router.match(call.method, call.path, version)

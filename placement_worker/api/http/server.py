@@ -22,6 +22,8 @@ from placement_worker.api.settings import ApiSettings
 log = logging.getLogger(__name__)
 
 BACKLOG = 2_048
+# A proxy on this machine is trusted to name the client's address and scheme.
+PROXIES_HERE = ("127.0.0.1", "::1")
 
 
 class BadListenError(ValueError):
@@ -74,6 +76,7 @@ class HttpServer:
         *,
         connections: Connections | None = None,
         drain_s_max: int = 8,
+        proxies: tuple[str, ...] = (),
     ) -> None:
         try:
             self._socket = listening_socket(
@@ -91,9 +94,8 @@ class HttpServer:
             interface="asgi3",
             log_config=None,
             access_log=False,
-            # A proxy on this machine is trusted to name the client's address and scheme.
             proxy_headers=True,
-            forwarded_allow_ips="127.0.0.1,::1",
+            forwarded_allow_ips=[*PROXIES_HERE, *proxies],
             server_header=False,
             # uvicorn passes it to call_later, which accepts fractions of seconds.
             timeout_keep_alive=settings.idle_s_max,  # type: ignore[arg-type]

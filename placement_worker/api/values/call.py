@@ -36,6 +36,11 @@ class Call(Struct):
         return cls(scope, scope["method"], prefix, path, headers_of(scope), f"req-{uuid4()}")
 
     @property
+    def client(self) -> str:
+        """The client's address, as a trusted proxy says if there is one. Empty if there is none, as on a Unix socket."""
+        return (self.scope.get("client") or ("",))[0]
+
+    @property
     def counted_method(self) -> str:
         """The HTTP method as the metrics count it. Unknown methods may be any word, so they are counted as one."""
         return self.method if self.method in ("GET", "POST", "PUT", "DELETE") else "other"

@@ -156,8 +156,8 @@ class Visited:
     async def _ordering(self) -> AsyncIterator[FakeCloud]:
         yield self.cloud
 
-    def browser(self) -> "FakeBrowser":
-        return FakeBrowser(self)
+    def browser(self, address: str = "127.0.0.1") -> "FakeBrowser":
+        return FakeBrowser(self, address)
 
     async def logged_in(self, user: str) -> "FakeBrowser":
         browser = self.browser()
@@ -169,9 +169,9 @@ class Visited:
 class FakeBrowser(httpx.AsyncClient):
     """Keeps cookies, and names the origin of each form, as browsers do."""
 
-    def __init__(self, visited: Visited) -> None:
+    def __init__(self, visited: Visited, address: str) -> None:
         super().__init__(
-            transport=httpx.ASGITransport(app=visited.app),
+            transport=httpx.ASGITransport(app=visited.app, client=(address, 1)),
             base_url=visited.url,
             headers={"accept": "text/html"},
         )

@@ -1,12 +1,17 @@
 """Who gets into the dashboard: by a password, by Keystone, by the address that was printed; and who is kept out."""
 
+import asyncio
+from collections import Counter
+
+import bcrypt
+import httpx
 import pytest
 
 from bus.keystone import KeystoneAccount
 from moor.dashboard.service import DashboardOptions, access_of
 from moor.dashboard.sessions import SessionStore
 from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.basic import BasicAuthentication
+from placement_worker.api.auth.basic import BasicAuthentication, User
 from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.http.server import Listen
@@ -95,6 +100,28 @@ async def test_nobody_else_gets_in_and_the_form_says_why(fields: dict[str, str])
     assert "The user is not known, or the password is wrong" in answer.text
     assert len(visited.sessions) == 0
     assert (await browser.get("/instances")).status_code == 303
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "203.0.113.7"])
+async def test_of_a_flood_of_logins_most_are_told_to_try_again(address: str) -> None:
+    """By name, and from elsewhere by address: other people are let in."""
+    costly = User(bcrypt.hashpw(b"x", bcrypt.gensalt(10)))
+    visited = Visited(BasicAuthentication({**USERS, "slow": costly}))
+    browser = visited.browser(address)
+    form = hidden(await browser.get("/login"))
+
+    async def tried(number: int) -> httpx.Response:
+        return await browser.send_form("/login", {**form, "user": "slow", "password": f"guess-{number}"})
+
+    flood = [asyncio.create_task(tried(number)) for number in range(40)]
+    other = await visited.browser("203.0.113.8").log_in(user="ann", password=PASSWORD)
+    answers = await asyncio.gather(*flood)
+
+    assert other.status_code == 303
+    assert {each.status_code for each in answers} == {401, 429}
+    (told, *_) = [each.text for each in answers if each.status_code == 429]
+    assert "try again in a second" in told
+    assert ("logins of this address" in told) is (address != "127.0.0.1")
 
 
 async def test_another_site_cannot_log_a_browser_in() -> None:
@@ -274,6 +301,21 @@ class TestKeystone:
         assert (await browser.log_in(user="ann", password="of ann", project="demo")).status_code == 303  # noqa: S106
         assert (await browser.get("/instances")).status_code == 200
         assert (await browser.get("/hosts")).status_code == 403
+
+    async def test_of_a_flood_of_passwords_few_are_asked_of_keystone_at_once(self) -> None:
+        keystone = FakeKeystone()
+        keystone.may_answer.clear()
+        browser = Visited(KeystoneAuthentication(ACCOUNT, keystone.client())).browser("203.0.113.7")
+        fields = {**hidden(await browser.get("/login")), "user": "ann", "password": "wrong", "project": "x"}
+        logins = [asyncio.create_task(browser.send_form("/login", fields)) for _ in range(40)]
+
+        while sum(each.done() for each in logins) < 32:
+            await asyncio.sleep(0)
+        keystone.may_answer.set()
+
+        answers = Counter([(await each).status_code for each in logins])
+        assert answers == {429: 32, 401: 8}
+        assert len(keystone.authenticated) == 8
 
     @pytest.mark.parametrize("token", ["a\nx-auth-token: b", "a\0b", "é", "x" * 9_000])
     async def test_an_odd_token_is_refused(self, token: str) -> None:

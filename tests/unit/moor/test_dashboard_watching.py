@@ -53,7 +53,8 @@ class As:
     def __init__(self, caller: Caller | None) -> None:
         self._caller = caller
 
-    async def caller(self, _headers: object) -> Caller:
+    async def caller(self, _headers: object, address: str = "") -> Caller:
+        del address
         if self._caller is None:
             raise Unavailable("the identity service is away")
         return self._caller

@@ -1,0 +1,69 @@
+"""How many passwords are checked at once: a flood of logins must not make a right one wait.
+
+A check costs much CPU, or a question to Keystone. The checks of one name go one after the other, and few may wait: of one name, and
+of one address. So a login waits for some checks of others at most, and a sender of many is told to try again later. An address is
+the client's own, or what a trusted proxy says of it. Addresses of this machine have no limit, since a proxy may use them that does
+not say whose request it forwards.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+from weakref import WeakValueDictionary
+
+from placement_worker.api.values.problems import ApiError
+
+NAME_MAX: Final = 16
+ADDRESS_MAX: Final = 8
+
+
+class LoginTurns:
+    def __init__(self) -> None:
+        # By what is limited, such as ("address", "203.0.113.7").
+        self._under_way: Counter[tuple[str, str]] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def of(self, name: str, address: str) -> AsyncIterator[None]:
+        """The turn of a check. Whether the name exists must not be seen from outside: ask for a turn of any. Raises ApiError 429."""
+        limits = {("user", name): NAME_MAX}
+        if sender := _sender(address):
+            limits["address", sender] = ADDRESS_MAX
+        for each, limit in limits.items():
+            if self._under_way[each] >= limit:
+                raise _too_many(each[0], limit)
+        self._under_way.update(limits.keys())
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        try:
+            async with turn:
+                yield
+        finally:
+            for each in limits:
+                self._under_way[each] -= 1
+                if not self._under_way[each]:
+                    del self._under_way[each]
+
+
+def _sender(address: str) -> str:
+    """What has the limit of an address: of IPv6 a whole network of 64 bits, which one client has. Empty for this machine."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        parsed = parsed.ipv4_mapped or parsed
+    if parsed.is_loopback:
+        return ""
+    return f"{int(parsed) >> 64:x}" if isinstance(parsed, IPv6Address) else str(parsed)
+
+
+def _too_many(what: str, limit: int) -> ApiError:
+    return ApiError(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"{limit} logins of this {what} are being checked, which is the most at once: try again in a second",
+        headers={"retry-after": "1"},
+    )
