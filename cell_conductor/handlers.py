@@ -29,7 +29,7 @@ from bus.messages.cell import (
     SpawnFailed,
 )
 from bus.messages.cells import TellLive
-from bus.messages.host_modes import HostHolds, SetHostInCell
+from bus.messages.host_modes import HostHolds, HostsNotHere, SetHostInCell
 from bus.workers.handling import Bury, Handlers, OutboxKey, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, Decision, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates, hosts_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from bus.configuration.live import Remade
 
 LOG = InstanceLog("moor.instances")
-M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
+M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, TellLive, AskCellBooks)
 
 
 _CELL = ("cell",)

@@ -70,6 +70,12 @@ class HeardHosts(FeedListener):
                 for known in (self._silent, self._said_heard, self._said_silent):
                     known.discard(gone)
 
+    def lose(self, hosts: Iterable[ProviderId]) -> None:
+        """These hosts are silent until they are heard: nothing of the cell has them."""
+        lost = dict.fromkeys(hosts, -inf)
+        self._heard |= lost
+        self._silent |= set(lost)
+
     def remember(self, hosts: Sequence[HeardHost]) -> None:
         """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
         self.said(hosts)

@@ -1,11 +1,20 @@
-"""Handles the orders that set the mode of a host, and a host's list of what it has after it was silent or dead."""
+"""Handles the orders that set the mode of a host, and what a compute says of hosts: the list of what one has after it was silent
+or dead, or that it has none of a name.
+"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
 from bus.message import CellName, ProviderId
-from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
+from bus.messages.host_modes import (
+    CheckHost,
+    HeldAttempt,
+    HostCleaned,
+    HostHolds,
+    HostsNotHere,
+    SetHostInCell,
+)
 from bus.workers.handling import Handlers, Received, Said, Tell
 from cell_conductor.core.host_states import CellHost, foreign, newer
 from cell_conductor.core.instance import Destroy, Instance
@@ -14,11 +23,13 @@ from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorTransaction
 
 
-def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handlers:
+def host_handlers(
+    cell: CellName, expect_setting: Callable[[], None], lose: Callable[[Iterable[ProviderId]], None]
+) -> Handlers:
     """The handlers of messages about hosts, by message type.
 
     `expect_setting` is called in each transaction that saves modes of hosts, so that the host watch reads them right
-    after the commit.
+    after the commit; `lose` with the hosts that the cell's compute does not have.
     """
 
     async def on_settings(
@@ -57,7 +68,12 @@ def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handler
                 said.append(Tell(HostCleaned(cell=cell, host=holds.host, number=holds.number), item))
         return said
 
-    return {SetHostInCell: on_settings, HostHolds: on_holds}
+    async def on_not_here(received: Sequence[Received[HostsNotHere]], _: ConductorTransaction) -> list[Said]:
+        ours, said = of_cell(cell, received)
+        lose(host for each in ours for host in each.message.hosts)
+        return said
+
+    return {SetHostInCell: on_settings, HostHolds: on_holds, HostsNotHere: on_not_here}
 
 
 def _order_to_remove(row: Instance | None, held: HeldAttempt, holds: HostHolds) -> Destroy:

@@ -5,8 +5,9 @@ runs. It is ordered to destroy the attempts that the cell has given up, until it
 the rows of ended instances are deleted. A host that was only silent sends that list by itself.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+from bus.message import ProviderId
 from bus.messages.host_modes import CheckHost
 from bus.messages.hosts import NODE
 from bus.parts import PartGroup, Periodic
@@ -60,6 +61,11 @@ class CellHostWatch(PartGroup):
     def expect_setting(self) -> None:
         """Note that a transaction saves the mode of a host: after its commit, the watch reads the modes again at once."""
         self._timers.after_commit(self._watching.wake)
+
+    def lose(self, hosts: Iterable[ProviderId]) -> None:
+        """The cell's compute does not have these hosts: what waits for them goes on without them at once."""
+        self._heard.lose(hosts)
+        self._watching.wake()
 
     async def _look(self) -> None:
         before = self._states

@@ -76,7 +76,7 @@ def conductor_parts(
         f"conductor.{cell}.work",
         {
             **handlers(decider, timers.expect),
-            **host_handlers(cell, watch.expect_setting),
+            **host_handlers(cell, watch.expect_setting, watch.lose),
         },
         store,
         outbox=store,

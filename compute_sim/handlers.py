@@ -9,8 +9,10 @@ power. The conductor's attempt then times out and it treats the host as silent. 
 before that, which does no harm.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from bus.messages.books import AskHostBooks, BrokenGuest, HostBooksFound, HostEntry
 from bus.messages.cell import (
@@ -23,8 +25,8 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.host_modes import CheckHost
-from bus.workers.handling import Bury, Handler, Handlers, Received, Said, Tell, answering
+from bus.messages.host_modes import CheckHost, HostsNotHere
+from bus.workers.handling import Handler, Handlers, Received, Said, Tell, answering
 from compute_sim.core.attempts import (
     WELL,
     AttemptKey,
@@ -49,6 +51,12 @@ from compute_sim.drivers import Driver
 from compute_sim.fleet import BuildSlots, Fleet
 from compute_sim.store import ComputeStore, ComputeTransaction
 
+if TYPE_CHECKING:
+    from bus.message import ProviderId
+
+log = logging.getLogger(__name__)
+
+NotHere = Callable[[Sequence[Received[HostOrder] | Received[CheckHost]]], list[Said]]
 ORDERS = (
     *(SpawnInstance, ReceiveInstance, AdoptGuest, StopInstance, StartInstance, RespawnInstance),
     *(DestroyInstance, LeaveGuest),
@@ -64,13 +72,14 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
         ]
         attempts = dict(await tx.load([*keys, *sources]))
         said: list[Said] = []
+        missing: list[Received[HostOrder]] = []
         touched: dict[AttemptKey, None] = {}
         slots = BuildSlots(tx, fleet, builds_at_once_max)
         for item, key in zip(orders, keys, strict=True):
             order = item.message
             driver = fleet.get(order.host)
             if driver is None:
-                said.append(_unknown(item))
+                missing.append(item)
                 continue
             condition = driver.condition(at_s)
             if isinstance(condition, Dead):
@@ -93,15 +102,16 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
             attempts[after.key] = after
             touched[after.key] = None
         await tx.save([attempts[key] for key in touched])
-        return said
+        return [*said, *not_here(missing)]
 
-    return {**dict.fromkeys(ORDERS, on_orders), CheckHost: _checks(fleet)}
+    not_here = _not_here()
+    return {**dict.fromkeys(ORDERS, on_orders), CheckHost: _checks(fleet, not_here)}
 
 
-def _checks(fleet: Fleet) -> Handler:
+def _checks(fleet: Fleet, not_here: NotHere) -> Handler:
     async def on_checks(orders: Sequence[Received[CheckHost]], tx: ComputeTransaction) -> list[Said]:
         at_s = fleet.clock_s()
-        said: list[Said] = [_unknown(item) for item in orders if fleet.get(item.message.host) is None]
+        said = not_here([item for item in orders if fleet.get(item.message.host) is None])
         # A host that cannot send now lists its attempts when it can again.
         well = {*fleet.well([item.message.host for item in orders], at_s)}
         attempts = await tx.of_hosts(well)
@@ -115,9 +125,26 @@ def _checks(fleet: Fleet) -> Handler:
     return on_checks
 
 
-def _unknown(item: Received[HostOrder | CheckHost]) -> Bury:
-    order = item.message
-    return Bury(item, f"host is {order.host}, which cell {order.cell!r} does not have here")
+def _not_here() -> NotHere:
+    """Makes the answer to orders for hosts that this compute does not have: one for all of them, however many orders there are.
+
+    Their conductor reminds a host of what it must destroy until it is set dead or is here again. So it is logged once for each.
+    """
+    known: set[ProviderId] = set()
+
+    def answer(orders: Sequence[Received[HostOrder] | Received[CheckHost]]) -> list[Said]:
+        if not orders:
+            return []
+        hosts = tuple(dict.fromkeys([each.message.host for each in orders]))
+        if new := [each for each in hosts if each not in known]:
+            known.update(new)
+            log.warning(
+                "there are orders for hosts that this compute does not have, which wait until it has them or they are set dead: %s",
+                ", ".join(map(str, new)),
+            )
+        return [Tell(HostsNotHere(cell=orders[0].message.cell, hosts=hosts), orders[0])]
+
+    return answer
 
 
 def _ordered(

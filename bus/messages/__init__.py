@@ -101,6 +101,7 @@ ALL: tuple[type[Message], ...] = (
     host_modes.SetHostInCell,
     host_modes.CheckHost,
     host_modes.HostHolds,
+    host_modes.HostsNotHere,
     host_modes.HostCleaned,
     planning.AskPlan,
     planning.PlanFound,

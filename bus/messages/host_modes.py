@@ -64,6 +64,15 @@ class HostHolds(CellMessage, frozen=True, tag="host.holds"):
     next: InstanceId | None = None
 
 
+class HostsNotHere(CellMessage, frozen=True, tag="host.not_here"):
+    """The compute of the cell does not have these hosts, though there were orders for them: it may have been started with fewer.
+
+    They count as silent until they are heard, and what runs there stays theirs. No order for them was obeyed.
+    """
+
+    hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=ATTEMPTS_PER_MESSAGE_MAX)]
+
+
 class HostCleaned(CellMessage, frozen=True, tag="host.cleaned"):
     """A host that was dead before the setting with this number has destroyed all attempts that its cell no longer has."""
 

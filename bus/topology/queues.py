@@ -184,6 +184,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(CELL, "redeployed.{cell}"),
             Binding(CELL, "host.mode.{cell}"),
             Binding(CELL, "host.holds.{cell}"),
+            Binding(CELL, "host.not_here.{cell}"),
         ),
         Site.CELL,
     ),

@@ -205,7 +205,7 @@ ROLES: tuple[Role, ...] = (
                     f"{key}.{{cell}}"
                     for key in (
                         *("spawned", "spawn.failed", "redeployed", "destroyed", "stopped"),
-                        "host.holds",
+                        *("host.holds", "host.not_here"),
                     )
                 ),
             ),

@@ -109,6 +109,7 @@ ROUTES: dict[str, Route] = {
     "host.mode": _CELL_ORDER,
     "host.check": _CELL_ORDER,
     "host.holds": _CELL_ORDER,
+    "host.not_here": _CELL_ORDER,
     "host.set": Route(API, Kind.ORDER, answer="host.was_set"),
     "host.was_set": _ANSWER,
     "host.query": Route(API, Kind.QUESTION, answer="host.found"),

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.cell import InstanceSpawned, SpawnFailed
-from bus.messages.host_modes import CheckHost
+from bus.messages.host_modes import CheckHost, HostsNotHere
 from bus.messages.placement import ReportInventory
 from compute_sim.check.expected import ANSWERS
 from compute_sim.check.session import CheckSession, RuleBroken, as_text
@@ -75,6 +75,8 @@ async def has_no_foreign_host(session: CheckSession) -> None:
                 return ""
             if isinstance(heard.message, ANSWERS) and heard.message.instance == of.instance:
                 return str(heard)
+            if isinstance(heard.message, HostsNotHere) and of.on.host in heard.message.hosts:
+                return ""
             if heard.exchange == "moor.dead" and line in heard.line:
                 return ""
         return None
@@ -82,7 +84,7 @@ async def has_no_foreign_host(session: CheckSession) -> None:
     came = await session.wire.until(look, session.options.limit_s)
     if came != "":
         session.strays.append(of.destroy())
-        wanted = "spawn.failed, or the order as a dead letter"
+        wanted = "host.not_here with this host, or spawn.failed, or the order as a dead letter"
         raise RuleBroken(as_text(of.spawn()), wanted, came or "neither")
     await session.must_live("an order for a host that it does not have")
 

@@ -20,7 +20,7 @@ from bus.errors import Failure, Interrupted
 from bus.message import Envelope, Message, type_of
 from bus.messages.build import InstanceId
 from bus.messages.cell import InstanceMessage
-from bus.messages.host_modes import HostHolds
+from bus.messages.host_modes import HostHolds, HostsNotHere
 from bus.origin import Origin, origin_of
 from bus.topology import CELL, DEAD, EVENTS, PLACEMENT, Binding, Objects, Queue, QueueKind, in_cell
 from bus.unreadable import Unreadable
@@ -141,6 +141,9 @@ class Wire:
                 return instance in self.instances
             case HostHolds(number=number):
                 return number in self.questions
+            case HostsNotHere():
+                # Only the check asks for hosts that are not there.
+                return True
             case _:
                 return False
 

@@ -1,5 +1,6 @@
 """`moor dead`: shows dead letters, and replays or drops them as an operator decides."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
 from typing import Annotated, Any
@@ -21,19 +22,38 @@ app = typer.Typer(
 
 Handles = Annotated[list[str] | None, typer.Argument(help="Handles of dead letters, from `moor dead list`.")]
 All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+Like = Annotated[
+    bool,
+    typer.Option("--like", help="Also all that differ from these only by ids and numbers in their reasons."),
+]
 FromQueue = Annotated[str, typer.Option("--queue", help="Only dead letters from this queue.")]
 Limit = Annotated[int, typer.Option(help="Read at most so many dead letters, oldest first.", min=1)]
 
 BODY_SHOWN_MAX = 4000
+_IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 
 
 @app.command("list")
 def list_letters(
-    bus: BusUrl = "", queue: FromQueue = "", limit: Limit = 1000, *, as_json: AsJson = False
+    bus: BusUrl = "",
+    queue: FromQueue = "",
+    limit: Limit = 1000,
+    *,
+    each: Annotated[bool, typer.Option("--each", help="Each letter in a line of its own.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List the dead letters: the queue each came from, its type, and why it is dead."""
+    """List the dead letters: the queue each came from, its type, and why it is dead. Letters that differ only by ids and numbers are
+    one line, with the handle of the oldest; --each and --json list each one.
+    """
     letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
-    print_all(letters, LETTERS, "no dead letters", as_json=as_json)
+    if each or as_json:
+        print_all(letters, LETTERS, "no dead letters", as_json=as_json)
+    else:
+        groups: dict[tuple[str, ...], dict[str, Any]] = {}
+        for letter in letters:
+            key = _group(letter["queue"], letter["type"], letter["reason"])
+            groups.setdefault(key, {**letter, "letters": 0})["letters"] += 1
+        print_all([*groups.values()], GROUPS, "no dead letters", as_json=False)
 
 
 # Of documents of dead letters.
@@ -47,6 +67,17 @@ LETTERS = Columns[dict[str, Any]](
     },
     prose=("type", "reason"),
 )
+
+
+# As LETTERS, of the oldest letter of each group.
+GROUPS = Columns[dict[str, Any]](
+    {"letters": lambda group: f"{group['letters']:,}", **LETTERS.cells}, prose=LETTERS.prose
+)
+
+
+def _group(queue: str, kind: str, reason: str) -> tuple[str, ...]:
+    """Letters with an equal group have died of the same: their reasons differ by ids and numbers alone."""
+    return queue, kind, _IDS.sub("*", reason)
 
 
 @app.command()
@@ -77,6 +108,7 @@ def replay(
     limit: Limit = 1000,
     *,
     every: All = False,
+    like: Like = False,
 ) -> None:
     """Send dead letters back to the queues they came from, with their attempts reset."""
     count = _decide(
@@ -85,6 +117,7 @@ def replay(
         queue,
         limit,
         every=every,
+        like=like,
         work=lambda connection, opened, tags: opened.replay(connection, tags),
     )
     out.print(f"[green]replayed[/green] {count}")
@@ -98,9 +131,12 @@ def drop(
     limit: Limit = 1000,
     *,
     every: All = False,
+    like: Like = False,
 ) -> None:
     """Delete dead letters for good."""
-    count = _decide(bus, handles, queue, limit, every=every, work=lambda _, opened, tags: opened.drop(tags))
+    count = _decide(
+        bus, handles, queue, limit, every=every, like=like, work=lambda _, opened, tags: opened.drop(tags)
+    )
     out.print(f"[green]dropped[/green] {count}")
 
 
@@ -121,9 +157,11 @@ def _decide(
     limit: int,
     *,
     every: bool,
+    like: bool,
     work: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
 ) -> int:
-    """Run `work` on the dead letters with these handles, or on all of them; return their number.
+    """Run `work` on the dead letters with these handles, with `like` also on those of their groups, or on all of them; return their
+    number.
 
     If `queue` is given, only letters that came from that queue count.
     """
@@ -137,11 +175,20 @@ def _decide(
             unknown = named - {letter.handle for letter in among.values()}
             if unknown:
                 fail(f"no dead letter {', '.join(sorted(unknown))}: nothing was done")
-            tags = [tag for tag, letter in among.items() if every or letter.handle in named]
+            groups = {_group_of(letter) for letter in among.values() if like and letter.handle in named}
+            tags = [
+                tag
+                for tag, letter in among.items()
+                if every or letter.handle in named or _group_of(letter) in groups
+            ]
             await work(connection, opened, tags)
             return len(tags)
 
     return with_connection(command_settings(bus=bus).bus_url, decided)
+
+
+def _group_of(letter: DeadLetter) -> tuple[str, ...]:
+    return _group(letter.queue, letter.type, letter.reason)
 
 
 def document_of(letter: DeadLetter) -> dict[str, Any]:

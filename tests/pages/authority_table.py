@@ -126,6 +126,7 @@ RULES: tuple[Rule, ...] = (
     Rule(TO_HOST, ("source", "share.*"), "nothing: its conductor holds the claim"),
     Rule(OF_HOST, ("instance", "host"), "the instance's row in the cell: the attempt, and its host"),
     Rule(("host.holds",), ("host", "attempts.instance"), "the cell's rows; an attempt that is not of this host is destroyed there"),
+    Rule(("host.not_here",), ("hosts",), "the rows of the cell that wait for these hosts"),
     Rule(("host.mode", "host.check", "host.cleaned"), ("host",), "the host's row: its cell"),
     Rule(("host.holds",), ("next",), PLACE),
     # What hosts tell of themselves.

@@ -26,7 +26,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.host_modes import HostHolds
+from bus.messages.host_modes import CheckHost, HostHolds, HostsNotHere
 from bus.messages.hosts import HostFacts, HostMetrics, HostsAlive, HostsMeasured, HostsReported, Supported
 from bus.messages.placement import (
     ProvidersChanged,
@@ -40,7 +40,7 @@ from bus.messages.placement import (
     Share,
 )
 from bus.process import run_until
-from bus.topology import EVENTS, Grant
+from bus.topology import DEAD_QUEUE, EVENTS, Grant
 from bus.workers.handling import Handlers, Received, Said
 from bus.workers.link import Link
 from bus.workers.listening import listen
@@ -67,7 +67,8 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.compute_stores import open_again
-from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, until
+from tests.contracts.small_world import connected
+from tests.contracts.stage import PATIENCE_S, SETTINGS, declared, until
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.placement.test_placement_over_the_bus import under_test_of
@@ -175,7 +176,7 @@ async def compute_setup(bus: str, settings: PlacementSettings = BOOKS) -> AsyncI
         placement = Station(broker, "placement", settings=SETTINGS)
         client = Station(broker, "client", settings=SETTINGS, asks=True)
         setup = ComputeSetup(under_test, broker, client, store)
-        kinds = (InstanceSpawned, SpawnFailed, InstanceStopped, InstanceDestroyed)
+        kinds = (InstanceSpawned, SpawnFailed, InstanceStopped, InstanceDestroyed, HostsNotHere)
         handlers: Handlers = {**dict.fromkeys(kinds, setup.on_answers), HostHolds: setup.on_lists}
         conductor = client.worker("conductor.c1.work", handlers, setup)
         told = asyncio.Event()
@@ -674,13 +675,21 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
 
 
 @BUSES
-async def test_an_order_for_an_unknown_host_is_dead_lettered_with_its_reason(bus: str) -> None:
+async def test_orders_for_hosts_that_are_not_here_get_one_answer_and_leave_no_dead_letter(bus: str) -> None:
     async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 1)):
-        await setup.order(spawn(1, "nowhere"), spawn(2, "c1-host-00001"))
-        await until(lambda: setup.answers == [spawned(2, "c1-host-00001")])
-        (letter,) = await dead_letters(setup.broker, 1)
+        await setup.order(
+            *(spawn(1, "nowhere"), destroy(3, "elsewhere"), destroy(4, "nowhere")), spawn(2, "c1-host-00001")
+        )
+        await until(lambda: spawned(2, "c1-host-00001") in setup.answers)
+        await setup.order(CheckHost(cell="c1", host=root_of("nowhere"), number=1))
+        missing = [root_of("nowhere"), root_of("elsewhere")]
 
-        assert letter.reason == f"host is {root_of('nowhere')}, which cell 'c1' does not have here"
+        def told() -> list[ProviderId]:
+            return [host for each in setup.answers if isinstance(each, HostsNotHere) for host in each.hosts]
+
+        await until(lambda: {*told()} == {*missing} and told()[-1] == root_of("nowhere"))
+        async with connected(setup.broker) as connection:
+            assert await connection.depth(DEAD_QUEUE) == 0
 
 
 @BUSES

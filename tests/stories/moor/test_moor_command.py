@@ -8,6 +8,7 @@ import stat
 import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
@@ -181,6 +182,30 @@ async def test_any_dead_letter_is_listed_shown_and_dropped(
     )
     assert (dropped.out.strip(), rest.out.strip()) == ("dropped 1", "dropped 101")
     assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
+
+
+async def test_dead_letters_that_differ_by_ids_alone_are_one_line_and_decided_together(
+    served: UnixUnderTest | RabbitMQUnderTest,
+) -> None:
+    broker, url = await declared(served), served.url()
+
+    def letter(key: str, reason: str) -> Parcel:
+        return Parcel(DEAD, key, reason.encode(), headers={headers.REASON: reason})
+
+    absent = [letter("compute.c1.work", f"host is {UUID(int=number)}, in {number} s") for number in range(3)]
+    await send(
+        broker, *absent, letter("compute.c2.work", "host is 4, in 4 s"), letter("compute.c1.work", "other")
+    )
+
+    listed = (await moor("dead", "list", "--bus", url)).out.splitlines()
+    each = (await moor("dead", "list", "--each", "--bus", url)).out.splitlines()
+    assert [line.split()[0] for line in listed] == ["letters", "3", "1", "1"]
+    assert len(each) == 1 + 5
+    handle = listed[1].split()[1]
+    assert (await moor("dead", "drop", handle, "--like", "--bus", url)).out.strip() == "dropped 3"
+    assert len(json.loads((await moor("dead", "list", "--json", "--bus", url)).out)) == 2
+    unknown = await moor("dead", "drop", handle, "--like", "--bus", url)
+    assert (unknown.code, f"no dead letter {handle}" in unknown.err) == (1, True)
 
 
 async def test_replaying_or_dropping_unknown_dead_letters_does_nothing_and_says_so(

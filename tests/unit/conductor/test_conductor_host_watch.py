@@ -14,7 +14,14 @@ from bus.memory import MemoryBroker
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DestroyInstance, SpawnInstance
-from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
+from bus.messages.host_modes import (
+    CheckHost,
+    HeldAttempt,
+    HostCleaned,
+    HostHolds,
+    HostsNotHere,
+    SetHostInCell,
+)
 from bus.messages.hosts import HostMode, HostsAlive, HostSetting
 from bus.messages.placement import ClaimAnswered, Claimed, SwapClaim
 from bus.process import run_until
@@ -401,6 +408,29 @@ def test_a_word_that_another_conductor_has_saved_is_found_and_without_one_no_hos
         return where, readings_before, world.store.readings
 
     assert simulated(story) == ("h2", 1, 2)
+
+
+def test_what_waits_for_a_host_that_its_compute_does_not_have_goes_on_at_once_until_the_host_is_heard() -> (
+    None
+):
+    async def story(world: World) -> tuple[str, list[Message]]:
+        world.begin("h1", "h2")
+        await world.say(LONG)
+        await until_s(100)
+        world.end("h1")
+        await world.say(HostsNotHere(cell="c1", hosts=(host("h1"),)))
+        where = await built_on(world, by_s=105)
+
+        world.begin("h1")
+        await until_s(110)
+        await world.say(structs.replace(place("h1"), instance=other_instance(7), ends_by=LONG.ends_by))
+        return where, world.orders_of(SpawnInstance)
+
+    where, (_, _, last) = simulated(story)
+
+    assert where == "h2"
+    assert isinstance(last, SpawnInstance)
+    assert last.host == host("h1")
 
 
 def test_a_late_word_does_not_undo_a_later_one() -> None:

@@ -36,7 +36,14 @@ from bus.messages.groups import (
     DeleteGroup,
     GroupsFound,
 )
-from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
+from bus.messages.host_modes import (
+    CheckHost,
+    HeldAttempt,
+    HostCleaned,
+    HostHolds,
+    HostsNotHere,
+    SetHostInCell,
+)
 from bus.messages.hosts import (
     NODE,
     AskHosts,
@@ -159,6 +166,7 @@ HOSTS: tuple[Message, ...] = (
         after=CONSUMER,
         next=CONSUMER,
     ),
+    HostsNotHere(cell="c1", hosts=(ROOT,)),
     HostCleaned(cell="c1", host=ROOT, number=3),
     AskPlan(request=BuildInstance(flavor=FLAVOR, project="shop"), project="shop"),
     PLAN,
