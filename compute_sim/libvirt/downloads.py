@@ -6,7 +6,6 @@ without end, ends its own download alone: whether to give up is asked all the ti
 """
 
 import asyncio
-import functools
 import socket
 import threading
 import time
@@ -28,8 +27,9 @@ CHUNK = 1024 * 1024
 # So much must come within each `image_s`.
 _LEAST = 1024 * 1024
 _POLL_S = 0.1
-_tls = functools.cache(client_tls)
 _REDIRECTS_MAX = 5
+_URL_MAX = 2048
+_SHOWN_MAX = 100
 _OK = 200
 
 
@@ -56,7 +56,10 @@ def downloaded(
 
 class _Download:
     def __init__(self, url: str, settings: LibvirtSettings, give_up: Callable[[], None]) -> None:
-        self._name = f"image {without_password(repr(url))}"
+        if len(url) > _URL_MAX:
+            raise WorkFailed(f"the URL of an image has {len(url)} characters, at most {_URL_MAX} are allowed")
+        # The reason of a failure is short, and the words behind the URL matter more.
+        self._name = f"image {without_password(url)[:_SHOWN_MAX]!r}"
         self._url = url
         self._settings = settings
         self._servers = read_servers(settings.image_servers)
@@ -67,7 +70,7 @@ class _Download:
         # How long the server has been waited for since so much was there.
         self._waited_s, self._had = 0.0, 0
         self._transport = httpx.AsyncHTTPTransport(
-            verify=_tls(), trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
+            verify=client_tls(), trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
         )
 
     async def close(self) -> None:
@@ -115,7 +118,7 @@ class _Download:
                 continue
             if response.status_code != _OK:
                 raise WorkFailed(f"{self._name}: the server answered {response.status_code}")
-            if (coding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            if (coding := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
                 # Unpacked it may be of any size.
                 raise WorkFailed(f"{self._name}: the server packs it ({coding}), and was asked not to")
             self._waited_s = 0.0
@@ -143,7 +146,7 @@ class _Download:
 
     async def _addresses(self, url: httpx.URL) -> Sequence[str]:
         """The addresses of the URL's host that may be connected to."""
-        shown = without_password(str(url.copy_with(raw_path=b"/")))
+        shown = f"{url.scheme}://{url.netloc.decode()}"[:_SHOWN_MAX]
         if url.userinfo:
             raise WorkFailed(f"{self._name} leads to {shown}: a URL may not have a user or a password")
         host = url.raw_host.decode()

@@ -63,8 +63,8 @@ async def libvirt_parts(
     async with AsyncExitStack() as opened:
         with _used(libvirt.folder):
             opened.enter_context(await asyncio.to_thread(_lock, libvirt.folder, settings.cell, station.name))
+            opened.push_async_callback(_close, drivers)
             for each in drivers:
-                opened.push_async_callback(asyncio.to_thread, each.close)
                 await asyncio.to_thread(each.open)
         for each in drivers:
             while not await asyncio.to_thread(each.wait_until_known, _LOOK_S):
@@ -106,6 +106,11 @@ def _lock(folder: str, cell: str, name: str) -> TextIO:
     file.write(name)
     file.flush()
     return file
+
+
+async def _close(drivers: Sequence[LibvirtDriver]) -> None:
+    """Close them at the same time: each may have work that hangs."""
+    await asyncio.gather(*[asyncio.to_thread(each.close) for each in drivers])
 
 
 def _drivers(libvirt: LibvirtSettings, cell: str, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:

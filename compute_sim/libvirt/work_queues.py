@@ -99,12 +99,13 @@ class WorkQueues:
             if not queue:
                 del self._queues[instance]
             elif self._free[queue[0].builds] > (self._returning if queue[0].builds else 0):
-                piece = queue.popleft()
+                piece = queue[0]
+                name = f"{self._name}_{instance:x}"
+                # It waits for the lock before it changes anything here.
+                threading.Thread(target=self._do, args=(instance, piece), name=name, daemon=True).start()
+                queue.popleft()
                 self._free[piece.builds] -= 1
                 self._busy.add(instance)
-                threading.Thread(
-                    target=self._do, args=(instance, piece), name=f"{self._name}_{instance:x}", daemon=True
-                ).start()
 
     def _do(self, instance: int, piece: _Piece) -> None:
         turn = Turn(self, builds=piece.builds)

@@ -2,6 +2,7 @@
 
 import gzip
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from types import TracebackType
@@ -19,16 +20,19 @@ _HEAD = "HTTP/1.1 200 OK\r\n"
 class HostileServer:
     """It listens on an address of loopback until the context is left. `asked` has each path with the `Host` that was named."""
 
-    def __init__(self, content: bytes = b"", host: str = "127.0.0.1") -> None:
+    def __init__(self, content: bytes = b"", host: str = "127.0.0.1", certificate: str = "") -> None:
+        """With a file that has a certificate and its key, it speaks TLS."""
         self.content = content
         self.asked: list[tuple[str, str]] = []
         self.release = threading.Event()
         self._ended = threading.Event()
-        self._listening = socket.create_server(
-            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
+        self._listening = socket.create_server((host, 0))
         self.port: int = self._listening.getsockname()[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self._tls: ssl.SSLContext | None = None
+        if certificate:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(certificate)
+        self.url = f"http{'s' if certificate else ''}://{host}:{self.port}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -44,11 +48,19 @@ class HostileServer:
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                connection, _ = self._listening.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                accepted, _ = self._listening.accept()
+                threading.Thread(target=self._greet, args=(accepted,), daemon=True).start()
+
+    def _greet(self, accepted: socket.socket) -> None:
+        with accepted, suppress(OSError):
+            if self._tls is None:
+                self._serve(accepted)
+            else:
+                with self._tls.wrap_socket(accepted, server_side=True) as connection:
+                    self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, IndexError, AttributeError):
+        with suppress(IndexError, AttributeError):
             head = b""
             while b"\r\n\r\n" not in head and (part := connection.recv(65_536)):
                 head += part

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from bus.messages.build import Image
 from bus.messages.cell import StopInstance
@@ -59,7 +60,7 @@ def test_nothing_is_downloaded_unless_the_operator_names_the_server(
         failure = host.end_of(host.spawn(**fields_with(f"{server.url}/whole", kind)))
 
         assert failure == (
-            f"image '{server.url}/whole' leads to {server.url}/, which is none of the servers that the operator allows (image_servers)"
+            f"image '{server.url}/whole' leads to {server.url}, which is none of the servers that the operator allows (image_servers)"
         )
         assert (server.asked, host.left) == ([], [])
     finally:
@@ -116,6 +117,31 @@ def test_what_the_operator_allows_is_downloaded_and_proxies_of_the_environment_a
         assert set(host.driver.images()) == set(images)
     finally:
         host.close()
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("localhost",), ""),
+        (("127.0.0.1",), "cannot be downloaded: [SSL: CERTIFICATE_VERIFY_FAILED]"),
+        (("elsewhere.example",), "cannot be downloaded: [SSL: CERTIFICATE_VERIFY_FAILED]"),
+    ],
+)
+def test_a_certificate_must_be_of_the_name_and_not_of_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], words: str
+) -> None:
+    authority, certificate = trustme.CA(), tmp_path / "server.pem"
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert(*names).private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with HostileServer(bootable_image("up"), certificate=str(certificate)) as server:
+        named = f"https://localhost:{server.port}"
+        host = Host(tmp_path, image_servers=(named,), image_networks=("127.0.0.0/8",))
+        try:
+            failure = host.end_of(host.spawn(image=Image(source=f"{named}/whole")))
+            assert words in failure if words else failure == "", failure
+        finally:
+            host.close()
 
 
 # What a server does, the settings, and words of the failure.
@@ -270,7 +296,7 @@ def test_qemu_img_is_told_each_format_and_may_have_little_memory(
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("{other}/whole", "leads to {other}/, which is none of the servers that the operator allows"),
+        ("{other}/whole", "leads to {other}, which is none of the servers that the operator allows"),
         ("//127.0.0.2:{port}/whole", "which is none of the servers that the operator allows"),
         ("file:///etc/passwd", "which is none of the servers that the operator allows"),
         ("ftp://127.0.0.1/x", "which is none of the servers that the operator allows"),

@@ -224,7 +224,7 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
     ({"image": Image(source="file:///etc/passwd")}, "image 'file:///etc/passwd' is neither"),
     (
         {"image": Image(source="http://127.0.0.1:9/x")},
-        "image 'http://127.0.0.1:9/x' leads to http://127.0.0.1:9/, which is none of the servers that the operator allows",
+        "image 'http://127.0.0.1:9/x' leads to http://127.0.0.1:9, which is none of the servers that the operator allows",
     ),
     ({"image": Image(source="tiny", checksum="xyz")}, "the checksum of image 'tiny' is 'xyz', must be "),
     ({"image": Image(source="backed")}, "image 'backed' refers to another file, which no image may"),
