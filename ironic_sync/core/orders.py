@@ -3,8 +3,8 @@
 Orders are delivered at least once, and in any sequence. An order that was already done is answered again and not repeated.
 An ended attempt leaves a tombstone on the row, so that a deploy that arrives after its undeploy does nothing.
 
-An undeploy is always answered. It never affects the deploy of another instance, attempt or cell. It ends a rebuild of its
-own instance. The rebuild with the highest number counts; an older one gets no answer.
+An undeploy is always answered. It never affects the deploy of another instance, attempt or cell: if its instance is on the
+node, it waits until that has ended. It ends a rebuild of its own instance. The rebuild with the highest number counts; an older one gets no answer.
 """
 
 from datetime import datetime
@@ -128,8 +128,11 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
             due_at=AT_ONCE,
         )
         return structs.replace(ended, deploy=given_up), None
-    if under_way is not None or not _is_on(row, order):
+    if not _is_on(row, order) or (under_way is not None and under_way.instance == order.instance):
         return ended, destroyed(order, row)
+    if under_way is not None:
+        # It begins when the order for the other instance has ended (core/settling.py), or with the conductor's reminder.
+        return ended, None
     return structs.replace(ended, deploy=_begun("undeploy", order, now)), None
 
 

@@ -73,7 +73,8 @@ def seen(row: NodeRow) -> NodeRow:
 def with_leftover(row: NodeRow) -> NodeRow:
     """If Ironic has an instance on the node whose attempt has ended, the row with an undeploy that is due at once.
 
-    Ironic may receive a request of an abandoned deploy late. No other program would ever remove that instance.
+    Ironic may receive a request of an abandoned deploy late. No other program would ever remove that instance. Or the
+    order to undeploy came while the order for another instance was under way: then its conductor waits for the answer.
     """
     node = row.node
     if (
@@ -85,14 +86,17 @@ def with_leftover(row: NodeRow) -> NodeRow:
     ):
         return row
     end = next((each for each in row.ended if each.instance == node.instance_uuid), None)
-    if end is None or (row.deployed is not None and row.deployed.instance == end.instance):
+    if end is None:
+        return row
+    is_deployed = row.deployed is not None and row.deployed.instance == end.instance
+    if is_deployed and row.deployed is not None and row.deployed.attempt != end.attempt:
         return row
     deploy = NodeDeploy(
         kind="undeploy",
         cell=row.cell,
         instance=end.instance,
         attempt=end.attempt,
-        is_leftover=True,
+        is_leftover=not is_deployed,
         due_at=AT_ONCE,
     )
     return structs.replace(row, deploy=deploy)

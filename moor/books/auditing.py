@@ -365,7 +365,7 @@ def _refusal(verdict: WriteVerdict, places: Places) -> str:
             return _CHANGED
         case DoesNotFit():
             short = [
-                f"{each.resource} of {places.name(each.provider)}: asked {each.asked}, free {each.free}"
+                f"{each.resource} of {places.name(each.provider)}: asked {each.asked}, free {max(each.free, 0)}"
                 + broken_rule_in_words(each)
                 for each in verdict.shortfalls
             ]

@@ -62,7 +62,7 @@ HAVING = Columns[HostHaving](
         "host": lambda each: each.host,
         "cell": lambda each: each.cell,
         "value": lambda each: each.value,
-        "free": lambda each: "" if each.free is None else str(each.free),
+        "free": lambda each: "" if each.free is None else str(max(each.free, 0)),
     }
 )
 
@@ -99,8 +99,8 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
         print_funnel(plan.funnel)
     for pool in plan.pools:
         out.print(
-            f"[yellow]pool {escape(pool.pool)} ran out:[/yellow] {pool.resource} asked {pool.asked}, free {pool.free} of "
-            f"{pool.capacity}; {pool.hosts} hosts take it from there",
+            f"[yellow]pool {escape(pool.pool)} ran out:[/yellow] {pool.resource} asked {pool.asked}, free "
+            f"{max(pool.free, 0)} of {pool.capacity}; {pool.hosts} hosts take it from there",
         )
     if plan.relaxations:
         out.print("more hosts would qualify:")

@@ -202,7 +202,7 @@ def _shortfall(short: Shortfall) -> str:
             )
         case "capacity":
             return (
-                f"{where}: asked {short.asked}, free {short.free}. "
+                f"{where}: asked {short.asked}, free {max(short.free, 0)}. "
                 "The requested amount would exceed the capacity"
             )
         case "one_class":

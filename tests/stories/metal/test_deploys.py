@@ -386,6 +386,24 @@ async def test_an_instance_whose_node_is_deleted_says_so_and_can_be_deleted(bus:
         await wait_until(is_removed, "placement has no provider of it")
 
 
+@IN_MEMORY
+async def test_a_reserved_node_with_an_instance_has_nothing_free_and_not_less(bus: str, books: str) -> None:
+    nodes = available_nodes(1)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        await metal.cloud.until_state(await metal.boot(1), "active")
+
+        async def is_reserved() -> bool:
+            stock = (await metal.stocks())[nodes[0].uuid]
+            return (stock.reserved, stock.used) == (1, 1)
+
+        await wait_until(is_reserved, "the node is reserved beside what its instance uses")
+
+        refused = await metal.cloud.until_state(await metal.boot(2), "error")
+
+        assert "CUSTOM_BAREMETAL asked 1, free 0 of 0" in str(refused.no_valid_host)
+
+
 class SaysThatItIsGone(httpx.AsyncBaseTransport):
     """An HTTP transport between a daemon and an Ironic that knows no node while `is_on`."""
 

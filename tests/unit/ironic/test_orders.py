@@ -173,6 +173,26 @@ def test_an_undeploy_of_what_is_not_there_is_answered_and_touches_nothing(row: N
     assert same == structs.replace(row, ended=same.ended)
 
 
+@pytest.mark.parametrize("deployed", [ACTIVE, None], ids=["deployed here", "known to Ironic alone"])
+def test_an_undeploy_waits_for_the_order_of_another_instance_on_its_node(deployed: Deployed | None) -> None:
+    busy = a_row(deployed=deployed, node=ON_NODE, deploy=OF_THEIRS)
+
+    waiting, answer = after(busy, an_undeploy())
+
+    assert answer is None
+    assert waiting.deploy == OF_THEIRS
+    begun = with_leftover(structs.replace(waiting, deploy=None)).deploy
+    assert begun is not None
+    assert (begun.kind, begun.instance, begun.attempt) == ("undeploy", OURS, 1)
+    reminded, answer = after(structs.replace(waiting, deploy=begun), an_undeploy())
+    assert answer is None
+    assert reminded.deploy is not None
+    assert not reminded.deploy.is_leftover, "the conductor is answered in the end"
+    # An attempt that a later one has taken over is gone.
+    own = structs.replace(busy, deploy=a_deploy(attempt=2))
+    assert isinstance(after(own, an_undeploy())[1], InstanceDestroyed)
+
+
 def _instance(number: int) -> InstanceId:
     return InstanceId(ConsumerId(UUID(int=number)))
 

@@ -154,7 +154,8 @@ def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int],
     if amount % step_size:
         return [f"{resource} asked {amount}, gives multiples of {step_size}"]
     if amount > free:
-        return [f"{resource} asked {amount}, free {free} of {capacity}"]
+        # Inventory may shrink below what is used: then nothing is free.
+        return [f"{resource} asked {amount}, free {max(free, 0)} of {capacity}"]
     return []
 
 

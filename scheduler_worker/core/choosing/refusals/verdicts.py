@@ -133,7 +133,7 @@ def amounts_of(share: Share) -> dict[str, int]:
 
 def _shortage(verdict: DoesNotFit) -> str:
     said = [
-        f"{short.resource} asked {short.asked}, free {short.free}"
+        f"{short.resource} asked {short.asked}, free {max(short.free, 0)}"
         + (broken_rule_in_words(short) if short.rule == "one_class" else "")
         for short in verdict.shortfalls
     ]
