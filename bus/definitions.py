@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bus.permissions import NAMED_BY_RABBITMQ, Rights, rights_of
+from bus.permissions import NAMED_BY_RABBITMQ, Rights, joined, rights_of
 from bus.topology import (
     DEAD_LETTERS,
     EVERY_SITE,
@@ -44,13 +44,16 @@ def definitions_of(
     applications: Iterable[Application] = (),
     inbox: Sequence[Queue] = IRONIC_INBOX,
     limits: Mapping[str, int] | None = None,
+    granted: Rights | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """The definitions of the users in `passwords`, for a broker that has these exchanges and serves these cells.
 
     They contain the users, their rights, RabbitMQ's limits on what each user may take of the broker, and the bounds of the
-    queues that users declare for themselves.
+    queues that users declare for themselves. `granted` are rights that their user has on the broker already, and keeps.
     """
     rights = rights_by_user(exchanges, cells, sites, applications, inbox=inbox)
+    if granted is not None:
+        rights[granted.user] = joined(rights[granted.user], granted)
     strangers = sorted(passwords.keys() - rights.keys())
     if strangers:
         raise ValueError(

@@ -8,7 +8,7 @@ simulation refuses a cell exactly where the real broker would.
 import re
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.topology import (
     DEAD,
@@ -20,6 +20,7 @@ from bus.topology import (
     QueueKind,
     Role,
     in_cell,
+    missed_queue,
     retry_exchange_of,
     user_of,
 )
@@ -131,6 +132,26 @@ def rights_of(
     )
 
 
+def joined(rights: Rights, granted: Rights) -> Rights:
+    """These rights of the user of Ironic's daemons, and what it may do on the broker already, for another Ironic's inbox.
+
+    Topic rights need no joining: each Ironic has an exchange of its own, and RabbitMQ keeps those of other exchanges.
+    """
+    return structs.replace(
+        rights,
+        configure=_either(rights.configure, granted.configure),
+        write=_either(rights.write, granted.write),
+        read=_either(rights.read, granted.read),
+    )
+
+
+def other_inboxes(rights: Rights, granted: Rights) -> tuple[str, ...]:
+    """The inboxes that the user of Ironic's daemons may read on the broker by `granted`, and that are not in `rights`."""
+    others = {*_alternatives(granted.read)} - {*_alternatives(rights.read)}
+    names = {each.replace("\\", "") for each in others}
+    return tuple(sorted(name for name in names if missed_queue(name) in names))
+
+
 def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
     """A regular expression of the routing keys that a grant allows: in this cell, or in any cell if `cell` is empty."""
     return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
@@ -175,6 +196,16 @@ def _pattern(topic: str) -> str:
     )
     # `#` also matches no word: then its dot is missing too.
     return r"\.".join(words).replace(r"\..*", r"(\..*)?")
+
+
+def _either(one: str, other: str) -> str:
+    return _any_of([*_alternatives(one), *_alternatives(other)])
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The alternatives of a pattern as `_any_of` writes it; none of any other pattern."""
+    is_ours = pattern.startswith("^(") and pattern.endswith(")$")
+    return re.split(r"(?<!\\)\|", pattern[2:-2]) if is_ours else []
 
 
 def _any_of(patterns: Iterable[str]) -> str:

@@ -399,5 +399,7 @@ def _full(full: HostFull) -> str:
 
 
 def _short(shortfall: Shortfall) -> str:
-    said = f"{shortfall.resource} of {shortfall.provider} asked {shortfall.asked}, free {max(shortfall.free, 0)}"
+    said = (
+        f"{shortfall.resource} of {shortfall.provider} asked {shortfall.asked}, free {max(shortfall.free, 0)}"
+    )
     return said + broken_rule_in_words(shortfall)

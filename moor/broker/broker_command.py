@@ -14,7 +14,8 @@ from rich.markup import escape
 
 from bus.configuration.sections import without_password
 from bus.definitions import SALT_BYTES, definitions_of
-from bus.topology import ROUTES, Queue, Route, Site
+from bus.permissions import Rights, other_inboxes
+from bus.topology import ROUTES, Queue, Route, Site, user_of
 from moor.broker import nodes_command
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
@@ -32,6 +33,7 @@ from moor.options import (
     BusUrl,
     Cells,
     command_settings,
+    fail,
     option_of,
     out,
     tuned,
@@ -123,6 +125,11 @@ def declare(
     named = {name for each in deployments for name in each.rights()} if users else ()
     passwords = passwords_of({*named}, known, rotate)
     chosen = _chosen(deployments, only)
+    granted = {
+        each.url: _granted_already(each, known, command)
+        for each in chosen
+        if users and Site.IRONIC in each.sites
+    }
     with wrong_value("a broker's URL: "):
         variables = broker_variables(settings, passwords, password_files) if env_dir is not None else {}
     files = environment_files(env_dir, variables, replace=replace_env)
@@ -140,7 +147,7 @@ def declare(
             f" for {', '.join(deployment.names)}"
         )
         if users:
-            _create_users(deployment, passwords, command)
+            _create_users(deployment, passwords, command, granted.get(deployment.url))
         if users or objects.limits.replicates_questions:
             nodes_command.show_replication(deployment, objects, command)
     if users:
@@ -214,7 +221,35 @@ def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[Brok
     return chosen
 
 
-def _create_users(deployment: BrokerDeployment, passwords: Mapping[str, str], ctl: list[str]) -> None:
+def _granted_already(
+    deployment: BrokerDeployment, known: Mapping[str, str], ctl: Sequence[str]
+) -> Rights | None:
+    """The rights of Ironic's daemons on this broker that they keep, since another Ironic's inbox is among them.
+
+    On a broker that is Ironic's alone they keep all: it may be the API level's, by another URL.
+    """
+    user = user_of("ironic")
+    said = rabbitmqctl(
+        ctl, "list_permissions", "-p", deployment.virtual_host, "--silent", "--formatter", "json"
+    )
+    for row in json.loads(said):
+        if row["user"] == user:
+            granted = Rights(user, row["configure"], row["write"], row["read"])
+            others = ", ".join(other_inboxes(deployment.rights()[user], granted))
+            if others and user not in known:
+                fail(
+                    f"{user} reads {others} on this broker already, for another Ironic: give the --credentials file that has "
+                    "its password. With a new one, those daemons could not log in any more"
+                )
+            if others:
+                out.print(f"{user} keeps its rights to {escape(others)}, for another Ironic", soft_wrap=True)
+            return granted if others or deployment.sites == (Site.IRONIC,) else None
+    return None
+
+
+def _create_users(
+    deployment: BrokerDeployment, passwords: Mapping[str, str], ctl: list[str], granted: Rights | None
+) -> None:
     names = sorted(deployment.rights())
     definitions = definitions_of(
         deployment.objects().exchanges,
@@ -224,6 +259,7 @@ def _create_users(deployment: BrokerDeployment, passwords: Mapping[str, str], ct
         virtual_host=deployment.virtual_host,
         sites=deployment.sites,
         inbox=deployment.inbox,
+        granted=granted,
     )
     rabbitmqctl(ctl, "import_definitions", stdin=json.dumps(definitions))
     out.print(f"[green]created[/green] {len(names)} users for {', '.join(deployment.names)}")

@@ -1,12 +1,14 @@
 """What an operator does with `moor`, on a broker that other processes reach."""
 
 import asyncio
+import itertools
 import json
 import os
 import random
 import stat
 import tomllib
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +19,8 @@ from bus import headers
 from bus.broker import AccessRefused, NotFound, Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import API, DEAD, EVENTS, user_of
+from bus.workers.inbox import Inbox, read_inbox
+from bus.workers.link import Link
 from compute_sim.laboratory.hosts import equal_hosts
 from moor.clouds.cloud import cloud
 from tests.adversity.hostile import hostile_parcel
@@ -24,6 +28,7 @@ from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
 from tests.contracts.stage import (
+    SETTINGS,
     Remembering,
     dead_letters,
     declared,
@@ -265,7 +270,7 @@ async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_
     assert again.code == 0, again.err
     assert tomllib.loads(credentials.read_text()) == passwords
     # Each call starts a virtual machine of its own, and takes seconds: on one node nobody needs to know where the queues are.
-    assert called.read_text().split() == ["import_definitions", "cluster_status"] * 2
+    assert called.read_text().split() == ["list_permissions", "import_definitions", "cluster_status"] * 2
 
     cell = RabbitBroker(
         served.url().replace("guest:guest", f"moor-conductor-harbour:{passwords['moor-conductor-harbour']}")
@@ -276,6 +281,60 @@ async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_
     with pytest.raises(AccessRefused):
         await publishing.publish(Parcel(API, "build.request.-", b"{}"))
     await connection.close()
+    await served.close()
+
+
+SOUTH = {"MOOR_IRONIC_EXCHANGE": "ironic-south", "MOOR_IRONIC_QUEUE": "ironic.south"}
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("is_apart", [True, False], ids=["a broker of Ironics", "one broker for all"])
+async def test_daemons_of_two_ironics_on_one_broker_hear_after_either_was_declared_again(
+    tmp_path: Path, *, is_apart: bool
+) -> None:
+    served = await RabbitMQUnderTest.start()
+    credentials = credentials_above_cells(tmp_path)
+    where = (
+        {"MOOR_BUS_URL": "amqp://guest:guest@127.0.0.1:1/", "MOOR_IRONIC_BUS_URL": served.url()}
+        if is_apart
+        else {"MOOR_BUS_URL": served.url()}
+    )
+    command = (
+        "broker", "declare", "--cells", "harbour", "--ironic", "--users", "--ctl", os.environ[CTL_VARIABLE],
+        "--only", "ironic" if is_apart else "api", "--credentials",
+    )  # fmt: skip
+
+    numbers = itertools.count()
+
+    async def check_both_hear() -> None:
+        for inbox in (Inbox(), Inbox(exchange="ironic-south", queue="ironic.south")):
+            user = f"moor-ironic:{PASSWORD}"
+            link = Link(RabbitBroker(served.url().replace("guest:guest", user)), SETTINGS)
+            async with aclosing(read_inbox(link, inbox, settings=SETTINGS)) as batches:
+                # What is published before the inbox is bound is lost.
+                assert (await anext(batches)).gap
+                body, heard = str(next(numbers)).encode(), list[bytes]()
+                await send(served.broker(), Parcel(inbox.exchange, f"{inbox.topics[0]}.info", body))
+                async with asyncio.timeout(20):
+                    while body not in heard:
+                        heard += [each.body for each in (await anext(batches)).messages]
+            await link.close()
+
+    for names in ({}, SOUTH):
+        ran = await moor(*command, str(credentials), **where, **names)
+        assert ran.code == 0, ran.err
+    await check_both_hear()
+    for names in ({}, SOUTH):
+        ran = await moor(*command, str(credentials), **where, **names)
+        assert ran.code == 0, ran.err
+        assert "moor-ironic keeps its rights to ironic." in ran.out
+        await check_both_hear()
+
+    # A file without the password would lock the daemons of the other one out.
+    refused = await moor(*command, str(tmp_path / "new.toml"), **where, **SOUTH)
+    assert refused.code == 1
+    assert "moor-ironic reads ironic.events on this broker already" in refused.err
+    await check_both_hear()
     await served.close()
 
 
