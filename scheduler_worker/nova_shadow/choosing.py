@@ -134,6 +134,16 @@ class ShadowChooser:
     async def choose(self, batch: Sequence[CopiedRequest]) -> Sequence[ShadowChoice]:
         """A choice for each of these, in their order. Raises `Operational` if placement does not answer."""
         asked = [ConsumerId(id_) for each in batch for id_ in each.instances]
+        try:
+            return await self._choose_all(batch, asked)
+        except BaseException:
+            # Nobody follows these choices, and so nobody would drop them.
+            self.drop(set(asked))
+            raise
+
+    async def _choose_all(
+        self, batch: Sequence[CopiedRequest], asked: Sequence[ConsumerId]
+    ) -> Sequence[ShadowChoice]:
         # With those of the instances that requests want to be with or apart from.
         before = await self.held_by([*dict.fromkeys([*asked, *self._named_by(batch)])])
         await self._catch_up()

@@ -18,6 +18,7 @@ from scheduler_worker.nova_shadow.notes_file import read_notes
 from scheduler_worker.nova_shadow.settings import NovaShadowSettings
 from scheduler_worker.nova_shadow.wiring import shadow_parts
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from scheduler_worker.nova_worker.wiring import PlacementSide
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, wait_until
@@ -58,9 +59,10 @@ async def in_the_shadow(
     *,
     choice: SchedulerSettings = QUICK,
     asks_server: AsksServer | None = None,
+    side: Callable[[PlacementSide], PlacementSide] = lambda side: side,
     **shadow: object,
 ) -> AsyncIterator[Shadow]:
-    """`shadow` are settings. Nova's choice is looked for at short intervals, and waited for for a second."""
+    """`shadow` are settings, and `side` may change how placement answers. Nova's choice is looked for at short intervals, and waited for for a second."""
     settings = structs.replace(
         NovaShadowSettings(look_s=0.05, wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow
     )
@@ -72,7 +74,7 @@ async def in_the_shadow(
         NovaSchedulerSettings(),
         settings,
         choice,
-        placement=partial(world.on_bus, station),
+        placement=lambda *args: side(world.on_bus(station, *args)),
         asks_server=asks_server,
     )
     async with world.cloud.running(parts, station):

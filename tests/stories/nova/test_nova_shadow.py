@@ -1,6 +1,7 @@
 """Shadow mode beside a Nova that goes on with nova-scheduler, on a real RabbitMQ: recorded requests, and allocations as Nova writes them."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -8,8 +9,12 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.errors import Unavailable
+from bus.message import ConsumerId
 from bus.messages.build import InstanceId
+from bus.messages.placement import ResourceAmount
 from scheduler_worker.nova.cloud.answers import ServerSeen
+from scheduler_worker.nova_worker.wiring import PlacementSide
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for
@@ -95,6 +100,36 @@ async def test_a_choice_takes_room_of_the_next_requests_until_novas_own_claim_is
     assert {one.ours, other.ours} == {"h1", "h2"}
     assert {one.verdict, other.verdict} <= {"same", "as_good"}
     assert last.qualified == 2
+
+
+async def test_a_choice_for_a_request_that_is_left_undecided_takes_no_room(tmp_path: Path) -> None:
+    """Placement fails between the choice and its comparison with what Nova has claimed meanwhile."""
+    asked = 0
+
+    def fails_once(side: PlacementSide) -> PlacementSide:
+        async def held(consumers: Sequence[ConsumerId]) -> Sequence[Sequence[ResourceAmount]]:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                raise Unavailable("placement is gone for a moment")
+            return await side.held(consumers)
+
+        return structs.replace(side, held=held)
+
+    async with nova_world() as world:
+        await world.add("h1", vcpu=1)
+        async with in_the_shadow(world, tmp_path, side=fails_once) as shadow:
+            await ask(world, an_instance())
+
+            async def is_left() -> bool:
+                return 'outcome="undecided"} 1.0' in shadow.page()
+
+            await wait_until(is_left, "it is left undecided")
+            second = an_instance()
+            await ask(world, second)
+            note = await shadow.note_of(second)
+
+    assert (note.ours, note.refusal) == ("h1", "")
 
 
 async def test_a_worse_host_of_nova_is_told_with_the_weighers_and_their_numbers(tmp_path: Path) -> None:
