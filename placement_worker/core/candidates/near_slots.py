@@ -55,9 +55,32 @@ def _parts(
             budget.spend(1 + len(domains))
             if close := device & under[place] & inside:
                 yield _with(_with(domains, cell, 1 << place), near.slot, close)
-    far = {"required": 0, "legacy": device & ~in_cells, "preferred": device}[near.nearness]
-    if far:
-        yield _with(domains, near.slot, far)
+    if near.nearness == "legacy" and (outside := device & ~in_cells):
+        yield _with(domains, near.slot, outside)
+    elif near.nearness == "preferred":
+        yield from _far_parts(near, domains, under, budget)
+
+
+def _far_parts(
+    near: NearSlots, domains: tuple[int, ...], under: tuple[int, ...], budget: Budget
+) -> Iterator[tuple[int, ...]]:
+    """The domains with this slot near none of its cells, without a solution of the parts before: for all its places that are near the
+    same places of cells, no cell gets one of these.
+    """
+    of_cells = 0
+    for cell in near.cells:
+        of_cells |= domains[cell]
+    alike: dict[int, int] = {}
+    for place in places_in(domains[near.slot]):
+        budget.spend(len(under))
+        above = sum(1 << each for each in places_in(of_cells) if under[each] >> place & 1)
+        alike[above] = alike.get(above, 0) | 1 << place
+    for above, places in alike.items():
+        part = _with(domains, near.slot, places)
+        for cell in near.cells:
+            part = _with(part, cell, part[cell] & ~above)
+        if all(part[cell] for cell in near.cells):
+            yield part
 
 
 def _with(domains: tuple[int, ...], slot: int, domain: int) -> tuple[int, ...]:
