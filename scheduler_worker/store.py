@@ -349,8 +349,8 @@ class SchedulerStore(Protocol):
         `instances`.
         """
 
-    async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
-        """Any waiting instance whose spec has this digest; None if there is none."""
+    async def one_waiting_of_each(self, digests: Sequence[bytes]) -> Sequence[WaitingInstance]:
+        """For each of these digests any waiting instance whose spec has it; for some there may be none."""
 
     async def some_are_woken(self) -> bool: ...
 

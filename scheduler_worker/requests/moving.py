@@ -66,7 +66,7 @@ class Mover:
         units, wanted = await self._needs.find([ask.message for ask in asks])
         chosen = await self._hosts.find(wanted, [unit.is_whole for unit in units])
         room = await room_for_moves(await transaction.begun(), self._settings)
-        begun: dict[InstanceId, InstanceRow] = {}
+        begun: dict[InstanceId, InstanceRow | None] = {}
         steps_of = []
         for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True):
             # Instances that move together count as one move.
@@ -84,7 +84,8 @@ class Mover:
                 ]
             )
         said = await follow_several(asks, steps_of, transaction, are_whole=[unit.is_whole for unit in units])
-        self._unclaimed.hold([row for row in begun.values() if row.choices])
+        rows = [row for row in begun.values() if row is not None]
+        transaction.when_committed(lambda: self._unclaimed.hold([row for row in rows if row.choices]))
         by_id = {
             order.instance: needs_of_one
             for unit, needs in zip(units, wanted, strict=True)
@@ -97,7 +98,7 @@ class Mover:
                 needs_of_one.spec,
                 source_of(row.told, needs_of_one, row.told.move.kind),
             )
-            for row in begun.values()
+            for row in rows
             if row.kept is not None
             and row.told.move is not None
             and isinstance(needs_of_one := by_id[row.id], MoveNeeds)
@@ -115,10 +116,10 @@ class Mover:
         row: InstanceRow | None,
         *,
         room: MoveRoom | None,
-        begun: dict[InstanceId, InstanceRow],
+        begun: dict[InstanceId, InstanceRow | None],
     ) -> InstanceRow | BuildRejected:
         """The row after the order to move it, or the refusal. A row whose move begins by this order, or waits, is added to
-        `begun`; but if one of those that move together does not, none does.
+        `begun`; but if one of those that move together does not, none does: then None stands there for each of them.
         """
         verdict = unit.refusal or after_order(
             row, order, *found, now=self._clock(), settings=self._settings, together=unit.together
@@ -132,12 +133,12 @@ class Mover:
             if refusal is None:
                 if verdict.choices and not verdict.move_waits:
                     verdict = self._with_wait(verdict, order, kept)
-                begun[verdict.id] = verdict
+                if begun.get(verdict.id, verdict) is not None:
+                    begun[verdict.id] = verdict
                 return verdict
             verdict = refusal
         if unit.is_whole and isinstance(verdict, BuildRejected):
-            for each in unit.orders:
-                begun.pop(each.instance, None)
+            begun.update(dict.fromkeys(each.instance for each in unit.orders))
         return verdict
 
     def _without_host(

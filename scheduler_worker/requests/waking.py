@@ -108,15 +108,17 @@ class Waker(Periodic):
         if heard is not None and not heard:
             return
         try:
-            for digest in sorted(await self._store.waiting_digests(heard)):
-                one = await self._store.one_waiting(digest)
-                found = [] if one is None else await self._rows([one])
-                for row in found:
-                    if one is not None and isinstance(order := _kept(one.build), MoveInstance):
+            digests = sorted(await self._store.waiting_digests(heard))
+            for start in range(0, len(digests), AT_ONCE):
+                some = await self._store.one_waiting_of_each(digests[start : start + AT_ONCE])
+                by_id = {each.id: each for each in some}
+                for row in await self._rows(some):
+                    one = by_id[row.id]
+                    if isinstance(order := _kept(one.build), MoveInstance):
                         if (needs := await self._moves.needs_of(order, row)) is not None:
-                            self._specs.learn(digest, (needs[0],), needs[1])
+                            self._specs.learn(one.digest, (needs[0],), needs[1])
                     elif specs := specs_in(row.spec):
-                        self._specs.learn(digest, specs)
+                        self._specs.learn(one.digest, specs)
         except BaseException:
             # What was heard meanwhile is read with the next try, and so are all rows, if some may be missing by now.
             later = self._specs.unread
@@ -137,12 +139,13 @@ class Waker(Periodic):
                 found = await transaction.next_waiting(sorted(room), limit)
                 batch = found[: first_that_fit([each.digest for each in found], room)]
                 await transaction.wake([each.id for each in batch])
-                gone = room.keys() - {each.digest for each in found} if len(found) < limit else ()
+                gone = room.keys() - {each.digest for each in found} if len(found) < limit else set()
             else:
-                gone = ()
-        for digest in gone:
+                gone = set()
+        if gone:
             # A row that another worker has locked was passed over, and may wait still.
-            if await self._store.one_waiting(digest) is None:
+            still = {each.digest for each in await self._store.one_waiting_of_each(sorted(gone))}
+            for digest in gone - still:
                 self._specs.forget(digest, learned)
         if batch:
             await self._try(batch)

@@ -207,7 +207,7 @@ class SqlSchedulerStore:
     instances = reads(rare_statements.find)
     overdue = reads(rare_statements.find_overdue)
     waiting_digests = reads(waiting.digests_of)
-    one_waiting = reads(waiting.one_of)
+    one_waiting_of_each = reads(waiting.one_of_each)
     some_are_woken = reads(waiting.some_are_woken)
     unsaid = reads(rare_statements.find_unsaid)
     hosts = reads(find_hosts)

@@ -19,6 +19,8 @@ from scheduler_worker.tables import waking
 
 _READ = (table.c.id, table.c.digest, table.c.build)
 _IN_TURN = (table.c.precedence, table.c.since, table.c.id)
+# In one statement. SQLite allows 500.
+_LOOKUPS_MAX = 100
 # The leases, each a row of this number.
 _WAKING, COUNTING = 1, 2
 
@@ -92,8 +94,16 @@ def digests_of(connection: Connection, instances: Collection[InstanceId] | None)
     return list(connection.scalars(query))
 
 
-def one_of(connection: Connection, digest: bytes) -> WaitingInstance | None:
-    return next(iter(_read(connection, sa.select(*_READ).where(table.c.digest == digest).limit(1))), None)
+def one_of_each(connection: Connection, digests: Sequence[bytes]) -> list[WaitingInstance]:
+    """Thousands may wait with one digest, so each is looked up by itself; the lookups of many are one statement."""
+    found: list[WaitingInstance] = []
+    for start in range(0, len(digests), _LOOKUPS_MAX):
+        lookups = [
+            sa.select(sa.select(*_READ).where(table.c.digest == digest).limit(1).subquery())
+            for digest in digests[start : start + _LOOKUPS_MAX]
+        ]
+        found += _read(connection, sa.union_all(*lookups))
+    return found
 
 
 def some_are_woken(connection: Connection) -> bool:
@@ -101,7 +111,7 @@ def some_are_woken(connection: Connection) -> bool:
     return found.first() is not None
 
 
-def _read(connection: Connection, query: sa.Select[Any]) -> list[WaitingInstance]:
+def _read(connection: Connection, query: sa.Select[Any] | sa.CompoundSelect[Any]) -> list[WaitingInstance]:
     return [
         WaitingInstance(InstanceId(id_), digest, build) for id_, digest, build in connection.execute(query)
     ]

@@ -38,16 +38,23 @@ def instance(number: int) -> InstanceId:
 
 
 async def begin(
-    store: SchedulerStore, number: int, *, priority: int = 0, after_s: int = 0, digest: bytes = b"s"
+    store: SchedulerStore,
+    number: int,
+    *,
+    priority: int = 0,
+    after_s: int = 0,
+    digest: bytes = b"s",
+    spec: bytes = b"a spec",
+    kept: bytes = BUILD,
 ) -> InstanceRow:
     """A request is accepted, and finds no host."""
     at = NOON + after_s * S
     build = BuildInstance(request_id=RequestId(UUID(int=1000 + number)))
-    rows = accepted(build, [instance(number)], at, ENDS, b"a spec")
+    rows = accepted(build, [instance(number)], at, ENDS, spec)
     assert build.request_id is not None
     async with store.transaction() as transaction:
         await transaction.accept([NewRequest(build.request_id, b"same", rows)])
-    row = waits(rows[0], at, KeptRequest(digest, BUILD), priority=priority, reason="no valid host")
+    row = waits(rows[0], at, KeptRequest(digest, kept), priority=priority, reason="no valid host")
     assert row is not None
     async with store.transaction() as transaction:
         assert await transaction.decide([row]) == {}
@@ -67,8 +74,7 @@ async def test_what_waits_is_told_so_and_listed_until_it_ends(store: SchedulerSt
     assert read.told.waiting == Waiting(until=ENDS, priority=7)
     assert (read.unsaid, read.kept, read.has_waited) == (True, None, False)
     assert set(await store.waiting_digests(None)) == {b"s"}
-    assert await store.one_waiting(b"s") == WaitingInstance(instance(1), b"s", BUILD)
-    assert await store.one_waiting(b"t") is None
+    assert list(await store.one_waiting_of_each([b"t", b"s"])) == [WaitingInstance(instance(1), b"s", BUILD)]
     assert list(await store.overdue(ENDS - S, 10)) == []
     assert list(await store.overdue(ENDS, 10)) == [instance(1)]
     assert await store.work_counts() == WorkCounts(1, row.issued_at)
@@ -80,7 +86,7 @@ async def test_what_waits_is_told_so_and_listed_until_it_ends(store: SchedulerSt
     (read,) = await store.instances(InstanceQuery(state=ERROR))
     assert read.told.waiting is None
     assert set(await store.waiting_digests(None)) == set()
-    assert await store.one_waiting(b"s") is None
+    assert list(await store.one_waiting_of_each([b"s"])) == []
     assert await store.work_counts() == WorkCounts()
     assert list(await store.overdue(ENDS, 10)) == []
 
@@ -103,6 +109,9 @@ async def test_the_digests_of_some_instances_are_told(store: SchedulerStore) -> 
     assert set(await store.waiting_digests({instance(1), instance(2)})) == {b"s"}
     assert set(await store.waiting_digests({instance(3), instance(9)})) == {b"t"}
     assert set(await store.waiting_digests(None)) == {b"s", b"t"}
+    # More than one statement looks up.
+    looked_up = await store.one_waiting_of_each([*(b"%d" % each for each in range(250)), b"t", b"s"])
+    assert [each.digest for each in looked_up] == [b"t", b"s"]
 
 
 async def test_priority_goes_first_then_age_then_the_id(store: SchedulerStore) -> None:
@@ -186,7 +195,7 @@ async def test_what_another_worker_has_locked_is_passed_over() -> None:
             # Not waited for.
             assert await next_of(store, b"s") == [2]
             # It may be there still, if that worker fails.
-            assert await store.one_waiting(b"s") is not None
+            assert len(await store.one_waiting_of_each([b"s"])) == 1
 
 
 async def a_move_that_waits(

@@ -415,9 +415,10 @@ class MemorySchedulerStore:
                 if instances is None or each.id in instances
             }
 
-    async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
+    async def one_waiting_of_each(self, digests: Sequence[bytes]) -> Sequence[WaitingInstance]:
         async with self._lock:
-            return next((each.shown for each in self._rows.waiting.values() if each.digest == digest), None)
+            by_digest = {each.digest: each.shown for each in self._rows.waiting.values()}
+            return [by_digest[digest] for digest in digests if digest in by_digest]
 
     async def some_are_woken(self) -> bool:
         async with self._lock:

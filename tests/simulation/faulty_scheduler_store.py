@@ -141,9 +141,9 @@ class FaultySchedulerStore:
     async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
         return await self._store.waiting_digests(instances)
 
-    async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
+    async def one_waiting_of_each(self, digests: Sequence[bytes]) -> Sequence[WaitingInstance]:
         await reach_database(self._process)
-        return await self._store.one_waiting(digest)
+        return await self._store.one_waiting_of_each(digests)
 
     async def some_are_woken(self) -> bool:
         await reach_database(self._process)

@@ -12,8 +12,8 @@ class ImageCaches:
         self._rows: dict[str, set[int]] = {}
         self._of_row: dict[int, frozenset[str]] = {}
 
-    def put(self, row: int, images: Iterable[str]) -> None:
-        """Replace the cached images of the host in this row."""
+    def put(self, row: int, images: Iterable[str]) -> bool:
+        """Replace the cached images of the host in this row. Returns whether they are others than before."""
         before, now = self._of_row.pop(row, frozenset()), frozenset(images)
         for image in before - now:
             self._rows[image].discard(row)
@@ -23,6 +23,7 @@ class ImageCaches:
             self._rows.setdefault(image, set()).add(row)
         if now:
             self._of_row[row] = now
+        return now != before
 
     def knows(self, image: str) -> bool:
         """Does any host have this image in its cache?"""

@@ -172,8 +172,8 @@ class Picture:
         send them again.
         """
         row = self.row_of(host)
-        if row >= 0:
-            self.columns.images.put(row, images)
+        if row >= 0 and self.columns.images.put(row, images):
+            self.touched.add((row,))
 
     def put_aggregates(self, aggregates: Iterable[Aggregate]) -> None:
         """Merge the metadata of these aggregates; an older state changes nothing."""

@@ -48,7 +48,7 @@ from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.rows import instance_id_of
-from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.core.instances.specs import decoded, encoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
@@ -75,6 +75,8 @@ from scheduler_worker.wiring.deciders import STANDARD
 from tests.contracts.placement_orders import provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
+from tests.unit.choosing.scheduler_worlds import a_host, a_state, vcpus
+from tests.unit.choosing.test_scheduler_picture import free_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,13 +111,13 @@ async def finds_nothing() -> None:
 class Worker:
     """A scheduler's store, registry and handlers."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: SchedulerSettings | None = None) -> None:
         self.looked_at_hosts = 0
         self.store = MemorySchedulerStore()
         self.picture = Picture()
         self.registry = HostRegistry(self.picture, timedelta(seconds=60), lambda: NOON)
         self.outbox = Outbox(self.store, OutboxNotes(self.store, timedelta(seconds=5), lambda: NOON))
-        settings = SchedulerSettings()
+        settings = settings or SchedulerSettings()
         reader = RequestReader(STANDARD, settings.horizon, standard_plugins())
         builder = Builder(
             self.store,
@@ -273,6 +275,44 @@ async def test_hosts_that_another_worker_has_just_written_are_known_before_an_or
     await worker.handle(order)
 
     assert worker.looked_at_hosts == 1
+
+
+async def with_instances(worker: Worker, count: int) -> list[InstanceId]:
+    """Active instances on h1, with room for more on h2."""
+    hosts = ("h1", "h2")
+    worker.picture.apply([a_state(name, vcpus(16), internal=n) for n, name in enumerate(hosts, 1)])
+    worker.picture.put_hosts([a_host(name) for name in hosts])
+    build = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=2), count=count)
+    spec = RequestReader(STANDARD, DAY, standard_plugins()).spec_of(build)
+    assert isinstance(spec, InstanceSpec)
+    ids = [InstanceId(UUID(int=number + 1)) for number in range(count)]
+    rows = [
+        structs.replace(row, told=structs.replace(row.told, state="active", cell="c1", host="h1"))
+        for row in accepted(build, ids, NOON, NOON + DAY, encoded(spec, build))
+    ]
+    async with worker.store.transaction() as transaction:
+        await transaction.accept([NewRequest(REQUEST, b"", tuple(rows))])
+    return ids
+
+
+@pytest.mark.parametrize("dies", [True, False])
+async def test_a_move_that_does_not_begin_takes_no_room(dies: bool) -> None:  # noqa: FBT001
+    """The database fails; or of two that move together one is above a limit."""
+    worker = Worker(SchedulerSettings(moves_per_cell_max=1))
+    first, second, third = await with_instances(worker, 3)
+
+    def an_order(instance: InstanceId, *together: InstanceId) -> MoveInstance:
+        return MoveInstance(request_id=REQUEST, instance=instance, kind="migrate", together=together)
+
+    if dies:
+        with pytest.raises(ZeroDivisionError):
+            await worker.handle(an_order(first), dies=True)
+    else:
+        said = await worker.handle(an_order(first), an_order(second, third))
+        told = [each.message for each in said if isinstance(each, Answer | Tell)]
+        assert {each.field for each in told if isinstance(each, BuildRejected)} == {"moves_per_cell_max"}
+
+    assert free_of(worker.picture, "h2") == (16 if dies else 14)
 
 
 async def test_an_operators_word_that_is_not_committed_is_not_learnt() -> None:

@@ -107,11 +107,12 @@ def test_a_host_that_only_takes_something_is_not_judged() -> None:
         lambda picture: picture.put_hosts([a_host("h3", sequence=2)]),
         lambda picture: picture.apply([a_state("h4", vcpus(4))]),
         lambda picture: picture.measure(provider("h3"), {"temperature": 20.0}),
+        lambda picture: picture.cache_images(provider("h3"), ("debian",)),
         lambda picture: picture.put_aggregates([Aggregate(id=aggregate("a"), name="a", sequence=1)]),
         lambda picture: picture.groups.leave([Holder(consumer=consumer("m"), attempt=1)]),
         lambda picture: picture.drop([(consumer("c"), 1)]),
     ],
-    ids=["enabled", "new", "metrics", "aggregates", "a member left", "a choice dropped"],
+    ids=["enabled", "new", "metrics", "images", "aggregates", "a member left", "a choice dropped"],
 )
 def test_each_kind_of_change_is_told(change: Callable[[Picture], object]) -> None:
     told = Told(a_picture(FULL, a_state("h3", vcpus(4)), hosts=(a_host("h1"), a_host("h3", mode="draining"))))
