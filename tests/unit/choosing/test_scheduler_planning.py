@@ -172,9 +172,21 @@ def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
     }
 
 
-def test_an_amount_is_halved_until_a_host_has_room() -> None:
+def test_the_largest_amount_is_told_for_which_a_host_has_room() -> None:
     assert plan(mixed(), a_spec(100), PLUGINS).relaxations == (
-        Relaxation(change="with 12 VCPU in place of 100", hosts=1),
+        Relaxation(change="with 16 VCPU in place of 100", hosts=1),
+    )
+
+
+def test_the_largest_amount_is_found_where_free_room_is_of_several_providers() -> None:
+    cells = [
+        a_state(f"t_NUMA{number}", vcpus(size), parent=provider("t"), root=provider("t"), internal=number + 2)
+        for number, size in enumerate((26, 106))
+    ]
+    picture = a_picture(a_state("t", {}), *cells, hosts=(a_host("t"),))
+
+    assert plan(picture, a_spec(500), PLUGINS).relaxations == (
+        Relaxation(change="with 106 VCPU in place of 500", hosts=1),
     )
 
 

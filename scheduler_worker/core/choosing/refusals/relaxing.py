@@ -1,5 +1,6 @@
 """Finds smaller demands with which more hosts would qualify. First one demand is relaxed at a time, then two, then as
-many as it takes.
+many as it takes. An amount is halved until a host has room; if no host has room as it is, the largest amount is then told
+that one has.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 from msgspec import structs
 
 from bus.messages.planning import Relaxation
+from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
 from scheduler_worker.core.choosing.needs import needs_of
@@ -24,6 +26,8 @@ SHOWN_MAX = 10
 PASSES_MAX = 150
 # Trees of compound hosts that all relaxations together may search: a tenth of a millisecond each.
 TREES_MAX = 1_000
+# To find the largest amount. The first one tells it, unless the free amount is spread over several providers of a host.
+TRIES_MAX = 12
 
 # Tuples of which each item is a demand of its own, and the words for a spec without that item.
 DEMANDS_BY_ITEM = {
@@ -51,12 +55,25 @@ _DEFAULTS = {field.name: field.default for field in structs.fields(InstanceSpec)
 
 
 class _Change(NamedTuple):
+    """`resource` and `amount` are set if it asks for less of a class."""
+
     words: str
     made: Callable[[InstanceSpec], InstanceSpec]
+    resource: str = ""
+    amount: int = 0
 
 
 # The ways to relax one demand, the mildest first.
 _Demand = tuple[_Change, ...]
+
+
+class _Found(NamedTuple):
+    changes: tuple[_Change, ...]
+    hosts: int
+
+    @property
+    def words(self) -> str:
+        return " and ".join(change.words for change in self.changes)
 
 
 def relaxations(draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int) -> tuple[Relaxation, ...]:
@@ -73,14 +90,17 @@ def relaxations(draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int
         found = [one for pair in combinations(mild, 2) if (one := counting.relaxed(pair))]
     if not found and not qualify:
         found = [one] if (one := _least(counting, demands)) else []
-    return tuple(sorted(found, key=lambda each: -each.hosts)[:SHOWN_MAX])
+    shown = sorted(found, key=lambda each: -each.hosts)[:SHOWN_MAX]
+    if not qualify:
+        shown = sorted(map(counting.with_most, shown), key=lambda each: -each.hosts)
+    return tuple(Relaxation(change=each.words, hosts=each.hosts) for each in shown)
 
 
-def _mildest(counting: "_Counting", demand: _Demand) -> Relaxation | None:
+def _mildest(counting: "_Counting", demand: _Demand) -> _Found | None:
     return next((one for change in demand if (one := counting.relaxed((change,)))), None)
 
 
-def _least(counting: "_Counting", demands: Sequence[_Demand]) -> Relaxation | None:
+def _least(counting: "_Counting", demands: Sequence[_Demand]) -> _Found | None:
     """The fewest and mildest changes with which some host qualifies: relax all demands as far as possible, then take
     back each change without which a host still qualifies, and make the others milder.
     """
@@ -113,12 +133,13 @@ def _demands(spec: InstanceSpec) -> Iterator[_Demand]:
         if amount > 1 and resource not in in_groups:
             # A half, a quarter, and so on down to 1.
             yield tuple(
-                _Change(
-                    f"with {amount >> halvings} {resource} in place of {amount}",
-                    partial(_with_amount, resource, amount >> halvings),
-                )
-                for halvings in range(1, amount.bit_length())
+                _less(resource, amount >> halvings, amount) for halvings in range(1, amount.bit_length())
             )
+
+
+def _less(resource: str, amount: int, asked: int) -> _Change:
+    words = f"with {amount} {resource} in place of {asked}"
+    return _Change(words, partial(_with_amount, resource, amount), resource, amount)
 
 
 def _demands_of_groups(spec: InstanceSpec) -> Iterator[_Demand]:
@@ -175,23 +196,45 @@ class _Counting:
         self._compounds = int(np.count_nonzero(draft.picture.compound))
         self._trees = self._passes = 0
 
-    def relaxed(self, changes: Sequence[_Change]) -> Relaxation | None:
-        """How many hosts qualify with these changes, in words and as a number. None if no more than now, or if it would
-        cost too much to find out.
-        """
+    def relaxed(self, changes: Sequence[_Change]) -> _Found | None:
+        """How many hosts qualify with these changes. None if no more than now, or if it would cost too much to find out."""
+        hosts = int(np.count_nonzero(self._qualifying(changes)))
+        return _Found(tuple(changes), hosts) if hosts > self._qualify else None
+
+    def with_most(self, found: _Found) -> _Found:
+        """The same changes, but each amount as large as it may be with any host left."""
+        for at, change in enumerate(found.changes):
+            if change.resource:
+                found = self._with_most(found, at)
+        return found
+
+    def _with_most(self, found: _Found, at: int) -> _Found:
+        resource = found.changes[at].resource
+        asked = dict(self._spec.amounts)[resource]
+        hosts = Hosts(self._draft)
+        free = np.maximum(hosts.free(resource), hosts.shared(resource))[self._qualifying(found.changes)]
+        low, high = found.changes[at].amount, min(int(free.max(initial=0)), asked - 1)
+        tried = high
+        for _ in range(TRIES_MAX):
+            if low >= high:
+                break
+            changes = [*found.changes[:at], _less(resource, tried, asked), *found.changes[at + 1 :]]
+            if (one := self.relaxed(changes)) is not None:
+                found, low = one, tried
+            else:
+                high = tried - 1
+            tried = (low + high + 1) // 2
+        return found
+
+    def _qualifying(self, changes: Sequence[_Change]) -> Flags:
+        """The hosts that qualify with these changes; none if it would cost too much to find out."""
         spec = self._spec
         for change in changes:
             spec = change.made(spec)
-        hosts = self._count(spec) if spec.amounts else 0
-        words = " and ".join(change.words for change in changes)
-        return Relaxation(change=words, hosts=hosts) if hosts > self._qualify else None
-
-    def _count(self, spec: InstanceSpec) -> int:
         self._passes += 1
         if needs_of(spec) != self._needs:
             self._trees += self._draft.hosts if spec.groups else self._compounds
-        if self._trees > TREES_MAX or self._passes > PASSES_MAX:
-            return 0
-        return int(
-            np.count_nonzero(self._plugins.qualifying(Hosts(self._draft, search=Searching.TOGETHER), spec))
-        )
+        hosts = Hosts(self._draft, search=Searching.TOGETHER)
+        if not spec.amounts or self._trees > TREES_MAX or self._passes > PASSES_MAX:
+            return np.zeros(len(hosts), dtype=np.bool_)
+        return self._plugins.qualifying(hosts, spec)
