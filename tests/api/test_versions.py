@@ -26,6 +26,8 @@ from placement_worker.api.values.versions import (
         ("placement 1.2, , placement 1.3", (1, 3)),
         ("placement 1.2, compute 2.1", (1, 2)),
         ("placement", OLDEST),
+        ("placement +1.+7", (1, 7)),
+        ("placement 1.-0", OLDEST),
     ],
 )
 def test_the_last_word_about_placement_counts_and_without_one_it_is_the_oldest(
@@ -34,7 +36,7 @@ def test_the_last_word_about_placement_counts_and_without_one_it_is_the_oldest(
     assert version_asked(header) == version
 
 
-@pytest.mark.parametrize("word", ["0.5", "1.40", "2.0", "9999.9999"])
+@pytest.mark.parametrize("word", ["0.5", "1.40", "2.0", "9999.9999", "1.-1", "-1.2"])
 def test_a_version_that_is_not_served_is_refused_with_those_that_are(word: str) -> None:
     with pytest.raises(ApiError, match=r"1\.0.*1\.39") as refused:
         version_asked(f"placement {word}")
@@ -43,7 +45,7 @@ def test_a_version_that_is_not_served_is_refused_with_those_that_are(word: str) 
 
 
 @pytest.mark.parametrize(
-    "word", ["pony.horse", "1.2.3", "1", "1.", ".1", "-1.2", "1.+2", "1.²", "1. 2", "1." + "9" * 5000]
+    "word", ["pony.horse", "1.2.3", "1", "1.", ".1", "1.--2", "1.3_9", "1.²", "1. 2", "1." + "9" * 5000]
 )
 def test_what_is_no_version_is_refused_by_its_words(word: str) -> None:
     with pytest.raises(ApiError, match=r"X\.Y") as refused:

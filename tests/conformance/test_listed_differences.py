@@ -167,16 +167,17 @@ DIFFERENCES: Final = (
         409,
         204,
     ),
+    Shown("An answer without any", (ask("GET", PUT_ALL),), (200, False), (200, True), has("last-modified")),
     Shown(
-        "An answer to a write",
-        (
-            ask(
-                "PUT",
-                PUT_ALL,
-                {"resource_provider_generation": 0, "inventories": {}},
-                ("accept", "text/plain"),
-            ),
-        ),
+        "An answer without any",
+        (ask("PUT", PUT_ALL, {"resource_provider_generation": 0, "inventories": {}}),),
+        (200, False),
+        (200, True),
+        has("last-modified"),
+    ),
+    Shown(
+        "An answer without any",
+        (ask("PUT", f"/resource_providers/{NIC}", {"name": "renamed"}),),
         (200, False),
         (200, True),
         has("last-modified"),
@@ -184,6 +185,7 @@ DIFFERENCES: Final = (
     # Only ours refuses
     Shown("A version with more", (ask("GET", "/traits", version="1.00039"),), 200, 400),
     Shown("A version with more", (ask("GET", "/traits", version="1. 39"),), 200, 400),
+    Shown("A version with more", (ask("GET", "/traits", version="1.3_9"),), 200, 400),
     Shown(
         "The bounds below",
         (
@@ -196,8 +198,16 @@ DIFFERENCES: Final = (
         409,
         400,
     ),
+    *(
+        Shown("A class or a trait that", (ask("GET", f"/allocation_candidates?{query}"),), 200, 400)
+        for query in (
+            "resources=VCPU:9999&resources1=NONE:1&group_policy=none",
+            "resources=VCPU:9999&resources1=VCPU:1&required1=CUSTOM_NONE&group_policy=none",
+            f"resources=VCPU:1&member_of={RACK}&required=!CUSTOM_NONE",
+        )
+    ),
     Shown(
-        "A class that does not exist",
+        "A class or a trait that",
         (ask("GET", f"/resource_providers?resources=NONE:1&member_of={RACK}"),),
         200,
         400,

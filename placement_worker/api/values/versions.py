@@ -4,6 +4,7 @@ A header may name several services; the last entry for placement counts. A clien
 the oldest one.
 """
 
+import re
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +22,10 @@ NEWEST: Final[Version] = (1, 39)
 # Moorage's own version: 1.39, and preferred traits in a query for candidates. It is far from any number that Placement will
 # give, and only a client that asks for exactly this one gets it: `latest` and `max_version` are still Placement's.
 PREFERRED_TRAITS: Final[Version] = (1, 1039)
+
+
+# Placement reads signs, too. At most four digits: int() of a megabyte of digits is an attack.
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}")
 
 
 # Few clients, which send the same header again and again.
@@ -58,11 +63,6 @@ def _last_word(header: str) -> str | None:
 
 def _read(word: str) -> Version:
     major, dot, minor = word.partition(".")
-    if not (dot and _is_number(major) and _is_number(minor)):
+    if not (dot and _NUMBER.fullmatch(major) and _NUMBER.fullmatch(minor)):
         raise bad_request(f"invalid version string: {word}; it must be X.Y or latest")
     return int(major), int(minor)
-
-
-def _is_number(text: str) -> bool:
-    # At most four digits: int() of a megabyte of digits is an attack.
-    return text.isascii() and text.isdigit() and len(text) <= 4  # noqa: PLR2004  (that is the number)
