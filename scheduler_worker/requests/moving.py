@@ -119,7 +119,7 @@ class Mover:
         begun: dict[InstanceId, InstanceRow | None],
     ) -> InstanceRow | BuildRejected:
         """The row after the order to move it, or the refusal. A row whose move begins by this order, or waits, is added to
-        `begun`; but if one of those that move together does not, none does: then None stands there for each of them.
+        `begun`. If one of several that move together is refused, None stands there for each of them.
         """
         verdict = unit.refusal or after_order(
             row, order, *found, now=self._clock(), settings=self._settings, together=unit.together

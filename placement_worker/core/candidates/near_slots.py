@@ -64,8 +64,8 @@ def _parts(
 def _far_parts(
     near: NearSlots, domains: tuple[int, ...], under: tuple[int, ...], budget: Budget
 ) -> Iterator[tuple[int, ...]]:
-    """The domains with this slot near none of its cells, without a solution of the parts before: for all its places that are near the
-    same places of cells, no cell gets one of these.
+    """The domains with this slot near none of its cells: each solution that is in none of the parts before. The slot's places near the
+    same places of cells make one part, in which no cell gets one of these.
     """
     of_cells = 0
     for cell in near.cells:

@@ -202,7 +202,7 @@ class _Counting:
         return _Found(tuple(changes), hosts) if hosts > self._qualify else None
 
     def with_most(self, found: _Found) -> _Found:
-        """The same changes, but each amount as large as it may be with any host left."""
+        """These changes, with the largest amounts for which some host still has room."""
         for at, change in enumerate(found.changes):
             if change.resource:
                 found = self._with_most(found, at)
