@@ -42,6 +42,7 @@ _SIZED = ("active", "moved", "stopped", "shelved")
 _BETWEEN = ("swapping", "moving", "deleting")
 # A consumer without a cell is a program's: of Nova, or of another one.
 NO_CELLS = ("", CELL0)
+UNKNOWN = "no row says whether it is wanted: look what runs there, and restore its row, or have --heal --remove-strays remove it"
 _IN_DOUBT = (
     "its host has an attempt that its row cannot explain: look which of them is right, and restore the row"
 )
@@ -474,13 +475,15 @@ def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places:
         if not _is_expected(found.entry, entry):
             where = f"host {places.name(found.entry.host)} of cell {found.cell} has its attempt {found.entry.attempt}"
             mend = mending.destroy(view, entry, found)
-            yield _fault(
+            stray = _fault(
                 STRAY,
                 view,
                 f"{where}, and {_whereabouts(view, entry, places)}",
                 mend,
-                "" if mend else "no row says whether it is wanted: look what runs there",
+                "" if mend else UNKNOWN,
             )
+            held = view.consumer is not None and view.consumer.held and view.consumer.host == found.entry.host
+            yield stray if held else structs.replace(stray, unheld=found)
         elif found.broken:
             where = f"attempt {found.entry.attempt} on {places.name(found.entry.host)} of cell {found.cell}"
             yield _fault(BROKEN, view, f"{where} cannot run again: {found.broken}", advice=_BROKEN)

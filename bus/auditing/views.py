@@ -107,7 +107,8 @@ class Fault(Struct, frozen=True):
     """A difference that an audit found between two of the books. `about` is the instance or the consumer; None for
     placement's tables as a whole.
 
-    `mend` is the order that mends it. Without one, only a person can decide, and `advice` says what to look at.
+    `mend` is the order that mends it. Without one, only a person can decide, and `advice` says what to look at. `unheld` is what
+    runs on a host on which placement holds nothing for it.
     """
 
     kind: str
@@ -116,6 +117,7 @@ class Fault(Struct, frozen=True):
     mend: Mend | None = None
     advice: str = ""
     version: tuple[object, ...] = ()
+    unheld: OnHost | None = None
 
     @property
     def key(self) -> tuple[str, ConsumerId | None, str]:

@@ -131,6 +131,13 @@ def audit(
     bus: BusUrl = "",
     *,
     heal: Annotated[bool, typer.Option("--heal", help="Mend what differs, and say what was done.")] = False,
+    remove_strays: Annotated[
+        bool,
+        typer.Option(
+            "--remove-strays",
+            help="With --heal: hosts remove what no row knows, with its disks. Only if nobody needs it.",
+        ),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on: look again and again, and print only what changes.")
     ] = False,
@@ -148,6 +155,10 @@ def audit(
     Exit code 0: no faults. 4: faults were found, and with --heal all are mended. 5: with --heal, some are not. 3: a cell or
     Nova did not answer, and the others have no faults.
     """
+    if remove_strays and not heal:
+        raise typer.BadParameter(
+            "it says what --heal may do, which is not given", param_hint="--remove-strays"
+        )
     settings = command_settings(bus=bus)
     printer = Printer(as_json=as_json)
 
@@ -164,6 +175,7 @@ def audit(
             options = AuditOptions(
                 settle=timedelta(seconds=settle),
                 heals=heal,
+                removes_strays=remove_strays,
                 cell=cell,
                 host=named[0].id if named else None,
             )

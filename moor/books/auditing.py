@@ -9,11 +9,18 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
 from bus.auditing.hosts import capacity_faults, name_clashes
-from bus.auditing.judging import contradiction, faults_of, faults_of_way_back, is_in_flight, way_back_of
+from bus.auditing.judging import (
+    UNKNOWN,
+    contradiction,
+    faults_of,
+    faults_of_way_back,
+    is_in_flight,
+    way_back_of,
+)
 from bus.auditing.views import Fault, InstanceView, Mend, Places, Sight
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
@@ -27,7 +34,7 @@ from bus.messages.books import (
 )
 from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
-from bus.messages.hosts import NODE, HostState
+from bus.messages.hosts import NODE, HostSet, HostState, SetHost, host_in_cell
 from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState, broken_rule_in_words
 from moor.asking import answer_of, batches_of, providers_of
 from moor.books.books_reader import BooksReader
@@ -36,6 +43,7 @@ from moor.books.nova_books import HeldByNova, NovaBooks, NovaToAsk
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.
 LOOKED_AT_ONCE_MAX = NAMED_MAX // 2
+_STRAYS = "something runs there that no row knows: moor audit"
 _CHANGED = "it has changed meanwhile: the next audit looks again"
 
 
@@ -79,11 +87,12 @@ class AuditOptions(Struct, frozen=True):
     """What an audit compares, and whether it mends faults (`heals`).
 
     With `cell`, it compares only instances of this cell; with `host`, only those on the host with this id. Changes within
-    the last `settle` are in flight, and not judged.
+    the last `settle` are in flight, and not judged. With `removes_strays`, hosts remove what no row knows.
     """
 
     settle: timedelta
     heals: bool = False
+    removes_strays: bool = False
     cell: str = ""
     host: ProviderId | None = None
 
@@ -117,7 +126,7 @@ class Audit:
         self._options = options
         self._clock = clock
         self._places = places
-        self._hosts = hosts
+        self._hosts = {each.id: each for each in hosts}
         self._tell = tell
         self._findings: list[Finding] = []
         self._compared = 0
@@ -132,7 +141,7 @@ class Audit:
         contradictions = await self._contradictions() if self._options.is_of_all else []
         if self._options.is_of_all:
             outcome = NOT_MENDED if self._options.heals else FOUND
-            self._found(Finding(each, outcome, each.advice) for each in name_clashes(self._hosts))
+            self._found(Finding(each, outcome, each.advice) for each in name_clashes([*self._hosts.values()]))
         await self._recount(contradictions)
         async for views in self._reader.views():
             await self._compare(views)
@@ -300,6 +309,10 @@ class Audit:
         if not faults or not self._options.heals:
             self._found(Finding(each, FOUND, each.advice) for each in faults)
             return
+        if self._options.removes_strays:
+            faults = [_with_removal(each) for each in faults]
+        for each in faults:
+            await self._keep_free(each)
         given: list[Mend] = []
         refused: dict[int, str] = {}
         for mend in [each.mend for each in faults if each.mend is not None]:
@@ -314,7 +327,7 @@ class Audit:
         self, fault: Fault, given: Sequence[Mend], refused: Mapping[int, str], left: Collection[object]
     ) -> Finding:
         if fault.mend is None:
-            return Finding(fault, NOT_MENDED, fault.advice)
+            return Finding(fault, NOT_MENDED, f"{fault.advice}{self._kept_free(fault)}")
         if why := refused[given.index(fault.mend)]:
             return Finding(fault, NOT_MENDED, why)
         if isinstance(fault.mend, RemoveFromCell | DestroyInstance):
@@ -322,6 +335,19 @@ class Audit:
         if fault.key in left:
             return Finding(fault, NOT_MENDED, "it came back: the next audit looks again")
         return Finding(fault, MENDED, mend_in_words(fault.mend))
+
+    async def _keep_free(self, fault: Fault) -> None:
+        """Have nothing new built where something runs whose room placement would give away, until somebody has decided about it."""
+        host = None if fault.unheld is None else self._hosts.get(fault.unheld.entry.host)
+        if fault.mend is None and host is not None and host.setting.mode == "up":
+            order = SetHost(host=host_in_cell(host.cell, host.name), mode="draining", reason=_STRAYS)
+            self._hosts[host.id] = (await answer_of(self._reader.api, order, HostSet)).host
+
+    def _kept_free(self, fault: Fault) -> str:
+        host = None if fault.unheld is None else self._hosts.get(fault.unheld.entry.host)
+        if host is None or host.setting.mode != "draining":
+            return ""
+        return f"; {host_in_cell(host.cell, host.name)} is draining: set it up when that is decided"
 
     async def _give(self, mend: Mend) -> str:
         """Send the order that mends a fault. Returns why it was refused, or nothing."""
@@ -355,6 +381,15 @@ async def audited(
 def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:
     """The cells in which a compute controls hypervisors. Bare-metal nodes are Ironic's, and no compute has them."""
     return frozenset(each.cell for each in hosts if each.kind != NODE)
+
+
+def _with_removal(fault: Fault) -> Fault:
+    """The fault with the order to remove a stray that no row knows."""
+    if fault.unheld is None or fault.advice != UNKNOWN:
+        return fault
+    at = fault.unheld.entry
+    order = DestroyInstance(cell=fault.unheld.cell, instance=at.instance, attempt=at.attempt, host=at.host)
+    return structs.replace(fault, mend=order)
 
 
 def _refusal(verdict: WriteVerdict, places: Places) -> str:

@@ -182,6 +182,7 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
             (("host", "set", first_host, "broken"), 2, "'broken'"),
             (("host", "set", first_host, "up", "--bus", as_client), 1, "'moor-app-local' may not publish"),
             (("events", "claim.#"), 2, "no event has such a key"),
+            (("audit", "--remove-strays"), 2, "it says what --heal may do"),
             (("up",), 1, "stop that first"),
         )
         told = await asyncio.gather(*(moor(*arguments, **at_home) for arguments, _, _ in wrong))

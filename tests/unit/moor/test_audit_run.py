@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.auditing import claims, hosts, judging
-from bus.auditing.views import InstanceView
+from bus.auditing.views import InstanceView, OnHost
 from bus.message import Message, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
@@ -20,9 +20,12 @@ from bus.messages.books import (
     CellBooksFound,
     ContradictionsFound,
     HostBooksFound,
+    HostEntry,
     MendConsumer,
 )
-from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, Size
+from bus.messages.build import AskInstances, InstanceDetails, InstanceId, InstancesFound, Size
+from bus.messages.cell import DestroyInstance
+from bus.messages.hosts import HostMode, HostSet, HostSetting, HostState, SetHost
 from bus.messages.placement import (
     AskSnapshot,
     DoesNotFit,
@@ -48,6 +51,8 @@ def a_consumer(**changes: object) -> InstanceView:
 
 
 HARMED = a_consumer(user="bob")
+HOST = HostState(id=HOSTS[0], name="h-1", cell="c1", up=True)
+ID = InstanceId(HARMED.id)
 SHORT = Shortfall(provider=HOSTS[0], resource="VCPU", asked=2, free=1)
 
 
@@ -63,7 +68,7 @@ class Everyone:
         self._silent = silent
         self.given: list[Message] = []
 
-    async def ask(self, question: Message) -> Message:  # noqa: PLR0911 - one for each question
+    async def ask(self, question: Message) -> Message:  # noqa: C901, PLR0911 - one for each question
         if self._silent is not None and isinstance(question, self._silent):
             raise NoAnswer("nobody answers")
         # Each look begins with the question to placement.
@@ -95,6 +100,9 @@ class Everyone:
             case MendConsumer():
                 self.given.append(question)
                 return WriteAnswered(verdict=self._verdict)
+            case SetHost():
+                self.given.append(question)
+                return HostSet(host=structs.replace(HOST, setting=HostSetting(mode=question.mode)))
             case _:
                 raise AssertionError(question)
 
@@ -103,11 +111,17 @@ class Everyone:
 
 
 async def audit(
-    everyone: Everyone, *, heals: bool = False, cell: str = "", new_s: int = NEW_S
+    everyone: Everyone,
+    *,
+    heals: bool = False,
+    cell: str = "",
+    new_s: int = NEW_S,
+    host: HostState | None = None,
+    removes_strays: bool = False,
 ) -> AuditResult:
     reader = BooksReader(everyone, dict.fromkeys(("c1", "c2"), everyone), ("c1", "c2"), new_s)
-    options = AuditOptions(settle=timedelta(minutes=1), heals=heals, cell=cell)
-    return await audited(reader, options, clock=lambda: NOW)
+    options = AuditOptions(settle=timedelta(minutes=1), heals=heals, removes_strays=removes_strays, cell=cell)
+    return await audited(reader, options, clock=lambda: NOW, hosts=(host,) if host else ())
 
 
 async def test_a_fault_counts_if_both_looks_see_the_same_rows() -> None:
@@ -117,6 +131,49 @@ async def test_a_fault_counts_if_both_looks_see_the_same_rows() -> None:
 
     assert [each.fault.kind for each in stands.findings] == [judging.USER]
     assert [each.findings for each in passes] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("heals", "mode", "set_to"),
+    [(False, "up", []), (True, "up", ["draining"]), (True, "draining", []), (True, "dead", [])],
+)
+async def test_where_something_runs_that_no_row_knows_nothing_new_is_built_until_somebody_decides(
+    *, heals: bool, mode: HostMode, set_to: list[str]
+) -> None:
+    on_hosts = tuple(OnHost("c1", HostEntry(ID, HOST.id, attempt)) for attempt in (1, 2))
+    everyone = Everyone(InstanceView(id=ID, on_hosts=on_hosts))
+
+    result = await audit(everyone, heals=heals, host=structs.replace(HOST, setting=HostSetting(mode=mode)))
+
+    assert [each.fault.kind for each in result.findings] == [judging.STRAY] * 2
+    assert [(each.host, each.mode) for each in everyone.given if isinstance(each, SetHost)] == [
+        ("c1/h-1", each) for each in set_to
+    ]
+    if heals:
+        assert {each.outcome for each in result.findings} == {"not mended"}
+        assert ("c1/h-1 is draining" in result.findings[0].why) == (mode in ("up", "draining"))
+
+
+async def test_a_host_keeps_its_mode_if_placement_holds_the_room_of_what_runs_there() -> None:
+    held = a_view()
+    assert held.consumer is not None
+    there = HostEntry(held.id, HOSTS[0], held.consumer.attempt)
+    everyone = Everyone(structs.replace(held, in_cells=(), on_hosts=(OnHost("c1", there),)))
+
+    result = await audit(everyone, heals=True, host=HOST)
+
+    assert judging.STRAY in [each.fault.kind for each in result.findings]
+    assert everyone.given == []
+
+
+async def test_what_no_row_knows_is_removed_from_its_host_if_the_operator_says_so() -> None:
+    stray = OnHost("c1", HostEntry(ID, HOST.id, 1))
+    everyone = Everyone(InstanceView(id=ID, on_hosts=(stray,)))
+
+    (finding,) = (await audit(everyone, heals=True, removes_strays=True, host=HOST)).findings
+
+    assert everyone.given == [DestroyInstance(cell="c1", instance=ID, attempt=1, host=HOST.id)]
+    assert (finding.outcome, finding.why) == ("ordered", "the host removes it")
 
 
 @pytest.mark.parametrize(
