@@ -165,11 +165,14 @@ class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
     """Order to a host: create the instance. With `stopped`, it does not run: the host answers as to a stop order.
 
     With `source`, the instance is evacuated from that host, which had it as `source_attempt`: a host that reaches the disk there
-    takes it over, and any other one creates the instance from its image.
+    takes it over, and any other one creates the instance from its image. The instance may have images of its `project`, and
+    public ones. `from_saved`: the image is what the instance itself was saved as.
     """
 
     name: Label = ""
+    project: Label = ""
     image: Image | None = None
+    from_saved: bool = False
     stopped: bool = False
     image_properties: dict[str, str] = {}
     config_drive: ConfigDrive = ""
@@ -200,19 +203,26 @@ class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
     """Order to a host: destroy the disk of the instance that has this attempt, and create it anew from this image.
 
     `number` is the number of the rebuild. The host does not obey if it has already obeyed an order of a later rebuild
-    or move.
+    or move. The instance may have images of its `project`, and public ones.
     """
 
     number: Counter
     image: Image
     name: Label = ""
+    project: Label = ""
     image_properties: dict[str, str] = {}
     config_drive: ConfigDrive = ""
     ports: Ports = ()
 
 
 class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
-    """Order to a host: remove everything of this attempt. A host that has nothing of it confirms the order too."""
+    """Order to a host: remove everything of this attempt. A host that has nothing of it confirms the order too.
+
+    With `saved_until`, it also removes the images as which moves up to this number have saved the instance, whichever host has done so:
+    the instance runs again, or is deleted.
+    """
+
+    saved_until: Counter = 0
 
 
 class StopInstance(AttemptMessage, frozen=True, tag="stop"):
@@ -220,11 +230,12 @@ class StopInstance(AttemptMessage, frozen=True, tag="stop"):
 
     The host does not obey if it has already obeyed an order with a later number, or the order to start with the same
     number. With `save_as`, the host also uploads the disk as the image of this name, even if the instance is stopped
-    already.
+    already. The image belongs to the `project` of the instance.
     """
 
     number: Counter
     save_as: Label = ""
+    project: Label = ""
 
 
 class StartInstance(AttemptMessage, frozen=True, tag="start"):

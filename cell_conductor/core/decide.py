@@ -276,6 +276,8 @@ def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
     # If it is unknown, the order to place it has not arrived yet, and will be answered as too late.
     if state not in ("unknown", "error", "offloaded"):
         transition.leave_group(HeldClaim(transition.row.id, transition.row.last_attempt))
+    # An attempt that no host has, so that nothing waits for the answer.
+    transition.forget_saved(transition.row.last_attempt + 1)
     if transition.row.moving is not None:
         free_both_hosts(transition)
     elif state != "unknown" and transition.free_share():
@@ -451,14 +453,15 @@ def _on_own_share_free(transition: Transition, attempt: int) -> None:
 def _with_claims_at(
     host: ProviderId, cleanups: tuple[Cleanup, ...], claims: tuple[HeldClaim, ...]
 ) -> tuple[Cleanup, ...]:
-    """These cleanups of an instance, of which each one on this host now also releases these claims when it ends.
+    """These cleanups of an instance, of which each one on this host now also releases these claims when it ends; but not one
+    that only removes images (`saved_until`).
 
     After a resize in place, a host may have to destroy two attempts of an instance. Nothing is free there before both
     are gone. So when one cleanup has ended, its claims wait for the other.
     """
     return tuple(
         structs.replace(each, release=tuple(dict.fromkeys((*each.release, *claims))))
-        if each.host == host
+        if each.host == host and (each.release or not each.saved_until)
         else each
         for each in cleanups
     )
@@ -470,7 +473,7 @@ def _on_due(transition: Transition) -> tuple[Question, ...]:
         for cleanup in row.cleanups:
             # The unconfirmed order may have arrived long ago at a host that was silent then: send a new one.
             transition.withdraw(DESTROYS, attempt=cleanup.attempt)
-            transition.destroy(cleanup.attempt, cleanup.host)
+            transition.destroy(cleanup.attempt, cleanup.host, cleanup.saved_until)
         transition.change(remind_at=now + transition.rules.remind_every)
     # One that waits for others is decided with them.
     if row.state_ends_at is None or row.state_ends_at > now or waits_for_others(row):

@@ -108,15 +108,24 @@ class HeldClaim(Struct, frozen=True, gc=False):
     attempt: int
 
 
-class Cleanup(Struct, frozen=True, gc=False):
+class Cleanup(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host that may still have something of an attempt, and must destroy it.
 
-    The claims in `release` stay held until the host confirms that it has done so.
+    The claims in `release` stay held until the host confirms that it has done so. Images as which the instance was saved go with it,
+    by moves up to `saved_until`.
     """
 
     attempt: int
     host: ProviderId
     release: tuple[HeldClaim, ...]
+    saved_until: int = 0
+
+
+class Saves(Struct, frozen=True, gc=False):
+    """The last order to save the instance as an image: the number of its move, and the host. Images of earlier ones may be left, too."""
+
+    number: int
+    host: ProviderId
 
 
 # The steps of a move (moving.py).
@@ -198,6 +207,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     image_properties: dict[str, str] | None = None
     kept_attempt: int = 0
     saved: str = ""
+    # None if no image of the instance can be left.
+    saves: Saves | None = None
     # It goes back to the cloud that it came from: its host forgets it, and must not destroy it.
     given_back: bool = False
     # The `number` of the last message that its bare-metal node is gone, or back.
@@ -235,6 +246,14 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
             return self.move.ends_by
         assert self.order is not None, "an instance that is built was placed"
         return self.order.ends_by
+
+    @property
+    def images_left(self) -> Saves | None:
+        """The last order that may have left an image of the instance. A row that an earlier release has written names only the image."""
+        number = self.saved.rpartition("-")[2]
+        if self.saves is not None or self.order is None or not number.isdecimal():
+            return self.saves
+        return Saves(int(number), self.order.chosen.share.host)
 
     @property
     def is_unshelving(self) -> bool:
@@ -300,7 +319,9 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         flavor=flavor_of(row, order),
         share=host.share,
         name=order.name,
+        project=order.project,
         image=Image(source=row.saved) if row.saved else row.image or order.image,
+        from_saved=bool(row.saved),
         stopped=row.moving is not None and row.moving.was == "stopped",
         image_properties=order.image_properties if row.image_properties is None else row.image_properties,
         config_drive=order.config_drive,
@@ -358,6 +379,7 @@ def rebuild_order(row: Instance, order: PlaceInCell, host: Choice, rebuild: Rebu
         share=host.share,
         image=rebuild.image,
         name=order.name,
+        project=order.project,
         image_properties=_properties_with(rebuild, order),
         config_drive=order.config_drive,
         ports=order.ports,

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.messages.build import STOPPED_MEANWHILE, InstanceId, Move
 from bus.messages.cell import ReceiveInstance, StartInstance, StopInstance
-from cell_conductor.core.instance import MOVES, HeldClaim, Step, flavor_of, spawn_order
+from cell_conductor.core.instance import MOVES, HeldClaim, Saves, Step, flavor_of, spawn_order
 from cell_conductor.core.transition import Transition
 
 Outcome = Literal["", "reverted", "aborted", "failed", "done"]
@@ -22,6 +22,8 @@ def stop(transition: Transition) -> None:
         return
     runs = moving.was not in ("stopped", "shelved")
     _go_to(transition, "stopping", until=transition.rules.time_to_build(source), is_stopped=runs)
+    if move.kind == "offload":
+        transition.change(saves=Saves(move.number, source.share.host))
     transition.send(
         StopInstance(
             cell=transition.rules.cell,
@@ -30,6 +32,7 @@ def stop(transition: Transition) -> None:
             host=source.share.host,
             number=move.number,
             save_as=image_of(row.id, move) if move.kind == "offload" else "",
+            project=transition.order.project if move.kind == "offload" else "",
         )
     )
 

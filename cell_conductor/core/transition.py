@@ -169,11 +169,11 @@ class Transition:
         """
         self.change(state_ends_at=min(self.now + self.rules.time_to_build(self.host), ends_by))
 
-    def destroy(self, attempt: int, host: ProviderId) -> None:
+    def destroy(self, attempt: int, host: ProviderId, saved_until: int = 0) -> None:
         if self.hosts.is_dead(host):
             # It has nothing to destroy; if it returns, it is asked what it has.
             return
-        if order := self._missing_destroy(attempt, host, kind_of(self.row, host)):
+        if order := self._missing_destroy(attempt, host, kind_of(self.row, host), saved_until):
             self.send(order)
 
     def answer_by_destroy(self, attempt: int, host: ProviderId, kind: str) -> None:
@@ -188,10 +188,18 @@ class Transition:
         """Go to the state `deleting`, which ends when the host confirms the removal, or does not do so in time."""
         self.change(state="deleting", state_ends_at=self.now + self.rules.time_to_destroy(self.row.host))
 
-    def _missing_destroy(self, attempt: int, host: ProviderId, kind: str) -> Destroy | None:
+    def _missing_destroy(
+        self, attempt: int, host: ProviderId, kind: str, saved_until: int = 0
+    ) -> Destroy | None:
         """The order to a host to destroy this attempt; None if the row has the same order, unconfirmed, already."""
         order = destroy_order(
-            self.rules.cell, self.row.id, attempt, host, kind, keeps_guest=self.row.given_back
+            self.rules.cell,
+            self.row.id,
+            attempt,
+            host,
+            kind,
+            keeps_guest=self.row.given_back,
+            saved_until=saved_until,
         )
         return None if any(pending.message == order for pending in self.row.outbox) else order
 
@@ -224,20 +232,37 @@ class Transition:
         """Order the current host to destroy the instance. These claims are released when it has done so."""
         self.clean_up_host(self.row.host_attempt, self.host.share.host, *release)
 
-    def clean_up_host(self, attempt: int, host: ProviderId, *release: HeldClaim) -> None:
+    def clean_up_host(
+        self, attempt: int, host: ProviderId, *release: HeldClaim, saved_until: int = 0
+    ) -> None:
         """Order this host to destroy an attempt of the instance. These claims are released when it has done so, and those
         that wait for that already: they may be of an earlier attempt there, whose own cleanup has ended.
 
-        A claim that waits for several hosts is released when the last of them has cleaned up.
+        A claim that waits for several hosts is released when the last of them has cleaned up. Images of the instance that moves up
+        to `saved_until` have saved go, too.
         """
         before = self.row.cleanups
         others = tuple(each for each in before if (each.attempt, each.host) != (attempt, host))
-        waiting = [claim for each in before if each not in others for claim in each.release]
-        cleanup = Cleanup(attempt, host, tuple(dict.fromkeys((*release, *waiting))))
+        same = [each for each in before if each not in others]
+        waiting = [claim for each in same for claim in each.release]
+        until = max([saved_until, *[each.saved_until for each in same]])
+        cleanup = Cleanup(attempt, host, tuple(dict.fromkeys((*release, *waiting))), until)
         self.change(cleanups=(*others, cleanup), remind_at=self.now + self.rules.remind_every)
         self.withdraw((*SPAWNS, *ADOPTS, *REBUILDS, *MOVES), attempt=attempt)
-        if len(others) == len(before):
-            self.destroy(attempt, host)
+        if not any(each.saved_until == until for each in same):
+            self.destroy(attempt, host, until)
+
+    def forget_saved(self, attempt: int) -> None:
+        """Have a host remove the images as which the instance was saved. The order names an attempt that must not run there.
+
+        The hosts of a cell share the images. So the present host is asked, and the one that has saved it only if there is none.
+        """
+        left = self.row.images_left
+        if left is None or self.row.given_back:
+            return
+        host = left.host if self.row.host is None else self.row.host.share.host
+        self.change(saves=None)
+        self.clean_up_host(attempt, host, saved_until=left.number)
 
     def free_share(self) -> bool:
         """Free the instance's share: at once if its host has nothing of it, otherwise when the host has cleaned up.
@@ -377,7 +402,14 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
 
 
 def destroy_order(
-    cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str, *, keeps_guest: bool = False
+    cell: str,
+    instance: InstanceId,
+    attempt: int,
+    host: ProviderId,
+    kind: str,
+    *,
+    keeps_guest: bool = False,
+    saved_until: int = 0,
 ) -> Destroy:
     """The order to remove everything of the attempt from a host, which may be a bare-metal node. With `keeps_guest`, the host
     only forgets the attempt.
@@ -386,4 +418,4 @@ def destroy_order(
         return LeaveGuest(cell=cell, instance=instance, attempt=attempt, host=host)
     if kind == NODE:
         return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
-    return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host)
+    return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host, saved_until=saved_until)

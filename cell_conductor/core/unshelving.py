@@ -54,6 +54,8 @@ def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Clean
 def note_unshelved(transition: Transition) -> None:
     """Note that the move which unshelves the instance is done: its host has built it."""
     done = structs.replace(transition.move, outcome="done", destination=transition.host.name)
+    # Its last attempt but one is over everywhere, so the order to destroy that removes the image alone.
+    transition.forget_saved(transition.row.attempt - 1)
     transition.change(move=done, saved="")
 
 

@@ -16,8 +16,6 @@ from compute_sim.check.orders import (
 )
 from compute_sim.check.session import CheckSession
 
-SAVED_AS = "check-image"
-
 
 async def spawns(session: CheckSession) -> None:
     of = session.instance()
@@ -101,9 +99,9 @@ async def builds_stopped(session: CheckSession) -> None:
 
 async def saves(session: CheckSession) -> None:
     of = session.instance()
-    await session.obeyed(of.spawn(), of.stop(1, save_as=SAVED_AS))
+    await session.obeyed(of.spawn(), of.stop(1, save_as=f"{of.instance}-1"))
     later = session.instance()
-    await session.obeyed(later.spawn(), later.stop(1), later.stop(1, save_as=SAVED_AS))
+    await session.obeyed(later.spawn(), later.stop(1), later.stop(1, save_as=f"{later.instance}-1"))
 
 
 async def refuses(session: CheckSession) -> None:

@@ -25,6 +25,8 @@ from compute_sim.core.attempts import HostOrder, key_of
 
 # An order to destroy what is unknown is answered at once.
 MUST_LIVE_S = 2.0
+# The rules save instances by orders of this number.
+_SAVES = 1
 
 
 class RuleBroken(Exception):  # noqa: N818 - it is a result
@@ -229,7 +231,13 @@ class CheckSession:
     async def clean(self) -> list[str]:
         """Destroy all attempts that were ordered, and say of which no host has answered that nothing is left."""
         orders = [
-            DestroyInstance(cell=each.cell, host=each.host, instance=each.instance, attempt=each.attempt)
+            DestroyInstance(
+                cell=each.cell,
+                host=each.host,
+                instance=each.instance,
+                attempt=each.attempt,
+                saved_until=_SAVES,
+            )
             for each in self._expected.all()
         ]
         self._expected = ExpectedAttempts()

@@ -168,7 +168,7 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     # Why its guest, which ran, has stopped without an order.
     by_itself: str = ""
     # The order whose work goes on, if the driver needs it to begin that work again.
-    begun_order: BuildOrder | AdoptGuest | None = None
+    begun_order: BuildOrder | AdoptGuest | StopInstance | DestroyInstance | None = None
 
     @property
     def key(self) -> AttemptKey:
@@ -292,7 +292,9 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         cause=cause,
         trace=trace,
         rank=rank_of(order),
-        begun_order=order if work.needs_order and isinstance(order, BuildOrder | AdoptGuest) else None,
+        begun_order=order
+        if work.needs_order and isinstance(order, BuildOrder | AdoptGuest | StopInstance | DestroyInstance)
+        else None,
     )
     match order:
         case SpawnInstance() | ReceiveInstance() | AdoptGuest():

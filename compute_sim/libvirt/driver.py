@@ -57,12 +57,12 @@ log = logging.getLogger(__name__)
 
 # How long the compute waits at most before it looks at work: it is woken when the work ends.
 BUSY = Work(1000.0, needs_order=True)
-# How long the end of the process waits for work and for a look. What goes on then is done again by the next process.
+# How long the end of the process waits for work. What goes on then is done again by the next process.
 END_S = 10.0
 # The pause between a change and the look for it: further changes of a burst are seen by the same look.
 SETTLE_S = 0.05
-# So many failed builds can be asked for again, until the store has saved that they failed.
-FAILED_KEPT_MAX = 100
+# How long the end of the process waits for a look that hangs.
+JOIN_S_MAX = 5.0
 
 
 class _Job:
@@ -103,8 +103,6 @@ class LibvirtDriver:
         self._adopting = Adopting(self._hypervisor, self.view, self._folders)
         self._queues = WorkQueues(settings.work_at_once_max, f"work {host.name}")
         self._jobs: dict[AttemptName, _Job] = {}
-        # Those that failed, and whose attempts nobody destroys.
-        self._failed: dict[AttemptName, _Job] = {}
         self._lock = threading.Lock()
         self._looking = threading.Thread(target=self._look_on, name=f"look {host.name}", daemon=True)
         self._must_look = threading.Event()
@@ -152,7 +150,7 @@ class LibvirtDriver:
                 "host %s: work that hangs is left, and done again after the next start", self._named.name
             )
         if self._looking.ident is not None:
-            self._looking.join(END_S)
+            self._looking.join(JOIN_S_MAX)
         if not self._looking.is_alive():
             self._hypervisor.close()
 
@@ -259,13 +257,13 @@ class LibvirtDriver:
             case AdoptGuest():
                 work = partial(self._adopt, order)
             case StopInstance():
-                work = partial(self._work.stop, order.instance, order.attempt, order.save_as)
+                work = partial(self._work.stop, order.instance, order.attempt, order.save_as, order.project)
             case StartInstance():
                 work = partial(self._work.start, order.instance, order.attempt)
             case LeaveGuest():
                 work = self._until_done("leaving", partial(self._leave, order.instance, order.attempt))
             case DestroyInstance():
-                work = self._destroying(order.instance, order.attempt)
+                work = self._destroying(order.instance, order.attempt, order.saved_until)
         return work
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
@@ -278,35 +276,30 @@ class LibvirtDriver:
             return self._submit(attempt.instance, attempt.attempt, work, builds=attempt.state.takes_slot)
         if not job.is_done:
             return BUSY
-        if attempt.state is AttemptState.DESTROYED:
-            self._forget(name, job)
-        elif job.failure and attempt.state in (AttemptState.BUILDING, AttemptState.RECEIVING):
-            self._failed[name] = job
-            if len(self._failed) > FAILED_KEPT_MAX:
-                oldest = next(iter(self._failed))
-                self._forget(oldest, self._failed[oldest])
-        return Work(failure=job.failure, runs_on=job.runs_on)
-
-    def _forget(self, name: AttemptName, job: _Job) -> None:
-        """Forget what has become of a job whose attempt is gone. If that could not be saved, its work begins anew."""
-        self._failed.pop(name, None)
-        if self._jobs.get(name) is job:
+        builds = attempt.state in (AttemptState.BUILDING, AttemptState.RECEIVING)
+        if attempt.state is AttemptState.DESTROYED or (builds and job.failure):
+            # Nothing is left of it. If the failure cannot be saved, the work begins anew.
             del self._jobs[name]
             self.view.forget(name)
+        return Work(failure=job.failure, runs_on=job.runs_on)
 
     def _again(self, attempt: AttemptRecord) -> Callable[[AtStep], None] | None:
         """The work of this attempt once more, since the process that began it has ended; None if it has ended."""
         match attempt.state:
             case AttemptState.BUILDING | AttemptState.RECEIVING | AttemptState.REBUILDING:
                 return partial(self._build_again, attempt)
+            case AttemptState.STOPPING | AttemptState.DESTROYED if isinstance(
+                attempt.begun_order, StopInstance | DestroyInstance
+            ):
+                return self._work_of(attempt.begun_order)
             case AttemptState.STOPPING:
-                return partial(self._work.stop, attempt.instance, attempt.attempt, attempt.image)
+                # A row of an earlier release, which knew no projects of images.
+                return partial(self._work.stop, attempt.instance, attempt.attempt, attempt.image, "")
             case AttemptState.STARTING:
                 return partial(self._work.start, attempt.instance, attempt.attempt)
-            case AttemptState.DESTROYED if attempt.is_left:
-                return self._until_done("leaving", partial(self._leave, attempt.instance, attempt.attempt))
             case AttemptState.DESTROYED:
-                return self._destroying(attempt.instance, attempt.attempt)
+                what, try_ = ("leaving", self._leave) if attempt.is_left else ("destroy", self._work.destroy)
+                return self._until_done(what, partial(try_, attempt.instance, attempt.attempt))
             case _:
                 return None
 
@@ -334,8 +327,12 @@ class LibvirtDriver:
                 self._work.destroy(attempt.instance, attempt.attempt, at_step)
                 raise WorkFailed("the compute has ended before it had begun the work")
 
-    def _destroying(self, instance: InstanceId, attempt: int) -> Callable[[AtStep], None]:
-        return self._until_done("destroy", partial(self._work.destroy, instance, attempt))
+    def _destroying(
+        self, instance: InstanceId, attempt: int, saved_until: int = 0
+    ) -> Callable[[AtStep], None]:
+        return self._until_done(
+            "destroy", partial(self._work.destroy, instance, attempt, saved_until=saved_until)
+        )
 
     def _until_done(self, what: str, try_: Callable[[AtStep], None]) -> Callable[[AtStep], None]:
         return lambda at_step: until_done(
@@ -426,7 +423,6 @@ class LibvirtDriver:
             self._looks_at = (f"libvirt at {self._hypervisor.uri}", time.monotonic())
             with self._hypervisor.connected() as connection:
                 self.view.look(connection)
-                self._work.domains.pin_anew(connection)
             for warning in self.view.warnings:
                 log.warning("host %s: %s", self._named.name, warning)
             # What is seen of guests does not wait for the folder.

@@ -4,11 +4,12 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bus.messages.build import Flavor, Image
+from bus.messages.build import Image, InstanceId
+from bus.messages.cell import SpawnInstance
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.config_drives import BYTES_MAX, make_config_drive
-from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder, Order
-from compute_sim.libvirt.images import CachedImage, CachedImages
+from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder
+from compute_sim.libvirt.images import CachedImage, CachedImages, ImageUser
 from compute_sim.libvirt.persisting import AtStep
 
 # The step that is come to again and again while an image is downloaded or copied, or another build does so.
@@ -28,15 +29,15 @@ class GuestDisks:
         """
         at_step("try: image")
         if kept.image is not None:
-            base = self._cached(kept.image.source, at_step, kept.image.checksum)
-            _disk_size(base, kept.order)
+            base = self._cached(kept.image.source, kept, at_step, kept.image.checksum)
+            disks.disk_size(base.source, base.virtual_size, kept.order.flavor.root_gb)
         if kept.config_drive:
             at_step("try: config drive")
             try:
                 self._make_config_drive(kept, folder.trial_drive, at_step)
             finally:
                 folder.trial_drive.unlink(missing_ok=True)
-        return self.boot_files(kept.image, at_step)
+        return self.boot_files(kept, at_step)
 
     def make(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
         """Make all disks that the order names. Returns the order with the cached images that they need."""
@@ -45,7 +46,8 @@ class GuestDisks:
         if kept.image is not None:
             base, kept = self._held(kept.image, kept, folder, at_step)
             at_step("disks: overlay")
-            disks.make_overlay(folder.disk, Path(base.path), base.format, _disk_size(base, kept.order))
+            size = disks.disk_size(base.source, base.virtual_size, flavor.root_gb)
+            disks.make_overlay(folder.disk, Path(base.path), base.format, size)
         elif flavor.root_gb:
             at_step("disks: overlay")
             disks.make_empty(folder.disk, flavor.root_gb * disks.GIB)
@@ -63,8 +65,8 @@ class GuestDisks:
     ) -> tuple[CachedImage, KeptOrder]:
         """The cached image, which is not removed any more since the order names it; and the order."""
         while True:
-            base = self._cached(image.source, at_step, image.checksum)
-            boot = self.boot_files(image, at_step)
+            base = self._cached(image.source, kept, at_step, image.checksum)
+            boot = self.boot_files(kept, at_step)
             kept = structs.replace(kept, uses=(base.path, *(each.path for each in boot.values())))
             if self.keep(kept, folder):
                 return base, kept
@@ -75,62 +77,57 @@ class GuestDisks:
 
     def _make_config_drive(self, kept: KeptOrder, drive: Path, at_step: AtStep) -> None:
         def fetch(url: str) -> Path:
-            return Path(self._cached(url, at_step, is_disk=False, bytes_max=BYTES_MAX).path)
+            return Path(self._cached(url, kept, at_step, is_disk=False, bytes_max=BYTES_MAX).path)
 
         make_config_drive(kept.config_drive, drive, kept.order.instance, kept.order.name, fetch)
 
-    def boot_files(self, image: Image | None, at_step: AtStep) -> dict[str, CachedImage]:
-        """The kernel and the ramdisk that the image names, in the cache."""
+    def boot_files(self, kept: KeptOrder, at_step: AtStep) -> dict[str, CachedImage]:
+        """The kernel and the ramdisk that the guest's image names, in the cache."""
+        image = kept.image
         named = {} if image is None else {"kernel": image.kernel, "ramdisk": image.ramdisk}
         return {
-            what: self._cached(source, at_step, is_disk=False) for what, source in named.items() if source
+            what: self._cached(source, kept, at_step, is_disk=False)
+            for what, source in named.items()
+            if source
         }
 
-    def save(self, folder: GuestFolder, name: str) -> None:
-        self._images.save(folder.disk, name)
+    def save(self, folder: GuestFolder, name: str, project: str) -> None:
+        self._images.save(folder.disk, folder.instance, name, project)
+
+    def forget_saved(self, instance: InstanceId, until: int) -> None:
+        self._images.forget_saved(instance, until)
 
     def _cached(
-        self, source: str, at_step: AtStep, checksum: str = "", *, is_disk: bool = True, bytes_max: int = 0
+        self,
+        source: str,
+        kept: KeptOrder,
+        at_step: AtStep,
+        checksum: str = "",
+        *,
+        is_disk: bool = True,
+        bytes_max: int = 0,
     ) -> CachedImage:
         found = self._images.image(
-            source, checksum, lambda: at_step(DOWNLOADING), is_disk=is_disk, bytes_max=bytes_max
+            source,
+            checksum,
+            _user(kept),
+            lambda: at_step(DOWNLOADING),
+            is_disk=is_disk,
+            bytes_max=bytes_max,
         )
         # Here, where it holds no lock, it may have to wait for its turn.
         at_step("disks: downloaded")
         return found
 
 
-def _disk_size(base: CachedImage, order: Order) -> int:
-    flavor = order.flavor
-    held_gb = sum(each.amount for each in order.share.amounts if each.resource == "DISK_GB")
-    return disks.disk_size(base.source, base.virtual_size, flavor.root_gb, held_gb - _beside_root_gb(flavor))
-
-
-def _beside_root_gb(flavor: Flavor) -> int:
-    return flavor.ephemeral_gb + -(-flavor.swap_mb // 1024)
-
-
-def resize_disks(folder: GuestFolder, was: Flavor, flavor: Flavor) -> None:
-    """Give the disks that were copied the sizes of another flavor. Raises `WorkFailed` if one would have to shrink; what is in swap is
-    worth nothing.
+def _user(kept: KeptOrder) -> ImageUser:
+    """Who needs the images of this order. Conductors of the release before this one name no project, and do not say which image the
+    instance itself was saved as.
     """
-    if flavor.root_gb == was.root_gb + _beside_root_gb(was):
-        # A row of an earlier release has the sum of all disks as its root disk.
-        flavor = structs.replace(flavor, ephemeral_gb=was.ephemeral_gb, swap_mb=was.swap_mb)
-    if was.swap_mb != flavor.swap_mb:
-        folder.swap.unlink(missing_ok=True)
-    for disk, before, size in zip(
-        (folder.disk_at(each) for each in DISKS), _sizes(was), _sizes(flavor), strict=True
-    ):
-        # The root disk of a flavor without one has the size of its image.
-        if before != size and disk.exists():
-            disks.grow(disk, size)
-        elif before != size and size:
-            disks.make_empty(disk, size)
-
-
-def _sizes(flavor: Flavor) -> tuple[int, int, int]:
-    return flavor.root_gb * disks.GIB, flavor.ephemeral_gb * disks.GIB, flavor.swap_mb * 1024 * 1024
+    order, source = kept.order, kept.image.source if kept.image is not None else ""
+    may_be_saved = not kept.project or (isinstance(order, SpawnInstance) and order.from_saved)
+    is_own = may_be_saved and source.startswith(f"{order.instance}-")
+    return ImageUser(kept.project, source if is_own else "")
 
 
 def copy_disks(from_: GuestFolder, folder: GuestFolder) -> None:

@@ -5,19 +5,26 @@ where it is from and of its version there; so a changed image is another file, a
 
 Several hosts and several processes may share the cache. So the files of the guests decide whether an image is needed, and not what
 a process knows; and the lock of the cache keeps a new file that names an image from the removal of that image.
+
+A file in the folder of images itself is public. Those of a project are in a folder of its own below: what the operator puts there,
+and the disks of its instances that were saved. A disk that was saved without a project, or by an earlier release, is in the folder of
+images itself, and is for its instance alone.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
-from uuid import uuid4
+from urllib.parse import quote
+from uuid import UUID, uuid4
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +41,11 @@ _CACHED = re.compile(rb"[0-9a-f]{40}")
 # Guests write what they like into it, and libvirt may keep others from reading it.
 _CONSOLE = "console.log"
 _POLL_S = 0.1
+# The disk of an instance, saved by a move: the id, and the number of the move.
+_SAVED = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,19})", re.ASCII | re.IGNORECASE)
+_PROJECTS = "projects"
+# What the name leads to is no file.
+_NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 
 
 class CachedImage(Struct, frozen=True):
@@ -43,6 +55,13 @@ class CachedImage(Struct, frozen=True):
     path: str
     format: Literal["", "qcow2", "raw"] = ""
     virtual_size: int = 0
+
+
+class ImageUser(Struct, frozen=True):
+    """Who needs an image: an instance of this project. `saved` is the image as which the instance itself was saved."""
+
+    project: str = ""
+    saved: str = ""
 
 
 class CachedImages:
@@ -77,17 +96,18 @@ class CachedImages:
         self,
         source: str,
         checksum: str,
+        user: ImageUser,
         give_up: Callable[[], None],
         *,
         is_disk: bool = True,
         bytes_max: int = 0,
     ) -> CachedImage:
-        """The image in the cache; it is fetched if it is not there. Raises `WorkFailed`, which names it.
+        """The image in the cache; it is fetched if it is not there. Raises `WorkFailed`, which names it, also if it is not for this user.
 
         `give_up` is called again and again while it is fetched, and may raise. `bytes_max` is how large it may be if that is less than
         the settings say.
         """
-        with self._opened(source, give_up) as (version, chunks):
+        with self._opened(source, user, give_up) as (version, chunks):
             name = hashlib.sha256("\n".join((source, checksum, version, str(is_disk))).encode()).hexdigest()[
                 :40
             ]
@@ -174,15 +194,37 @@ class CachedImages:
             file.close()
             part.unlink(missing_ok=True)
 
-    def save(self, disk: Path, name: str) -> None:
-        """Save a disk as the image of this name, whole or not at all."""
-        target = self._named(name)
-        part = target.with_name(f".{target.name}.part")
+    def save(self, disk: Path, instance: UUID, name: str, project: str) -> None:
+        """Save the disk of an instance of this project as the image of this name, whole or not at all."""
+        match = _SAVED.fullmatch(name)
+        if match is None or UUID(match[1]) != instance:
+            raise WorkFailed(
+                f"save_as is {name!r}, must be the id of the instance, {instance}, with - and a number behind"
+            )
+        folder = self._folder_of(project)
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{name}.part"
         try:
             disks.flatten(disk, part)
-            part.replace(target)
+            part.replace(folder / name)
         finally:
             part.unlink(missing_ok=True)
+
+    def forget_saved(self, instance: UUID, until: int) -> None:
+        """Remove the images as which moves up to this number have saved the instance, and what is left of images that were not saved
+        to the end.
+        """
+        images = self._settings.images_folder
+        for folder in (images, *(images / _PROJECTS).glob("*")):
+            for path in folder.glob(f"*{instance}-*"):
+                match = _SAVED.fullmatch(path.name.removeprefix(".").removesuffix(".part"))
+                if match is not None and int(match[2]) <= until:
+                    path.unlink(missing_ok=True)
+
+    def _folder_of(self, project: str) -> Path:
+        images = self._settings.images_folder
+        # No project leads to another folder by its name.
+        return images / _PROJECTS / quote(project, safe="").replace(".", "%2E") if project else images
 
     def _note(self, source: str) -> None:
         with self._lock:
@@ -201,31 +243,44 @@ class CachedImages:
         finally:
             lock.release()
 
-    def _named(self, source: str) -> Path:
-        if not _NAME.fullmatch(source) or source.startswith("."):
-            raise WorkFailed(
-                f"image {source!r} is neither an http or https URL nor the name of a file in the folder of images"
-            )
-        return self._settings.images_folder / source
-
     @contextmanager
     def _opened(
-        self, source: str, give_up: Callable[[], None]
+        self, source: str, user: ImageUser, give_up: Callable[[], None]
     ) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
         """The version of an image, and its content if that is asked for."""
         if source.startswith(("http://", "https://")):
             with downloaded(source, self._settings, give_up) as found:
                 yield found
             return
-        path = self._named(source)
         try:
-            with path.open("rb") as file:
-                stat = os.fstat(file.fileno())
-                yield f"{stat.st_mtime_ns} {stat.st_size}", lambda: _read_chunks(file)
-        except FileNotFoundError:
-            raise WorkFailed(f"image {source!r} is not in {self._settings.images_folder}") from None
+            with self._file(source, user) as (file, owner):
+                known = os.fstat(file.fileno())
+                # Files of several projects may have one name.
+                version = f"{known.st_mtime_ns} {known.st_size} {owner}".rstrip()
+                yield version, lambda: _read_chunks(file)
         except OSError as error:
             raise WorkFailed(f"image {source!r} cannot be read: {error.strerror}") from error
+
+    @contextmanager
+    def _file(self, source: str, user: ImageUser) -> Iterator[tuple[BinaryIO, str]]:
+        """The file of this name, of the user's project or else a public one, and whose it is. All others count as not there, so that
+        nobody learns of them.
+        """
+        if not _NAME.fullmatch(source) or source.startswith("."):
+            raise WorkFailed(
+                f"image {source!r} is neither an http or https URL nor the name of a file in the folder of images"
+            )
+        is_saved, images = _SAVED.fullmatch(source) is not None, self._settings.images_folder
+        file = _open(self._folder_of(user.project) / source, os.O_NOFOLLOW) if user.project else None
+        owner = "" if file is None else user.project
+        if file is None and (not is_saved or source == user.saved):
+            file = _open(images / source)
+        if file is None:
+            whose = f", for all or for project {user.project!r}" if user.project else ""
+            why = "; an instance that was saved is an image for its project alone" if is_saved else ""
+            raise WorkFailed(f"image {source!r} is not in {images}{whose}{why}")
+        with file:
+            yield file, owner
 
     def _fetch(
         self,
@@ -321,6 +376,21 @@ def _files_in(folder: Path) -> Iterator[Path]:
 def _inode(folder: Path) -> tuple[int, int]:
     found = folder.stat()
     return (found.st_dev, found.st_ino)
+
+
+def _open(path: Path, flags: int = 0) -> BinaryIO | None:
+    """This file; None if there is none, or something else of that name."""
+    try:
+        # A pipe would wait for its other end.
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        return None
+    return os.fdopen(number, "rb")
 
 
 def _read_chunks(file: BinaryIO) -> Iterator[bytes]:

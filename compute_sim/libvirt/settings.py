@@ -65,7 +65,7 @@ class LibvirtSettings(Struct, frozen=True):
     images: Annotated[
         str,
         Meta(
-            description="The folder of the images that requests name by an id; an offload saves its image there. Empty: `images` in folder. "
+            description="The folder of the images that requests name by an id: public ones, and below it those of projects (projects/PROJECT), where an offload saves its image. Empty: `images` in folder. "
             "Requests may also name URLs of image_servers."
         ),
     ] = ""

@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from bus.messages.build import Image
+from bus.messages.cell import DestroyInstance, StopInstance
+from compute_sim.core.attempts import begun
+from compute_sim.libvirt.failures import GivenUp
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.test_libvirt_failures import Host, wait_for
 
@@ -101,8 +106,7 @@ def test_an_image_that_no_disk_needs_goes_after_a_while(tmp_path: Path) -> None:
         assert host.destroy() == ""
         assert len(cached(tmp_path)) == 1
     with cleaning(tmp_path) as other:
-        wait_for(lambda: cached(tmp_path) == [])
-        assert other.driver.images() == ()
+        wait_for(lambda: cached(tmp_path) == [] and other.driver.images() == ())
 
 
 def test_an_image_stays_while_a_file_that_may_name_it_cannot_be_read(
@@ -145,3 +149,181 @@ def test_a_compute_that_starts_leaves_the_downloads_of_another_one(tmp_path: Pat
             host.interrupts["disks: download"] = lambda: ends.append(other.end_of(other.spawn(2)))
             assert host.end_of(host.spawn(3)) == ""
             assert ends == [""]
+
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> Iterator[Host]:
+    """A host, whose folder of images has public ones, those of two projects, disks that were saved, and what is no image."""
+    with closing(Host(tmp_path)) as host:
+        images = host.settings.images_folder
+        for name in (
+            *("projects/shop/own", "projects/bank/secret", f"projects/bank/{SECOND}-7"),
+            *(f"{FIRST}-5", "projects/shop/tiny", "projects/shop/kept/deep"),
+        ):
+            write_image(images / name)
+        (images / "projects" / "shop" / "link").symlink_to("../bank/secret")
+        (images / "public-link").symlink_to("tiny")
+        os.mkfifo(images / "pipe")
+        yield host
+
+
+# The project of the first instance, and the image that it is to have.
+ITS_OWN: list[dict[str, Any]] = [
+    {"source": "tiny"},
+    {"source": "tiny", "project": "shop"},
+    {"source": "public-link", "project": "shop"},
+    {"source": "own", "project": "shop"},
+    {"source": "tiny", "kernel": "own", "ramdisk": "own", "project": "shop"},
+    {"source": f"{SECOND}-7", "project": "bank"},
+    # Saved by an earlier release; the last one is the order of an earlier conductor.
+    {"source": f"{FIRST}-5", "project": "shop", "from_saved": True},
+    {"source": f"{FIRST}-5"},
+]
+NOT_ITS_OWN: list[dict[str, Any]] = [
+    {"source": "secret", "project": "shop"},
+    {"source": "secret"},
+    {"source": "own", "project": "bank"},
+    {"source": "tiny", "kernel": "secret", "project": "shop"},
+    {"source": "tiny", "ramdisk": "secret", "project": "shop"},
+    {"source": f"{SECOND}-7", "project": "shop"},
+    {"source": f"{SECOND}-7", "project": "shop", "from_saved": True},
+    {"source": f"{SECOND}-7"},
+    # Whoever may choose the id of an instance that was may not have its disk.
+    {"source": f"{FIRST}-5", "project": "shop"},
+    {"source": "tiny", "kernel": f"{FIRST}-5", "project": "shop"},
+    {"source": f"{SECOND}-5", "project": "shop", "from_saved": True},
+    {"source": "link", "project": "shop"},
+    {"source": "kept", "project": "shop"},
+    {"source": "projects"},
+    {"source": "pipe"},
+    {"source": "bank", "project": ".."},
+    {"source": "secret", "project": "../projects/bank"},
+    {"source": "secret", "project": "shop/../bank"},
+    {"source": "tiny", "kernel": "projects", "project": "."},
+]
+NO_NAMES: list[dict[str, Any]] = [
+    {"source": "projects/bank/secret", "project": "shop"},
+    {"source": "../bank/secret", "project": "shop"},
+    {"source": "..", "project": "shop"},
+    {"source": ".own", "project": "shop"},
+    {"source": "/etc/passwd"},
+    {"source": "own\n", "project": "shop"},
+]
+
+
+def order_of(case: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an order to build or to rebuild this."""
+    names = {name: each for name, each in case.items() if name in ("source", "kernel", "ramdisk")}
+    return {"image": Image(**names), "project": case.get("project", "")}
+
+
+@pytest.mark.parametrize("case", ITS_OWN)
+def test_an_instance_has_public_images_and_those_of_its_project(owned: Host, case: dict[str, Any]) -> None:
+    if "from_saved" in case:
+        assert owned.end_of(owned.spawn(**order_of(case), from_saved=True)) == ""
+        return
+    assert owned.end_of(owned.spawn(**order_of(case))) == ""
+    assert owned.work_of(owned.respawn(2, **order_of(case))).failure == ""
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [(each, "is not in {}") for each in NOT_ITS_OWN] + [(each, "is neither an http or") for each in NO_NAMES],
+)
+def test_an_image_of_others_counts_as_not_there(owned: Host, case: dict[str, Any], words: str) -> None:
+    words = words.format(owned.settings.images_folder)
+    saved = {"from_saved": True} if "from_saved" in case else {}
+    assert words in owned.end_of(owned.spawn(**order_of(case), **saved))
+    assert owned.left == []
+
+    assert owned.end_of(owned.spawn(attempt=2)) == ""
+    rebuild = owned.respawn(2, attempt=2, **order_of(case))
+    assert words in owned.work_of(rebuild).failure
+
+
+def test_images_of_one_name_in_two_projects_are_two(owned: Host) -> None:
+    images = owned.settings.images_folder
+    for project, text in (("bank", "theirs"), ("shop", "ours!!")):
+        write_image(images / "projects" / project / "same", text)
+        os.utime(images / "projects" / project / "same", (1_000_000, 1_000_000))
+    for number, project in ((1, "bank"), (2, "shop")):
+        order = owned.spawn(number, image=Image(source="same"), project=project)
+        assert owned.end_of(order) == ""
+    assert len(cached(owned.folder)) == 2
+
+
+@pytest.mark.parametrize("project", ["", "shop", "..", "a/b"])
+def test_a_saved_disk_is_of_its_project_and_goes_with_the_order_that_says_so(
+    tmp_path: Path, project: str
+) -> None:
+    with closing(Host(tmp_path)) as host:
+        images = host.settings.images_folder
+        assert host.end_of(host.spawn(project=project)) == ""
+        for number in (5, 9):
+            assert host.end_of(stop(host, number, f"{FIRST}-{number}", project)) == ""
+        (saved, _) = sorted(images.rglob(f"{FIRST}-*"))
+        assert saved.parent.parent == (images / "projects" if project else tmp_path)
+        saved.with_name(f".{saved.name}.part").touch()
+        write_image(images / "projects" / "bank" / f"{SECOND}-5")
+        assert host.destroy() == ""
+
+        # The instance was offloaded by an earlier process.
+        host.restart()
+        unshelve = host.spawn(attempt=2, image=Image(source=saved.name), project=project, from_saved=True)
+        assert host.end_of(unshelve) == ""
+        assert host.end_of(forget(host, until=5)) == ""
+        assert [each.name for each in images.rglob(f"*{FIRST}-*")] == [f"{FIRST}-9"]
+        assert host.running == [f"moor-{FIRST}-2"]
+        assert host.end_of(forget(host, until=9)) == ""
+        assert [*images.rglob(f"*{FIRST}-*")] == []
+        assert (images / "projects" / "bank" / f"{SECOND}-5").exists()
+
+
+@pytest.mark.parametrize("name", ["tiny", f"{SECOND}-5", f"{FIRST}-x", f"../{FIRST}-5", f"{FIRST}"])
+def test_a_disk_is_saved_under_no_other_name(tmp_path: Path, name: str) -> None:
+    with closing(Host(tmp_path)) as host:
+        before = {each: each.read_bytes() for each in host.settings.images_folder.iterdir()}
+        assert host.end_of(host.spawn()) == ""
+        assert f"save_as is {name!r}, must be the id of the instance" in host.end_of(stop(host, 5, name))
+        assert {each: each.read_bytes() for each in host.settings.images_folder.iterdir()} == before
+
+
+def test_the_work_of_saving_and_removing_is_done_again_by_the_next_process(tmp_path: Path) -> None:
+    with closing(Host(tmp_path)) as host:
+        saved = host.settings.images_folder / "projects" / "shop" / f"{FIRST}-5"
+        assert host.end_of(host.spawn(project="shop")) == ""
+        order: StopInstance | DestroyInstance
+        for order in (stop(host, 5, saved.name, "shop"), forget(host, until=5)):
+            host.interrupts["begin"] = kill
+            attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+            wait_for(lambda: "begin" not in host.interrupts)
+            host.restart()
+            assert host.end_of_attempt(attempt) == ""
+            assert saved.exists() == isinstance(order, StopInstance)
+
+
+def kill() -> None:
+    """The process ends at this step."""
+    raise GivenUp
+
+
+def stop(host: Host, number: int, save_as: str, project: str = "") -> StopInstance:
+    of = host.spawn()
+    return StopInstance(
+        cell="c1",
+        instance=of.instance,
+        attempt=1,
+        host=of.host,
+        number=number,
+        save_as=save_as,
+        project=project,
+    )
+
+
+def forget(host: Host, until: int) -> DestroyInstance:
+    """The order that a conductor gives when the instance runs again, as its second attempt."""
+    of = host.spawn()
+    return DestroyInstance(cell="c1", instance=of.instance, attempt=1, host=of.host, saved_until=until)

@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),
     Rule(("reasons.query",), ("request.project",), ROLE),
     Rule(("claim", "claims", "release"), ("project",), CONSUMER),
-    Rule(("place", "deploy"), ("project",), "nothing: it comes from the row of its sender"),
+    Rule(("place", "deploy", "spawn", "respawn", "stop"), ("project",), "nothing: it comes from the row of its sender"),
     Rule(("live.tell",), ("project",), "the cell's own rows"),
     Rule(("*",), ("project",), KEY_PROJECT),
     Rule(("build.request",), ("request_id",), "the request's row: the same content, or it is rejected"),

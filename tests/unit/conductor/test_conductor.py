@@ -108,8 +108,8 @@ def destroyed(attempt: int, name: str) -> InstanceDestroyed:
     return InstanceDestroyed(cell="c1", instance=ONE, attempt=attempt, host=host(name))
 
 
-def destroy(attempt: int, name: str) -> DestroyInstance:
-    return DestroyInstance(cell="c1", instance=ONE, attempt=attempt, host=host(name))
+def destroy(attempt: int, name: str, saved_until: int = 0) -> DestroyInstance:
+    return DestroyInstance(cell="c1", instance=ONE, attempt=attempt, host=host(name), saved_until=saved_until)
 
 
 def drawing() -> DrawId:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Image, InstanceActive, InstanceMoved, InstanceState, Move
+from bus.messages.build import Image, InstanceActive, InstanceDeleted, InstanceMoved, InstanceState, Move
 from bus.messages.cell import (
     DestroyInstance,
     InstanceStopped,
@@ -188,17 +188,38 @@ def test_a_delete_while_it_is_offloaded_frees_its_share_once(*, is_saved: bool) 
     if is_saved:
         cell.hear(saved())
         cell.confirm_all()
-    assert cell.hear(REMOVE) == ([] if is_saved else [destroy(1, "h1")])
+    image = destroy(2, "h1", saved_until=50)
+    assert cell.hear(REMOVE) == ([image] if is_saved else [image, destroy(1, "h1")])
     cell.confirm_all()
     assert cell.hear(saved()) == []
     assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
     assert cell.row.state == "deleted"
 
 
-def test_an_offloaded_instance_is_deleted_at_once() -> None:
+@pytest.mark.parametrize("is_of_earlier_release", [False, True])
+def test_an_offloaded_instance_is_deleted_at_once_and_its_image_with_it(
+    *, is_of_earlier_release: bool
+) -> None:
     cell = offloaded()
-    assert released(cell.hear(REMOVE)) == []
-    assert (cell.row.state, cell.row.cleanups) == ("deleted", ())
+    if is_of_earlier_release:
+        cell.rows[ONE] = structs.replace(cell.row, saves=None)
+    remove, told = cell.hear(REMOVE)
+    assert (remove, kinds([told])) == (destroy(2, "h1", saved_until=50), [InstanceDeleted])
+    assert cell.row.state == "deleted"
+    # Its host is reminded, until it has removed the image.
+    cell.confirm_all()
+    assert cell.after_s(100) == [remove]
+    cell.hear(destroyed(2, "h1"))
+    assert cell.row.cleanups == ()
+
+
+def test_a_delete_removes_what_an_offload_that_failed_may_have_saved() -> None:
+    cell = active()
+    cell.hear(move("offload"))
+    cell.hear(stopped(1, "h1", "the disk is full"))
+    cell.hear(started("h1"))
+    assert cell.row.state == "active"
+    assert cell.hear(REMOVE) == [destroy(2, "h1", saved_until=50), destroy(1, "h1")]
 
 
 def test_late_words_of_the_attempt_that_was_offloaded_change_nothing() -> None:
@@ -244,11 +265,16 @@ def test_an_offloaded_instance_is_claimed_anew_and_built_from_its_image() -> Non
     (spawn,) = cell.swap(CLAIMED)
     assert isinstance(spawn, SpawnInstance)
     assert (spawn.host, spawn.attempt, spawn.image) == (host("h2"), 2, Image(source=IMAGE))
-    (told,) = cell.hear(spawned(2, "h2"))
+    remove, told = cell.hear(spawned(2, "h2"))
     assert isinstance(told, InstanceActive)
     assert (told.instance.host, told.instance.attempt) == ("h2", 2)
     assert (move_of(cell).outcome, move_of(cell).destination) == ("done", "h2")
     assert cell.row.saved == ""
+    # Nothing needs the image any more, and no attempt of the instance is concerned. A later image is not either.
+    assert remove == destroy(1, "h2", saved_until=50)
+    cell.hear(destroyed(1, "h2"))
+    assert (cell.row.state, cell.row.cleanups) == ("active", ())
+    assert cell.hear(REMOVE) == [destroy(2, "h2")]
 
 
 def test_a_refused_claim_is_asked_for_the_next_choice() -> None:
@@ -435,9 +461,9 @@ def test_a_delete_while_it_is_built_frees_its_share() -> None:
     cell = offloaded()
     cell.hear(move("unshelve", number=60))
     cell.swap(CLAIMED)
-    assert cell.hear(REMOVE) == [destroy(2, "h2")]
-    assert released(cell.hear(destroyed(2, "h2"))) == [(ONE, 2)]
-    assert cell.row.state == "deleted"
+    assert cell.hear(REMOVE) == [destroy(3, "h2", saved_until=50), destroy(2, "h2")]
+    assert released(cell.hear(destroyed(3, "h2"), destroyed(2, "h2"))) == [(ONE, 2)]
+    assert (cell.row.state, cell.row.cleanups) == ("deleted", ())
 
 
 @pytest.mark.parametrize("is_built", [False, True])
