@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 not done (stderr says why); 2 a flag or setting is wrong; 
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
@@ -444,6 +445,15 @@ def fail(why: str, code: int = NOT_DONE) -> NoReturn:
     """Print the reason to stderr and exit with this code."""
     tell(why, "red")
     raise typer.Exit(code)
+
+
+def be_sure(doubt: str, question: str, *, yes: bool) -> None:
+    """Go on only if the user is sure of what is doubted: by --yes, or by the answer at a terminal. Otherwise end the command."""
+    if not (yes or sys.stdin.isatty()):
+        fail(f"nothing was done: {doubt}. If nothing runs there, say so with --yes")
+    tell(doubt, "yellow")
+    if not (yes or typer.confirm(question, err=True)):
+        fail("nothing was done")
 
 
 def say(text: str, style: str = "") -> None:

@@ -1,6 +1,5 @@
 """`moor host`: lists hosts, and lets an operator set their modes."""
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.message_commands import command_that_sends
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, check_alone, fail, tell
+from moor.options import AsJson, BusUrl, be_sure, check_alone, fail
 from moor.showing import HOSTS, check_known, check_one_cell, print_all, print_host, print_one
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
@@ -105,11 +104,7 @@ def _set(
     """
     done = ask_bus(bus, lambda asking: _set_or_doubted(asking, message))
     if isinstance(done, Rejected):
-        if not (yes or sys.stdin.isatty()):
-            fail(f"nothing was done: {done.reason}. If nothing runs there, say so with --yes")
-        tell(done.reason, "yellow")
-        if not (yes or typer.confirm(f"Set {message.host} dead?", err=True)):
-            fail("nothing was done")
+        be_sure(done.reason, f"Set {message.host} dead?", yes=yes)
         sure = structs.replace(message, sure=True)
         done = ask_bus(bus, lambda asking: answer_of(asking, sure, HostSet))
     print_one(done.host, print_host, as_json=as_json)

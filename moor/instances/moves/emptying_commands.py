@@ -2,10 +2,12 @@
 
 import shlex
 import subprocess
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
 
+from bus.clock import now
 from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
 from moor.asking import Client, answer_of, ask_bus, hosts_of
 from moor.client.emptying import Emptied, instances_on
@@ -13,10 +15,12 @@ from moor.completing import complete_hosts
 from moor.instances.moves.emptying import AtOnce, EmptyingTimeout, empty, show_emptied
 from moor.instances.moves.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of
-from moor.options import NOT_DONE, AsJson, BusUrl, fail
+from moor.options import NOT_DONE, AsJson, BusUrl, be_sure, fail
 from moor.showing import check_known, check_one_cell
 
 FENCE_S = 300.0
+# As long as a host counts as heard, unless `host_down_s` says otherwise.
+HEARD = timedelta(seconds=60)
 
 
 def drain(
@@ -71,6 +75,12 @@ def evacuate(
             "its last argument. If it fails, nothing is evacuated.",
         ),
     ] = "",
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", help="Without --fence: nothing runs on the host, though it was heard just now."
+        ),
+    ] = False,
     wait_for_room: Annotated[
         int | None,
         typer.Option(
@@ -89,9 +99,12 @@ def evacuate(
     Their shares on the lost host stay held until it returns and cleans up, or is set dead. Instances for which no host has room
     wait for it, and are still evacuated when the command has ended.
     """
-    there = ask_bus(bus, lambda asking: _check_down(asking, host), operates=False)
+    there, heard_at = ask_bus(bus, lambda asking: _check_down(asking, host), operates=False)
     if fence:
         _fence(fence, cell_and_name(there)[1])
+    elif heard_at is not None and (unheard := now() - heard_at) < HEARD:
+        doubt = f"{there} is set down, and was heard {max(unheard.total_seconds(), 0):.0f} s ago: if its instances still run, second copies run beside them"
+        be_sure(doubt, f"Evacuate {there}?", yes=yes)
 
     async def work(asking: Client) -> Emptied:
         return await empty(
@@ -108,9 +121,9 @@ def evacuate(
     show_emptied(ask_bus(bus, work, operates=False), as_json=as_json)
 
 
-async def _check_down(asking: Client, host: str) -> str:
+async def _check_down(asking: Client, host: str) -> tuple[str, datetime | None]:
     """End the command if the host is unknown or up, or if hosts of several cells have its name: fencing would switch off a
-    healthy host after a wrong name. Returns the name with its cell, if the host is known.
+    healthy host after a wrong name. Returns the name with its cell, if the host is known; and when it was heard, unless it is silent.
     """
     found = await hosts_of(asking, host)
     check_one_cell("HOST", host, found)
@@ -118,7 +131,10 @@ async def _check_down(asking: Client, host: str) -> str:
         check_known("HOST", host, (each.name for each in await hosts_of(asking)))
     if any(each.up for each in found):
         fail(f"{host} is up, so nothing was evacuated: `moor host set {host} down` first", NOT_DONE)
-    return host_in_cell(found[0].cell, found[0].name) if found else host
+    if not found:
+        return host, None
+    (known,) = found
+    return host_in_cell(known.cell, known.name), None if known.silent_since else known.heard_at
 
 
 def _fence(command: str, host: str) -> None:

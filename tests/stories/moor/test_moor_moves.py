@@ -122,9 +122,11 @@ async def test_a_person_drains_a_host_and_evacuates_a_lost_one(home: Path) -> No
         await moor_json("host", "set", SECOND, "down", **environment)
         fenced = await moor("evacuate", SECOND, "--fence", "false", **environment)
         assert (fenced.code, "nothing was evacuated" in fenced.err) == (1, True)
+        heard = await moor("evacuate", SECOND, **environment)
+        assert (heard.code, f"{SECOND} is set down, and was heard" in heard.err) == (1, True)
         evacuated = await moor_json("evacuate", SECOND, "--fence", "true", **environment)
         assert (evacuated["stayed"], {each["host"] for each in evacuated["moved"]}) == ([], {THIRD})
-        nobody = await moor("evacuate", SECOND, **environment)
+        nobody = await moor("evacuate", SECOND, "--yes", **environment)
         assert (nobody.code, "0 of 0 instances" in nobody.out) == (0, True)
 
 
@@ -181,10 +183,10 @@ async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None
 
         # Its evacuation waits by itself, goes before the other, and is still done when the command has ended.
         await moor_json("host", "set", SECOND, "down", **environment)
-        ordered = await moor("evacuate", SECOND, "--timeout", "3", **environment)
+        ordered = await moor("evacuate", SECOND, "--yes", "--timeout", "3", **environment)
         assert ordered.code == 1
         assert "its move waits for room until" in " ".join(ordered.out.split())
-        not_again = await moor("evacuate", SECOND, "--wait-for-room", "0", **environment)
+        not_again = await moor("evacuate", SECOND, "--yes", "--wait-for-room", "0", **environment)
         assert "abort that first" in " ".join(not_again.out.split())
         await moor_json("delete", full, "--wait", **environment)
         await until_on(FIRST, lost, **environment)
