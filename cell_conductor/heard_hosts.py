@@ -42,6 +42,8 @@ class HeardHosts(FeedListener):
         self._never_heard: set[ProviderId] = set()
         # Hosts that were found silent, and were not heard since.
         self._silent: set[ProviderId] = set()
+        # Those of them of which their compute has said that it does not have them: nothing need be listened for.
+        self._lost: set[ProviderId] = set()
         # The hosts that are heard, and those that are silent, as the database has them.
         self._said_heard: set[ProviderId] = set()
         self._said_silent: set[ProviderId] = set()
@@ -64,10 +66,11 @@ class HeardHosts(FeedListener):
             ids = set(heard)
             self._never_heard -= ids
             self._silent -= ids
+            self._lost -= ids
         if (too_many := len(self._heard) - HOSTS_KEPT_MAX) > 0:
             for gone in sorted(self._heard, key=self._heard.__getitem__)[:too_many]:
                 del self._heard[gone]
-                for known in (self._silent, self._said_heard, self._said_silent):
+                for known in (self._silent, self._lost, self._said_heard, self._said_silent):
                     known.discard(gone)
 
     def lose(self, hosts: Iterable[ProviderId]) -> None:
@@ -75,6 +78,7 @@ class HeardHosts(FeedListener):
         lost = dict.fromkeys(hosts, -inf)
         self._heard |= lost
         self._silent |= set(lost)
+        self._lost |= set(lost)
 
     def remember(self, hosts: Sequence[HeardHost]) -> None:
         """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
@@ -124,7 +128,7 @@ class HeardHosts(FeedListener):
             return ()
         if not self.has_listened_long:
             listened_s = now_s - self._since_s
-            return {*self._silent} if listened_s >= self._still_silent_after_s else ()
+            return {*(self._silent if listened_s >= self._still_silent_after_s else self._lost)}
         # Hosts are heard many at once, so these times are few.
         too_long_ago = {heard_s for heard_s in {*self._heard.values()} if self._is_silent(heard_s)}
         if too_long_ago:

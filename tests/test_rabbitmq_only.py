@@ -32,6 +32,7 @@ from bus.topology import (
     Objects,
     Queue,
     QueueKind,
+    Site,
     answers_queue,
     objects_of,
 )
@@ -170,15 +171,29 @@ async def is_consumed(connection: Connection) -> bool:
     return await connection.consumers("scheduler.requests") == 1
 
 
+@pytest.mark.parametrize(
+    ("user", "queue", "exchange", "key"),
+    [
+        (SCHEDULER, "scheduler.requests", API, "build.request.shop"),
+        (SCHEDULER, "scheduler.questions", API, "host.query"),
+        (CELL, OWN_KEY, REPLY, OWN_KEY),
+        (CELL, f"feed.{CELL}.p1", EVENTS, "host.beat.a"),
+    ],
+    ids=["work", "questions", "answers", "feed"],
+)
 async def test_a_consumer_that_is_quiet_again_and_again_gets_each_message_once(
-    rabbitmq: RabbitMQUnderTest,
+    rabbitmq: RabbitMQUnderTest, user: str, queue: str, exchange: str, key: str
 ) -> None:
-    broker = RabbitBroker(rabbitmq.url(), quiet_s=0.001)
+    broker = RabbitBroker(rabbitmq.url(user), quiet_s=0.001)
     async with connected(broker) as connection, connected(rabbitmq.broker()) as other:
-        consuming = await connection.open_consuming("scheduler.requests", prefetch=10)
+        bindings = (Binding(EVENTS, "host.beat.a"),)
+        own = (answers_queue(CELL, "p1"), Queue(f"feed.{CELL}.p1", QueueKind.FEED, bindings, Site.BOTH))
+        if user == CELL:
+            await connection.declare(Objects(queues=own))
+        consuming = await connection.open_consuming(queue, prefetch=10)
         for number in range(40):
             receiving = asyncio.create_task(receive(consuming, 1))
-            await publish(other, Parcel(API, "build.request.shop", b"%d" % number))
+            await publish(other, Parcel(exchange, key, b"%d" % number))
             (got,) = await receiving
             # One that comes in the very moment is returned to the queue, and delivered again.
             assert got.parcel.body == b"%d" % number
@@ -186,8 +201,7 @@ async def test_a_consumer_that_is_quiet_again_and_again_gets_each_message_once(
             if number % 2:
                 await consuming.acknowledge(got.tag, multiple=True)
 
-        await consuming.close()
-        assert await other.depth("scheduler.requests") == 0
+        assert await connection.depth(queue) == 0
 
 
 # A cell cannot publish to the level above

@@ -28,8 +28,8 @@ def troubles_of(view: CloudView) -> tuple[str, ...]:
         *_twice(view.overview),
         *_unread(view, view.overview),
         *[
-            f"hosts of cell {each.cell} that nobody has heard of late: {each.count}; `moor host list --down` shows them, and `moor host "
-            "set` says so if they are to be down"
+            f"hosts of cell {each.cell} that nobody has heard of late: {each.count}; `moor host list --down` shows them; if they "
+            "are to be away, say so by `moor host set`"
             for each in view.overview.hosts
             if each.state == "silent" and not each.kind
         ],

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.configuration.settings import BusSettings
@@ -410,19 +411,20 @@ def test_a_word_that_another_conductor_has_saved_is_found_and_without_one_no_hos
     assert simulated(story) == ("h2", 1, 2)
 
 
-def test_what_waits_for_a_host_that_its_compute_does_not_have_goes_on_at_once_until_the_host_is_heard() -> (
-    None
-):
+@pytest.mark.parametrize("listened_s", [1, 100])
+def test_what_waits_for_a_host_that_its_compute_does_not_have_goes_on_at_once_until_the_host_is_heard(
+    listened_s: int,
+) -> None:
     async def story(world: World) -> tuple[str, list[Message]]:
         world.begin("h1", "h2")
         await world.say(LONG)
-        await until_s(100)
+        await until_s(listened_s)
         world.end("h1")
         await world.say(HostsNotHere(cell="c1", hosts=(host("h1"),)))
-        where = await built_on(world, by_s=105)
+        where = await built_on(world, by_s=listened_s + 4)
 
         world.begin("h1")
-        await until_s(110)
+        await until_s(listened_s + 10)
         await world.say(structs.replace(place("h1"), instance=other_instance(7), ends_by=LONG.ends_by))
         return where, world.orders_of(SpawnInstance)
 
