@@ -44,6 +44,7 @@ from cell_conductor.core.instance import (
     OutboxMessage,
     Pending,
     State,
+    choices_of,
     flavor_of,
     heir_of,
     kind_of,
@@ -255,13 +256,16 @@ class Transition:
     def forget_saved(self, attempt: int) -> None:
         """Have a host remove the images as which the instance was saved. The order names an attempt that must not run there.
 
-        The hosts of a cell share the images. So the present host is asked, and the one that has saved it only if there is none.
+        The hosts of a cell share the images. So any of them may be asked: its present host, the one that has saved it, or one that it
+        was placed on.
         """
-        left = self.row.images_left
-        if left is None or self.row.given_back:
+        row, left = self.row, self.row.images_left
+        if left is None or row.given_back:
             return
-        host = left.host if self.row.host is None else self.row.host.share.host
+        present = () if row.host is None else (row.host.share.host,)
+        hosts = (*present, left.host, *[each.share.host for each in choices_of(row.order)])
         self.change(saves=None)
+        host = next((each for each in hosts if not self.hosts.is_dead(each)), left.host)
         self.clean_up_host(attempt, host, saved_until=left.number)
 
     def free_share(self) -> bool:

@@ -121,7 +121,7 @@ class GuestDisks:
 
 
 def _user(kept: KeptOrder) -> ImageUser:
-    """Who needs the images of this order. Conductors of the release before this one name no project, and do not say which image the
+    """The user of this order's images. Conductors of the release before this one name no project, and do not say which image the
     instance itself was saved as.
     """
     order, source = kept.order, kept.image.source if kept.image is not None else ""

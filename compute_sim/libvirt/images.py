@@ -44,7 +44,7 @@ _POLL_S = 0.1
 # The disk of an instance, saved by a move: the id, and the number of the move.
 _SAVED = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,19})", re.ASCII | re.IGNORECASE)
 _PROJECTS = "projects"
-# What the name leads to is no file.
+# The name leads to no file.
 _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 
 
@@ -58,7 +58,7 @@ class CachedImage(Struct, frozen=True):
 
 
 class ImageUser(Struct, frozen=True):
-    """Who needs an image: an instance of this project. `saved` is the image as which the instance itself was saved."""
+    """The project of the instance that needs an image; and `saved`, the image as which the instance itself was saved."""
 
     project: str = ""
     saved: str = ""
@@ -127,27 +127,38 @@ class CachedImages:
         """
         with self._locked(fcntl.LOCK_SH):
             write()
-            return all(Path(each).exists() for each in needs)
+            return all(self._use(Path(each)) for each in needs)
 
     def forget_unused(self, now_s: float) -> None:
-        """Remove the images that no guest has needed for a while. Whoever calls it: that is looked for at most every tenth of that time.
+        """Remove the images that no guest has needed for a while. Any host calls it: that is looked for at most every tenth of that time.
 
-        Raises OSError if a file of a guest cannot be read: then nobody knows what it needs, and all images stay.
+        The files of guests are read without the lock, since their folders may hang. An image that is used meanwhile stays, as its note
+        shows. Raises OSError if a file cannot be read: then it is unknown which images that guest needs, and all stay.
         """
         kept_s = self._settings.images_kept_s
         with self._lock:
             if now_s < self._forget_at_s:
                 return
             self._forget_at_s = now_s + kept_s / 10
+        used_at = {note: note.stat() for note in self._folder.glob("*.json")}
+        old = [note for note, known in used_at.items() if now_s - known.st_mtime >= kept_s]
+        needed = _named_in(self._folder.parent) if old else set()
         with self._locked(fcntl.LOCK_EX):
             self._remove_parts()
-            old = [each for each in self._folder.glob("*.json") if now_s - each.stat().st_mtime >= kept_s]
-            needed = _named_in(self._folder.parent) if old else set()
-            for note in old:
+            # Another process may have removed it.
+            for note in filter(Path.exists, old):
                 if note.stem in needed:
-                    note.touch()
-                else:
+                    self._use(note.with_suffix(""))
+                elif note.stat().st_mtime_ns == used_at[note].st_mtime_ns:
                     self._remove(note)
+
+    def _use(self, image: Path) -> bool:
+        """Note that this image is used now. Returns whether it is there."""
+        at_ns = time.time_ns()
+        with suppress(FileNotFoundError):
+            os.utime(f"{image}.json", ns=(at_ns, at_ns))
+            return image.exists()
+        return False
 
     def _remove(self, note: Path) -> None:
         known = _read(note)
@@ -160,12 +171,8 @@ class CachedImages:
 
     def _touched(self, name: str) -> CachedImage | None:
         """The image of this name, which is used now; None if it is not in the cache, whole."""
-        note = self._folder / f"{name}.json"
         with self._locked(fcntl.LOCK_SH):
-            found = _read(note) if (self._folder / name).exists() else None
-            if found is not None:
-                note.touch()
-            return found
+            return _read(self._folder / f"{name}.json") if self._use(self._folder / name) else None
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:

@@ -13,6 +13,7 @@ from bus.messages.cell import (
 )
 from bus.messages.placement import AlreadyClaimed, ClaimResources, Heir, Superseded, SwapClaim
 from cell_conductor.core.books import entry_of
+from cell_conductor.core.instance import Saves
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,
@@ -30,7 +31,7 @@ from tests.unit.conductor.test_conductor import (
     released,
     spawned,
 )
-from tests.unit.conductor.test_conductor_hosts import DEAD, LOST, SILENT
+from tests.unit.conductor.test_conductor_hosts import DEAD, LOST, SILENT, set_, states
 from tests.unit.conductor.test_conductor_moves import active, end, move, started, stopped
 from tests.unit.conductor.test_conductor_rebuilds import NEW, rebuild, redeployed
 
@@ -211,6 +212,15 @@ def test_an_offloaded_instance_is_deleted_at_once_and_its_image_with_it(
     assert cell.after_s(100) == [remove]
     cell.hear(destroyed(2, "h1"))
     assert cell.row.cleanups == ()
+
+
+def test_if_the_host_that_has_saved_it_is_dead_another_one_removes_the_image() -> None:
+    cell = offloaded()
+    before = cell.row
+    assert before.order is not None
+    cell.rows[ONE] = structs.replace(before, saves=Saves(50, host("h9")))
+    remove, *_ = cell.hear(REMOVE, hosts=states(set_("h9", "dead")))
+    assert remove == destroy(2, "h1", saved_until=50)
 
 
 def test_a_delete_removes_what_an_offload_that_failed_may_have_saved() -> None:
