@@ -3,7 +3,7 @@ message.
 """
 
 from bus.message import type_of
-from bus.messages import ALL, adoption, cell, consoles, overview
+from bus.messages import ALL, adoption, cell, consoles, host_modes, overview
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, RESHAPE, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
@@ -49,6 +49,9 @@ _OF_SCREENS = (
     overview.AskTiles,
     overview.Tiles,
 )
+
+# No compute here is started with fewer hosts than before.
+_OF_FEWER_HOSTS = (host_modes.HostsNotHere,)
 
 # Consoles are files of guests, and only hosts of libvirt keep them.
 _OF_CONSOLES = (consoles.AskConsole, consoles.TellConsole, consoles.ConsoleTold, consoles.ConsoleFound)
@@ -187,7 +190,11 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *((VERDICT, each) for each in VERDICTS),
     *((RESHAPE, each) for each in ("ReportAccepted", "ShapeMoved")),
     # Heartbeats of whole processes and questions for screens: no process here has the part that sends or asks them.
-    *(("type", type_of(kind)) for kind in ALL if kind not in (*_OF_SCREENS, *_OF_CONSOLES, *_OF_IMPORTS)),
+    *(
+        ("type", type_of(kind))
+        for kind in ALL
+        if kind not in (*_OF_SCREENS, *_OF_CONSOLES, *_OF_IMPORTS, *_OF_FEWER_HOSTS)
+    ),
     *((WRITE, f"{write} / {verdict}") for write, verdicts in _ADMIN_VERDICTS.items() for verdict in verdicts),
     *((AGAIN, each) for each in _AGAIN),
     *((TOGETHER, each) for each in ("CreateProvider", "SetAllocations")),
