@@ -4,7 +4,6 @@ one gets the missing migrations of the worker's package, in order. Alembic keeps
 
 from importlib import import_module
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from msgspec import structs
@@ -14,9 +13,6 @@ from bus.configuration.settings import DatabaseSettings, milliseconds
 from bus.errors import Failure, Unavailable
 from bus.sql.database import open_database
 from bus.sql.postgresql import PostgresTransaction
-
-if TYPE_CHECKING:
-    from alembic.script import Script
 
 # How long a migration waits for other writers of the file, or of the tables that it changes. Other sessions wait behind
 # it meanwhile, so this is short.
@@ -54,6 +50,18 @@ def _migrate(connection: Connection, package: str) -> tuple[str, str]:
     before, newest = _revision(connection, package), newest_revision(package)
     if before == newest:
         return before, before
+    known = _revisions(package)
+    if before and before not in known:
+        is_newer = before > newest
+        raise Failure(
+            f"{version_table(package)} is at revision {before}, and this release upgrades from {known[0]} to {newest}: "
+            + (
+                "the tables are of a newer release, so install that one"
+                if is_newer
+                else "use the release that fits"
+            )
+            + ", or use a new database"
+        )
     _check_right(connection, package, before, newest)
     # Loading Alembic takes as long as loading the rest of a worker, so only a process that migrates loads it.
     from alembic.migration import MigrationContext  # noqa: PLC0415
@@ -63,8 +71,9 @@ def _migrate(connection: Connection, package: str) -> tuple[str, str]:
     directory = ScriptDirectory(str(files(package) / "migrations"))
     context = MigrationContext.configure(connection, opts={"version_table": version_table(package)})
     if before:
-        for missing in reversed(_after(before, [*directory.walk_revisions()], package)):
-            missing.module.upgrade(Operations(context))
+        scripts = {script.revision: script for script in directory.walk_revisions()}
+        for missing in known[known.index(before) + 1 :]:
+            scripts[missing].module.upgrade(Operations(context))
     else:
         # Without a look at what exists: a stranger's table of the same name is an error.
         import_module(f"{package}.tables").metadata.create_all(connection, checkfirst=False)
@@ -82,29 +91,20 @@ def _check_right(connection: Connection, package: str, before: str, newest: str)
         )
 
 
-def _after(revision: str, scripts: "list[Script]", package: str) -> "list[Script]":
-    """The migrations after this revision, the newest first."""
-    known = [script.revision for script in scripts]
-    if revision not in known:
-        raise Failure(
-            f"{version_table(package)} is at revision {revision}, and this release upgrades from {known[-1]} to {known[0]}: "
-            "use the release that fits, or a new database"
-        )
-    return scripts[: known.index(revision)]
-
-
 def version_table(package: str) -> str:
     """The name of the table with the revision of a worker's tables. Workers that share a database have one each."""
     return f"{package.removesuffix('_worker')}_version"
 
 
 def newest_revision(package: str) -> str:
-    """The newest version of a worker's tables, which Alembic calls their revision.
+    """The newest version of a worker's tables, which Alembic calls their revision."""
+    return _revisions(package)[-1]
 
-    Each migration's file name begins with its revision, and these count upwards.
-    """
+
+def _revisions(package: str) -> list[str]:
+    """All revisions that this release knows. Each migration's file name begins with its revision, and these count upwards."""
     names = (file.name for file in (files(package) / "migrations" / "versions").iterdir())
-    return max(name.partition("_")[0] for name in names if name[:1].isdigit())
+    return sorted(name.partition("_")[0] for name in names if name[:1].isdigit())
 
 
 def _revision(connection: Connection, package: str) -> str:

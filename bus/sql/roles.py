@@ -10,6 +10,8 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -55,19 +57,32 @@ class RolesMade(Struct, frozen=True):
     former_owners: tuple[str, ...]
 
 
+class _TrialDone(Exception):  # noqa: N818 - no error
+    """Ends a transaction whose work is to be undone."""
+
+
 async def make_roles(
     url: str,
     owner: RoleRights,
     roles: Sequence[RoleRights],
     passwords: Mapping[str, str],
     settings: DatabaseSettings | None = None,
+    *,
+    is_trial: bool = False,
 ) -> RolesMade:
-    """Make the owner and the other roles, or correct those that are there. Everything is done, or nothing."""
+    """Make the owner and the other roles, or correct those that are there. Everything is done, or nothing; a trial ends with
+    nothing, and raises what would be raised.
+    """
     database = open_database(url, pool_size=1, settings=settings)
     if database.dialect != "postgresql":
         raise Failure(f"roles exist only on PostgreSQL, not on {database.dialect}")
     try:
-        return await write_once(database, _make, owner, roles, passwords)
+        with suppress(_TrialDone):
+            async with database.writing() as transaction:
+                done = await transaction.run(_make, owner, roles, passwords)
+                if is_trial:
+                    _undo()
+        return done
     finally:
         await database.close()
 
@@ -86,6 +101,10 @@ async def grant_rights(
         return await write_once(database, _grant_to_existing, owner, roles)
     finally:
         await database.close()
+
+
+def _undo() -> NoReturn:
+    raise _TrialDone
 
 
 def verifier(password: str, salt: bytes) -> str:

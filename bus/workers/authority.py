@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.message import Message, type_of
 from bus.origin import Origin
@@ -67,7 +67,7 @@ class BrokerFacts(Struct, frozen=True, cache_hash=True):
 class Refused(Struct, frozen=True):
     """The message does not count: its route, sender or reply address is not what the topology allows.
 
-    `is_told` says whether the sender may be told; an unknown sender may not.
+    `is_told` says whether the sender may be told; a sender whose name the broker has not verified may not.
     """
 
     reason: str
@@ -92,16 +92,14 @@ def judge_parcel(origin: Origin, facts: BrokerFacts) -> Refused | None:
         return Refused(
             f"it arrived as a dead letter of the queue {origin.astray!r}, which is not a way to send it"
         )
+    wrong = wrong_reply_to(origin.reply_to, origin.sender, facts) if origin.reply_to else ""
     if facts.has_users and broker_user_of(origin.sender) is None:
-        who = (
-            f"by the user {origin.sender!r}, which the topology does not have"
-            if origin.sender
-            else "without a user_id"
-        )
-        return Refused(f"sent {who}: set AMQP's user_id to the name of your user", "user_id", origin.sender)
-    if origin.reply_to and (wrong := wrong_reply_to(origin.reply_to, origin.sender, facts)):
-        return Refused(wrong, "reply_to", origin.reply_to)
-    return None
+        if not origin.sender:
+            return Refused("sent without a user_id: set AMQP's user_id to the name of your user", "user_id")
+        # The broker has verified the name, so a question may be answered at an address of this name: `_may_say` refuses it.
+        if wrong or not origin.reply_to:
+            return _of_stranger(origin.sender)
+    return Refused(wrong, "reply_to", origin.reply_to) if wrong else None
 
 
 def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
@@ -231,7 +229,8 @@ def _may_say(sender: str, exchange: str, key: str, cell: str, facts: BrokerFacts
     if not facts.has_users:
         return None
     speaker = broker_user_of(sender)
-    assert speaker is not None, "a parcel from an unknown user is refused as a whole"
+    if speaker is None:
+        return structs.replace(_of_stranger(sender), is_told=True)
     for grant in _grants(speaker):
         # A key on a cell's exchange ends with the cell's name too, so comparing the key is enough.
         is_there = key_pattern(Grant(exchange, (grant.exchange,))).fullmatch(exchange)
@@ -239,6 +238,15 @@ def _may_say(sender: str, exchange: str, key: str, cell: str, facts: BrokerFacts
             return None
     return Refused(
         f"{sender!r} has no right to send {key!r} to {exchange!r}", "user_id", sender, is_told=True
+    )
+
+
+def _of_stranger(sender: str) -> Refused:
+    return Refused(
+        f"sent by the user {sender!r}, which the topology does not have: connect as moor-operator or as an application's user, and set "
+        "AMQP's user_id to that name",
+        "user_id",
+        sender,
     )
 
 

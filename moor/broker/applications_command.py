@@ -102,8 +102,11 @@ def add(
     variables = {
         "MOOR_BUS_URL": password_files.login(deployment.url, application.user, password),
         "MOOR_CELLS": ",".join(command_settings(bus=bus).addresses.cells) if admin else "",
+        # Of several it names one with each order.
+        "MOOR_PROJECT": application.projects[0] if len(application.projects) == 1 else "",
     }
     files = environment_files(env_dir, {application.user: variables}, replace=replace_env)
+    _check_answered(bus)
     if credentials is not None:
         write_private(credentials, {**known, application.user: password})
     for file in files:
@@ -151,6 +154,7 @@ def remove(
             f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
         )
     check_private(credentials)
+    _check_answered(bus)
     user, command = f"{APPLICATION_USER}{name}", shlex.split(ctl)
     listed = rabbitmqctl(command, "list_users", "--silent", "--formatter", "json")
     was_there = any(each["user"] == user for each in json.loads(listed))
@@ -188,6 +192,11 @@ app.command("list")(
         operates=True,
     )
 )
+
+
+def _check_answered(bus: str) -> None:
+    """Check that schedulers answer the user of this URL, before anything changes: in the end they must hear of the application."""
+    asked(bus, AskApplications(), ApplicationsFound)
 
 
 def _api_broker(bus: str) -> BrokerDeployment:

@@ -15,12 +15,14 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.configuration.addresses import ADDRESSES
+from bus.configuration.sections import without_password
 from bus.errors import Failure
 from bus.urls import limits_at
 from compute_sim.laboratory.faults import FaultScript
 from moor.clouds.bare_metal import BareMetalPlan
 from moor.clouds.cloud import prepare
-from moor.options import broker_of, flag_of, wrong_value
+from moor.options import broker_of, flag_of, found, tell, wrong_value
+from moor.settings import TOP
 
 END_S_MAX = 30.0
 KILL_S_MAX = 5.0
@@ -60,9 +62,17 @@ def servers_at(bus: str, db: str, placement_db: str) -> Servers | None:
         )
     if placement_db and not db:
         raise typer.BadParameter(
-            f"--placement-db is {placement_db!r} without --db: then everything is in one SQLite file; give both or neither"
+            f"--placement-db is {without_password(placement_db)!r} without --db: then everything is in one SQLite file; give both or neither"
         )
     if not bus:
+        stated = found().stated(TOP)
+        if named := [
+            f"{field} ({stated[field].where})" for field in ("bus_url", "db_url") if field in stated
+        ]:
+            # These may be the servers of a cloud that works.
+            tell(
+                f"not used: {' and '.join(named)}; without --bus and --db all runs in this process", "yellow"
+            )
         return None
     with wrong_value():
         urls = {

@@ -127,6 +127,13 @@ def users(
         variables = _variables(addresses, passwords, password_files)
     files = environment_files(env_dir, variables, replace=replace_env)
     settings = tuned(DATABASE)
+
+    async def tried() -> None:
+        for use in uses:
+            await make_roles(use.url, use.owner, use.roles, passwords, settings, is_trial=True)
+
+    # What the databases refuse must not be in the files.
+    run(tried())
     # Write the files first: a password that reaches only the database would be lost.
     write_private(credentials, {**known, **passwords})
     for file in files:

@@ -56,6 +56,9 @@ class Machine:
         environment = {
             "PATH": os.environ["PATH"],
             "XDG_CONFIG_HOME": "/nonexistent",
+            # At their usual ports a `moor up` may serve.
+            "MOOR_LISTEN": "127.0.0.1:0",
+            "MOOR_DASHBOARD_LISTEN": "127.0.0.1:0",
             **self._environment(lines),
         }
         command = shlex.split(next(value for key, value in lines if key == "ExecStart"))

@@ -39,9 +39,13 @@ class PrivatePostgres:
         settings: Mapping[str, str] = MappingProxyType({}),
         place: Path | None = None,
         standby_of: "PrivatePostgres | None" = None,
+        data_by: str = "",
     ) -> None:
-        """`standby_of` is a running server, of which this one becomes a standby by streaming replication."""
+        """`standby_of` is a running server, of which this one becomes a standby by streaming replication. `data_by` is a command of
+        a shell that makes the directory `data` in place of that.
+        """
         self._standby_of = standby_of
+        self._data_by = data_by
         self._settings = {**_ALWAYS, **settings}
         self._place = place
         self._keeper: Keeper | None = None
@@ -106,7 +110,8 @@ class PrivatePostgres:
                 *(str(binaries / "pg_basebackup"), "-h", host, "-p", port, "-U", "postgres"),
                 *("-D", "data", "-R", "-X", "stream", "-c", "fast", "--no-sync"),
             )
-        script = f"test -e data/PG_VERSION || {shlex.join(make)} && exec {shlex.join(postgres)}"
+        made = self._data_by or shlex.join(make)
+        script = f"test -e data/PG_VERSION || {made} && exec {shlex.join(postgres)}"
         self._server = self._keeper.start(
             Command(
                 argv=("/bin/sh", "-c", script),

@@ -7,7 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CHANGELOG.md").read_text()
 KINDS = ("Added", "Changed", "Fixed")
-RELEASE = re.compile(r"## (Unreleased: (?P<next>[\d.]+)|(?P<version>[\d.]+), \d{4}-\d\d-\d\d)")
+RELEASE = re.compile(
+    r"## (Unreleased: (?P<next>[\d.]+)|(?P<version>[\d.]+), \d{4}-\d\d-\d\d(?P<not_released>, not released)?)"
+)
 
 
 def test_the_first_section_is_of_the_version_that_the_package_has() -> None:
@@ -20,6 +22,14 @@ def test_the_first_section_is_of_the_version_that_the_package_has() -> None:
     assert versions[0] == project["version"]
     assert len({*versions}) == len(versions)
     assert [line for line in releases[1:] if "Unreleased" in line] == []
+
+
+def test_the_readme_says_that_there_is_no_release_as_long_as_no_section_is_one() -> None:
+    sections = [found for line in PAGE.splitlines() if (found := RELEASE.fullmatch(line))]
+    releases = [each["version"] for each in sections if each["version"] and not each["not_released"]]
+
+    for page in ((ROOT / "README.md").read_text(), PAGE):
+        assert ("No release has been made yet" in page) is (not releases)
 
 
 def test_every_entry_stands_below_its_kind_and_its_subject() -> None:

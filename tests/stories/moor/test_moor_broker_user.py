@@ -345,3 +345,36 @@ async def test_an_invalid_application_is_refused_before_any_change(tmp_path: Pat
             ran.code,
             "applications need a RabbitMQ broker" in " ".join(ran.err.replace("│", " ").split()),
         ) == (2, True)
+
+
+async def test_an_administrator_of_the_broker_is_told_at_once_who_may_ask_and_nothing_changes(
+    tmp_path: Path,
+) -> None:
+    """Its user is none of the topology's, so schedulers do not take what it says."""
+    async with operator_access(tmp_path) as (_, operator, names):
+        name = a_name(names)
+        for verb in (("add", name, "--project", "shop"), ("remove", name)):
+            ran = await operator.command(*verb, user="")
+            assert ran.code == 1, ran.out
+            assert "'guest', which the topology does not have: connect as moor-operator" in ran.err
+
+        assert operator.credentials.read_text() == ""
+        listed = await moor_json("dead", "list", MOOR_BUS_URL=operator.under_test.url(user_of("operator")))
+        # One for each question: nobody asks again.
+        assert [each["type"] for each in listed] == ["application.query"] * 2
+
+
+async def test_the_environment_file_of_an_application_names_its_only_project(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
+        name = a_name(names)
+        flags = ("--env-dir", str(tmp_path), "--replace-env")
+        await operator.add(name, "--project", "shop", *flags)
+        file = dict(
+            line.split("=", 1) for line in (tmp_path / f"moor-app-{name}.env").read_text().splitlines()
+        )
+        assert file["MOOR_PROJECT"] == "shop"
+        booted = await moor_json("boot", "--vcpus", "1", **file)
+        assert [each["state"] for each in booted["instances"]] == ["active"]
+
+        await operator.add(name, "--project", "shop", "--project", "garden", *flags)
+        assert "MOOR_PROJECT" not in (tmp_path / f"moor-app-{name}.env").read_text()

@@ -268,11 +268,17 @@ async def test_a_superuser_of_that_name_is_refused(server: PrivatePostgres, depl
     ],
 )
 async def test_what_cannot_be_done_is_said(environment: dict[str, str], why: str, tmp_path: Path) -> None:
-    ran = await moor("db", "users", "--credentials", str(tmp_path / "c.toml"), **environment)
+    flags = ("--env-dir", str(tmp_path / "env"), "--password-dir", str(tmp_path / "passwords"))
+    ran = await moor("db", "users", "--credentials", str(tmp_path / "c.toml"), *flags, **environment)
 
     assert ran.code != 0
+    assert written_below(tmp_path) == []
     assert why in " ".join(ran.err.replace("│", "").split())
     assert "Traceback" not in ran.err
+
+
+def written_below(directory: Path) -> list[str]:
+    return [each.name for each in directory.rglob("*") if each.is_file() and each.stat().st_size]
 
 
 async def test_a_password_that_cannot_be_sent_is_refused(deployment: Deployment) -> None:
@@ -293,6 +299,21 @@ async def test_a_worker_waits_for_tables_that_its_role_may_not_make(deployment: 
         said = await scheduler.until_printed_to_stderr("moor db upgrade")
 
     assert "the role moor_scheduler may create no tables" in said
+
+
+async def test_an_old_worker_on_newer_tables_is_told_which_release_it_needs(deployment: Deployment) -> None:
+    """It may create no tables either, and their owner could not help: nothing goes back."""
+    await deployment.make()
+    async with connected(deployment.url) as administrator:
+        await administrator.execute("UPDATE scheduler_version SET version_num = '9999'")
+
+    for command, role in ((("run", "scheduler"), "moor-scheduler"), (("db", "upgrade"), "moor-owner")):
+        environment = {**deployment.environment(role), "MOOR_BUS_URL": "amqp://127.0.0.1:1"}
+        ran = await moor(*command, **environment)
+        assert ran.code == 1
+        assert "scheduler_version is at revision 9999" in ran.err
+        assert "the tables are of a newer release, so install that one" in ran.err
+        assert "moor db upgrade" not in ran.err
 
 
 async def test_new_tables_have_their_rights_after_the_upgrade(deployment: Deployment) -> None:

@@ -59,6 +59,15 @@ async def test_hosts_may_be_trees_of_providers(tmp_path: Path) -> None:
     assert found["active"] + found["in_error"] == 50
 
 
+async def test_servers_that_only_a_variable_names_are_not_used_and_the_run_says_so() -> None:
+    """They may be those of a cloud that works."""
+    ran = await moor(*SMALL, MOOR_BUS_URL="amqp://u:s3cret@127.0.0.1:1/", MOOR_DB_URL="sqlite:////nowhere/x")
+
+    assert ran.code == 0, ran.err
+    assert "not used: bus_url (MOOR_BUS_URL) and db_url (MOOR_DB_URL); without --bus and --db" in ran.err
+    assert "s3cret" not in ran.err
+
+
 async def test_spawns_that_fail_go_to_alternates(tmp_path: Path) -> None:
     file = tmp_path / "load.json"
 
