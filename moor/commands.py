@@ -57,7 +57,7 @@ COMMANDS = {
     "host": (OPERATING, "instances.hosts.hosts_command", "app"),
     "cell": (OPERATING, "instances.hosts.cells_command", "app"),
     "aggregate": (OPERATING, "instances.hosts.aggregates_command", "app"),
-    "node": (OPERATING, "bare_metal.node_command", "app"),
+    "node": (OPERATING, "bare_metal.undeploying", "app"),
     "provider": (OPERATING, "placement.providers_command", "app"),
     "trait": (OPERATING, "placement.names_command", "trait"),
     "class": (OPERATING, "placement.names_command", "class_"),

@@ -155,6 +155,13 @@ async def instances_or_requests(
     return known
 
 
+async def instances_named(asking: Client, texts: Sequence[str]) -> dict[str, InstanceState]:
+    """The instance that each of these texts names; texts that name none are left out."""
+    found = zip(texts, await _named(asking, texts, ""), strict=True)
+    known = {text: the_one(INSTANCES, text, each) for text, each in found}
+    return {text: state for text, state in known.items() if state is not None}
+
+
 async def instance_or_request_id(asking: Client, text: str, project: str) -> UUID:
     """The id of the instance or of the request that this text names."""
     instances, requests = await _ids_of_names(asking, [text], project)

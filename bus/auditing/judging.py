@@ -478,7 +478,7 @@ def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places:
             stray = _fault(
                 STRAY,
                 view,
-                f"{where}, and {_whereabouts(view, entry, places)}",
+                f"{where}, and {whereabouts(view, entry, places)}",
                 mend,
                 "" if mend else UNKNOWN,
             )
@@ -507,7 +507,7 @@ def _is_expected(found: HostEntry, entry: CellEntry | None) -> bool:
     return entry is not None and found in entry.on_hosts
 
 
-def _whereabouts(view: InstanceView, entry: CellEntry | None, places: Places) -> str:
+def whereabouts(view: InstanceView, entry: CellEntry | None, places: Places) -> str:
     if entry is not None:
         on = f" on {places.name(entry.host)}" if _is_living(entry) else ""
         return f"it is {entry.instance.state}{on} in cell {entry.instance.cell}, by attempt {entry.instance.attempt}"

@@ -4,10 +4,11 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
+from bus.messages.build import InstanceId
 from bus.messages.cell import SpawnFailed
 from ironic_sync.core.cells import CellMap, CellPlan, decide_cell
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.orders import spawned
+from ironic_sync.core.orders import spawned, with_end
 from ironic_sync.core.provision_states import provision_state
 from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
 
@@ -100,6 +101,15 @@ def with_leftover(row: NodeRow) -> NodeRow:
         due_at=AT_ONCE,
     )
     return structs.replace(row, deploy=deploy)
+
+
+def with_stray(row: NodeRow, instance: InstanceId) -> NodeRow:
+    """The row after an operator said that nobody has this instance, which is on the node in Ironic: it is undeployed like a
+    leftover, as soon as the node is known to have it and no other order is under way.
+    """
+    done = row.deployed
+    attempt = done.attempt if done is not None and done.instance == instance else 0
+    return with_leftover(with_end(row, instance, attempt))
 
 
 def with_lost_instance(row: NodeRow) -> NodeRow:

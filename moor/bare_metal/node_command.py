@@ -1,7 +1,8 @@
 """`moor node`: shows bare-metal nodes, as Ironic has them and as Moorage offers them, and sends operators' orders to Ironic.
 
 Orders go to Ironic's REST API (MOOR_IRONIC_URL, or the simulated Ironic of a `moor up` on this machine). Their effects reach
-Moorage by Ironic's notifications, as always. Only `moor boot` and `moor delete` put an instance on a node or remove it.
+Moorage by Ironic's notifications, as always. `moor boot` and `moor delete` put an instance on a node or remove it;
+`moor node undeploy` (undeploying.py) removes one that nobody has.
 
 While Ironic works on a node it holds the node's lock, for a minute or more, and takes no other order. So an order waits for the lock, for
 as long as the command may wait.
@@ -63,12 +64,15 @@ app.add_typer(power, name="power")
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NODE", help="A node's id, its name in Ironic, or the id of the instance on it."),
+    typer.Argument(
+        metavar="NODE", help="A node's id, its name in Ironic, or the id or name of the instance on it."
+    ),
 ]
 Names = Annotated[
     list[str],
     typer.Argument(
-        metavar="NODE...", help="Nodes' ids, their names in Ironic, or the ids of the instances on them."
+        metavar="NODE...",
+        help="Nodes' ids, their names in Ironic, or the ids or names of the instances on them.",
     ),
 ]
 Wait = Annotated[
@@ -152,7 +156,7 @@ def show(
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
 
     async def read(reader: NodeReader) -> tuple[NodeShown, str]:
-        (found,) = await _found(reader, [node])
+        (found,) = await found_nodes(reader, [node])
         return found, reader.away
 
     found, away = run_with(reading_nodes(settings), read)
@@ -307,11 +311,11 @@ def console(
     as_json: AsJson = False,
 ) -> None:
     """Switch a node's serial console on, and say where it is."""
-    settings = _settings_with_ironic(ironic)
+    settings = settings_with_ironic(ironic)
 
     async def work(reader: NodeReader) -> tuple[str, Console | IronicRefused | None]:
         assert reader.api is not None, "the settings name an Ironic"
-        (found,) = await _found(reader, [node])
+        (found,) = await found_nodes(reader, [node])
         id_ = ProviderId(found.id)
         by_s = _now_s() + timeout
         refused = await _once_unlocked(partial(reader.api.set_console, id_, is_on=not off), by_s)
@@ -374,8 +378,8 @@ def _steps(given: str) -> list[CleanStep]:
     return steps
 
 
-def _settings_with_ironic(ironic: str) -> Settings:
-    settings = command_settings(ironic=ironic)
+def settings_with_ironic(ironic: str, *, ironic_db: str = "", bus: str = "") -> Settings:
+    settings = command_settings(ironic=ironic, ironic_db=ironic_db, bus=bus)
     if not has_ironic(settings):
         raise typer.BadParameter(
             "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
@@ -397,13 +401,13 @@ def _order(
     """Send the order for each node. If Ironic refuses one, or goes on holding its lock, go on with the next. `waits` says that the
     order is over only when Ironic has finished its work. `then` is told if all nodes got the order.
     """
-    settings = _settings_with_ironic(ironic)
+    settings = settings_with_ironic(ironic)
 
     async def work(reader: NodeReader) -> tuple[list[NodeShown], bool, bool]:
         assert reader.api is not None, "the settings name an Ironic"
         # A node that is named twice, such as by its name and by its id, gets one order.
         found: dict[int, tuple[str, NodeShown]] = {}
-        for name, node in zip(names, await _found(reader, names), strict=True):
+        for name, node in zip(names, await found_nodes(reader, names), strict=True):
             found.setdefault(node.id.int, (name, node))
         by_s = _now_s() + timeout_s
         ordered = await _send(partial(order, reader.api), what, dict(found.values()), by_s)
@@ -411,7 +415,7 @@ def _order(
         ids = [str(node.id) for _, node in found.values()]
         # Otherwise the command would show the offer from before the order.
         await _until_none(_is_unheard, reader, ids, _now_s() + HEARD_S)
-        return await _found(reader, ids), len(ordered) == len(found), in_time
+        return await found_nodes(reader, ids), len(ordered) == len(found), in_time
 
     nodes, all_ordered, in_time = run_with(reading_nodes(settings), work)
     print_all(nodes, NODES, as_json=as_json)
@@ -513,7 +517,7 @@ def _has_failed(node: NodeShown | None) -> bool:
     return state.endswith("failed") or state == "error"
 
 
-async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
+async def found_nodes(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
     try:
         found = await reader.find(names)
     except SeveralNodesError as problem:

@@ -1,23 +1,26 @@
 """Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 import typer
 from msgspec import Struct, structs
 
+from bus.auditing.nodes import NodeInIronic, NodesInIronic
 from bus.errors import Operational
-from bus.message import ProviderId
+from bus.message import ConsumerId, ProviderId
 from ironic_sync.core.node import Node
+from ironic_sync.core.provision_states import provision_state
 from ironic_sync.core.rows import NodeDeploy, NodeRow
 from ironic_sync.rest import UnreadableNode
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.store import IronicStore
-from moor.asking import batches_of
+from moor.asking import batches_of, client
 from moor.bare_metal.daemon_rows import opened_rows
-from moor.naming import prefix_in
+from moor.naming import instances_named, prefix_in
 from moor.options import tuned, wrong_value
 from moor.settings import Settings
 from moor.worker_settings import IRONIC_DAEMONS
@@ -39,6 +42,9 @@ _OFFER_FIELDS = (
     "fault",
     "retired",
 )
+
+
+HostsOfInstances = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
 
 
 class DeployShown(Struct, frozen=True, kw_only=True):
@@ -101,9 +107,13 @@ class SeveralNodesError(ValueError):
 class NodeReader:
     """Reads nodes from Ironic's REST API and from the daemons' rows, or from one of them."""
 
-    def __init__(self, api: HttpIronicApi | None, rows: IronicStore | None) -> None:
+    def __init__(
+        self, api: HttpIronicApi | None, rows: IronicStore | None, hosts_of: HostsOfInstances | None = None
+    ) -> None:
+        """`hosts_of` finds the hosts of instances by their names, on the bus."""
         self.api = api
-        self._rows = rows
+        self._hosts_of = hosts_of
+        self.rows = rows
         # Why Ironic could not be asked about a single node.
         self.away = ""
 
@@ -118,7 +128,7 @@ class NodeReader:
                 found |= {node.id: node for node in page.nodes}
                 unreadable += page.unreadable
         except Operational as problem:
-            if self._rows is None:
+            if self.rows is None:
                 raise
             return self._all_heard(rows, away=str(problem))
         ids = dict.fromkeys((*found, *(id_ for id_, row in rows.items() if not row.is_removed)))
@@ -134,8 +144,8 @@ class NodeReader:
         )
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
-        """Find nodes by uuid, by the uuid of the instance on them, by Ironic's name, or by the beginning of their uuid. Each uuid is
-        a question to Ironic, or two; names are searched in the full list.
+        """Find nodes by uuid, by the uuid of the instance on them, by Ironic's name, by the beginning of their uuid, or by the
+        name of the instance on them. Each uuid is a question to Ironic, or two; names are searched in the full list.
 
         If a text may mean several nodes, the one that Ironic still has is meant. Raise SeveralNodesError if Ironic still has
         several of them, or none.
@@ -161,7 +171,16 @@ class NodeReader:
                 if prefix := prefix_in(name):
                     there = [each for each in everything.nodes if each.id.hex.startswith(prefix)]
                     found[name] = _meant(name, there) if there else None
+            found |= await self._of_instances([name for name in named if name and found[name] is None])
         return found
+
+    async def _of_instances(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
+        """The nodes of the instances with these names, or with ids that begin so."""
+        if not names or self._hosts_of is None:
+            return {}
+        hosts = {name: host for name, host in (await self._hosts_of(names)).items() if _as_id(host)}
+        nodes = await self.find([*hosts.values()])
+        return {name: nodes[host] for name, host in hosts.items()}
 
     async def _node(self, id_: ProviderId, row: NodeRow | None) -> Node | None:
         """The node as Ironic has it; as the daemons last heard it, if no Ironic is named or it does not answer."""
@@ -177,19 +196,19 @@ class NodeReader:
             return heard
 
     def _shown(self, id_: ProviderId, node: Node | None, rows: Mapping[ProviderId, NodeRow]) -> NodeShown:
-        return shown(id_, node, rows.get(id_), has_rows=self._rows is not None)
+        return shown(id_, node, rows.get(id_), has_rows=self.rows is not None)
 
     async def _all_rows(self) -> dict[ProviderId, NodeRow]:
-        if self._rows is None:
+        if self.rows is None:
             return {}
-        return await self._rows_of([each.id for each in await self._rows.owners()])
+        return await self._rows_of([each.id for each in await self.rows.owners()])
 
     async def _rows_of(self, ids: Collection[ProviderId]) -> dict[ProviderId, NodeRow]:
-        if self._rows is None:
+        if self.rows is None:
             return {}
         rows: dict[ProviderId, NodeRow] = {}
         for some in batches_of([*ids], ROWS_AT_ONCE):
-            rows |= await self._rows.read(some)
+            rows |= await self.rows.read(some)
         return rows
 
 
@@ -208,15 +227,44 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
         )
     async with AsyncExitStack() as stack:
         rows = None
-        with wrong_value():
-            api = ironic_api(
-                structs.replace(settings.addresses, ironic_url=settings.ironic_url), tuned(IRONIC_DAEMONS)
-            )
-        if api is not None:
-            stack.push_async_callback(api.close)
+        api = await stack.enter_async_context(_opened_api(settings))
         if settings.ironic_db_url:
             rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))
-        yield NodeReader(api, rows)
+        yield NodeReader(api, rows, partial(_hosts_of_instances, settings) if settings.bus_url else None)
+
+
+async def _hosts_of_instances(settings: Settings, names: Sequence[str]) -> Mapping[str, str]:
+    async with client(settings, operates=True) as asking:
+        return {name: each.host for name, each in (await instances_named(asking, names)).items()}
+
+
+@asynccontextmanager
+async def listing_nodes(settings: Settings) -> AsyncIterator[Callable[[], Awaitable[NodesInIronic]] | None]:
+    """Lists the nodes of the Ironic that the settings name, for an audit; None if they name none."""
+    async with _opened_api(settings) as api:
+        yield None if api is None else partial(_all_seen, api)
+
+
+@asynccontextmanager
+async def _opened_api(settings: Settings) -> AsyncIterator[HttpIronicApi | None]:
+    with wrong_value():
+        addresses = structs.replace(settings.addresses, ironic_url=settings.ironic_url)
+        api = ironic_api(addresses, tuned(IRONIC_DAEMONS))
+    try:
+        yield api
+    finally:
+        if api is not None:
+            await api.close()
+
+
+async def _all_seen(api: HttpIronicApi) -> NodesInIronic:
+    return {node.id: seen_in_ironic(node) async for page in api.pages() for node in page.nodes}
+
+
+def seen_in_ironic(node: Node) -> NodeInIronic:
+    instance = None if node.instance_uuid is None else ConsumerId(node.instance_uuid)
+    is_busy = provision_state(node.provision_state).undeploy == "wait"
+    return NodeInIronic(node.id, node.name or "", node.provision_state or "none", instance, is_busy)
 
 
 def shown(id_: ProviderId, node: Node | None, row: NodeRow | None, *, has_rows: bool = True) -> NodeShown:

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from bus.messages.hosts import HostState, host_in_cell
 from moor.asking import Client, client, hosts_of
+from moor.bare_metal.nodes import listing_nodes
 from moor.books.auditing import (
     FOUND,
     MENDED,
@@ -114,7 +115,7 @@ class Printer:
         flight = f", {result.in_flight:,} of them in flight" if result.in_flight else ""
         say(f"{faults}: {result.compared:,} instances and consumers compared{flight}, in {seconds:.1f} s")
         for each in result.unanswered:
-            say(f"{each} did not answer: nothing of that cell was compared there", "yellow")
+            say(f"{each} did not answer: nothing was compared there", "yellow")
         if result.nova is not None:
             _tell_of_nova(result.nova)
 
@@ -152,8 +153,8 @@ def audit(
 ) -> None:
     """Compare the books of placement, the API level, the cells and their hosts; boots go on meanwhile.
 
-    Exit code 0: no faults. 4: faults were found, and with --heal all are mended. 5: with --heal, some are not. 3: a cell or
-    Nova did not answer, and the others have no faults.
+    Exit code 0: no faults. 4: faults were found, and with --heal all are mended. 5: with --heal, some are not. 3: a cell,
+    Ironic or Nova did not answer, and the others have no faults.
     """
     if remove_strays and not heal:
         raise typer.BadParameter(
@@ -172,6 +173,7 @@ def audit(
                 check_known("--host", host, (each.name for each in hosts))
             check_one_cell("--host", host, named)
             nova = await stack.enter_async_context(_nova_to_ask(settings))
+            ironic = await stack.enter_async_context(listing_nodes(settings))
             options = AuditOptions(
                 settle=timedelta(seconds=settle),
                 heals=heal,
@@ -182,8 +184,8 @@ def audit(
             is_first = True
             while True:
                 began_s = time.monotonic()
-                reader = BooksReader(api, _of_all_cells(api, cells, hosts, settings), with_computes(hosts))
-                result = await audited(reader, options, printer.tell, hosts=hosts, nova=nova)
+                reader = reader_of(api, cells, hosts, settings)
+                result = await audited(reader, options, printer.tell, hosts=hosts, nova=nova, ironic=ironic)
                 printer.end(result, time.monotonic() - began_s, is_first=is_first)
                 if not follow:
                     return result
@@ -194,12 +196,12 @@ def audit(
     _exit(run(work()), heals=heal)
 
 
-def _of_all_cells(
+def reader_of(
     api: Client, cells: Mapping[str, Client], hosts: Sequence[HostState], settings: Settings
-) -> Mapping[str, Client]:
-    """The client by which the audit asks each cell: on the cell's own broker, or else on that of the API level."""
+) -> BooksReader:
+    """A reader that asks each cell on the cell's own broker, or else on that of the API level."""
     names = {*settings.addresses.cells, *cells, *[each.cell for each in hosts]}
-    return {name: cells.get(name, api) for name in names}
+    return BooksReader(api, {name: cells.get(name, api) for name in names}, with_computes(hosts))
 
 
 @asynccontextmanager

@@ -21,7 +21,9 @@ from bus.auditing.judging import (
     is_in_flight,
     way_back_of,
 )
+from bus.auditing.nodes import NodesInIronic, faults_on_nodes, lost_from_node, nodes_of
 from bus.auditing.views import Fault, InstanceView, Mend, Places, Sight
+from bus.errors import Operational
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
@@ -44,6 +46,8 @@ FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.
 LOOKED_AT_ONCE_MAX = NAMED_MAX // 2
 _STRAYS = "something runs there that no row knows: moor audit"
+# Lists Ironic's nodes. It raises if Ironic does not answer.
+ListsNodes = Callable[[], Awaitable[NodesInIronic]]
 _CHANGED = "it has changed meanwhile: the next audit looks again"
 
 
@@ -59,7 +63,8 @@ class AuditResult(Struct, frozen=True, kw_only=True):
     """The result of one audit.
 
     `compared` is the number of instances and consumers that it looked at. `in_flight` of them were not judged: something
-    about them is changing, or a cell of theirs did not answer. `unanswered` names the cells and hosts that did not answer.
+    about them is changing, or a cell of theirs did not answer. `unanswered` names the cells and hosts, or the Ironic, that did
+    not answer.
     """
 
     compared: int
@@ -119,8 +124,16 @@ class Audit:
         hosts: Sequence[HostState] = (),
         tell: Callable[[Finding], None] = lambda _: None,
         nova: NovaToAsk | None = None,
+        ironic: ListsNodes | None = None,
     ) -> None:
         self._reader = reader
+        self._ironic = ironic
+        # As Ironic lists them at the beginning; and why it does not answer.
+        self._nodes: NodesInIronic = {}
+        self._ironic_away = ""
+        # The nodes that have what the books expect there, and the instances that are not on the nodes of their rows.
+        self._nodes_in_order: set[ProviderId] = set()
+        self._lost_on_nodes: list[ConsumerId] = []
         # An audit of a part does not ask: Nova has cells and hosts of its own.
         self._nova = NovaBooks(reader, clock, nova if options.is_of_all else None)
         self._options = options
@@ -143,18 +156,20 @@ class Audit:
             outcome = NOT_MENDED if self._options.heals else FOUND
             self._found(Finding(each, outcome, each.advice) for each in name_clashes([*self._hosts.values()]))
         await self._recount(contradictions)
+        self._nodes = await self._list_nodes()
         async for views in self._reader.views():
             await self._compare(views)
         await self._compare_ways_back()
         await self._compare_alone()
         await self._compare_nova()
+        await self._compare_nodes()
         await self._compare_capacity()
         await self._conclude_tables(contradictions)
         return AuditResult(
             compared=self._compared,
             in_flight=self._in_flight,
             findings=tuple(self._findings),
-            unanswered=tuple(self._reader.unanswered()),
+            unanswered=(*self._reader.unanswered(), *filter(None, (self._ironic_away,))),
             nova=self._nova.held,
         )
 
@@ -216,6 +231,7 @@ class Audit:
             if not self._options.concerns(view):
                 continue
             self._nova.note(view)
+            self._note_nodes(view, sight)
             self._compared += 1
             self._in_flight += is_in_flight(view, sight)
             if faults := [*faults_of(view, sight, self._places)]:
@@ -284,6 +300,39 @@ class Audit:
         views, asked = await self._reader.views_of(ids, ())
         sight = self._sight(asked)
         return [fault for view in views.values() for fault in faults_alone(view, sight, self._places)]
+
+    # Bare-metal nodes in Ironic
+
+    async def _list_nodes(self) -> NodesInIronic:
+        if self._ironic is None or self._ironic_away:
+            return {}
+        try:
+            return await self._ironic()
+        except Operational as problem:
+            self._ironic_away = f"Ironic ({problem})"
+            return {}
+
+    def _note_nodes(self, view: InstanceView, sight: Sight) -> None:
+        for node in nodes_of(view) & self._nodes.keys():
+            if self._nodes[node].instance == view.id:
+                self._nodes_in_order.add(node)
+        if any(lost_from_node(view, self._nodes, sight, self._places)):
+            self._lost_on_nodes.append(view.id)
+
+    async def _compare_nodes(self) -> None:
+        left = [each for node, each in self._nodes.items() if node not in self._nodes_in_order]
+        strays = [each.instance for each in left if each.instance is not None and self._is_of_node(each.id)]
+        for some in batches_of([*dict.fromkeys((*strays, *self._lost_on_nodes))], LOOKED_AT_ONCE_MAX):
+            await self._look_twice(await self._on_nodes_now(some), partial(self._on_nodes_now, some))
+
+    async def _on_nodes_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
+        nodes = await self._list_nodes()
+        views, asked = await self._reader.views_of(ids, ())
+        return [*faults_on_nodes(ids, views, nodes, self._sight(asked), self._places)]
+
+    def _is_of_node(self, node: ProviderId) -> bool:
+        provider = self._places.providers.get(node)
+        return self._options.is_of_all if provider is None else self._is_of_tree(provider)
 
     # What Nova holds
 
@@ -372,10 +421,14 @@ async def audited(
     *,
     hosts: Sequence[HostState] = (),
     nova: NovaToAsk | None = None,
+    ironic: ListsNodes | None = None,
 ) -> AuditResult:
-    """Without `nova`, what Nova holds is counted, and not judged."""
+    """Without `nova`, what Nova holds is counted, and not judged. Without `ironic`, nobody is asked what nodes have."""
     places = Places({each.id: each for each in await providers_of(reader.api)})
-    return await Audit(reader, options, clock=clock, places=places, hosts=hosts, tell=tell, nova=nova).run()
+    audit = Audit(
+        reader, options, clock=clock, places=places, hosts=hosts, tell=tell, nova=nova, ironic=ironic
+    )
+    return await audit.run()
 
 
 def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:

@@ -230,6 +230,62 @@ async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
         await wait_until(is_free, "the node is clean and offered again")
 
 
+async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeployed(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    stray = str(UUID(int=404))
+
+    async def faults() -> list[tuple[str, str]]:
+        ran = await moor("audit", "--settle", "0", "--json", **environment)
+        lines = [json.loads(line) for line in ran.out.splitlines()]
+        assert (ran.code, ran.err) == (4 if len(lines) > 1 else 0, "")
+        return [(each["fault"], each["about"]) for each in lines[:-1]]
+
+    async with up(home, "--nodes", "2"):
+        image = ("--image", "http://images/debian", "--image-checksum", "0a1b")
+        ran = await moor_json("boot", "--flavor", "metal", "--name", "db", *image, **environment)
+        (instance,) = ran["instances"]
+        own = await moor_json("node", "show", "db", **environment)
+        assert own["id"] == instance["host"]
+        (other,) = {each["id"] for each in await moor_json("node", "list", **environment)} - {own["id"]}
+        assert await faults() == []
+
+        async with httpx.AsyncClient(base_url=ironic_url(home), headers=VERSION) as ironic:
+            operations = [{"op": "add", "path": "/instance_uuid", "value": stray}]
+            (await ironic.patch(f"/v1/nodes/{other}", json=operations)).raise_for_status()
+            deploy = {"target": "active"}
+            (await ironic.put(f"/v1/nodes/{other}/states/provision", json=deploy)).raise_for_status()
+            await until_state(other, "active", **environment)
+            assert await faults() == [("stray on node", stray)]
+
+            undeploy = ("node", "undeploy", "--settle", "0")
+            refused = await moor(*undeploy, "--yes", "db", other, **environment)
+            assert refused.code == 1
+            assert f"`moor delete {instance['id']}` takes it off: nothing was done" in refused.err
+            unsure = await moor(*undeploy, other, **environment)
+            assert (unsure.code, "say so with --yes" in unsure.err) == (1, True)
+            assert await faults() == [("stray on node", stray)]
+            done = await moor(*undeploy, "--yes", other, **environment)
+            assert done.code == 0, done.err
+            assert await faults() == []
+            await until_state(other, "available", **environment)
+            nothing = await moor(*undeploy, "--yes", other, **environment)
+            assert "has no instance in Ironic, so nothing was done" in nothing.err
+
+            # An operator takes the instance off in Ironic.
+            tear_down = {"target": "deleted"}
+            (await ironic.put(f"/v1/nodes/{own['id']}/states/provision", json=tear_down)).raise_for_status()
+            await until_state(own["id"], "available", **environment)
+            assert await faults() == [("lost", instance["id"])]
+
+
+async def until_state(node: str, state: str, **environment: str) -> None:
+    async def is_so() -> bool:
+        shown = await moor_json("node", "show", node, **environment)
+        return bool(shown["ironic"]["provision_state"] == state)
+
+    await wait_until(is_so, f"node {node} is {state}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
