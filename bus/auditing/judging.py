@@ -42,7 +42,9 @@ _SIZED = ("active", "moved", "stopped", "shelved")
 _BETWEEN = ("swapping", "moving", "deleting")
 # A consumer without a cell is a program's: of Nova, or of another one.
 NO_CELLS = ("", CELL0)
-UNKNOWN = "no row says whether it is wanted: look what runs there, and restore its row, or have --heal --remove-strays remove it"
+_LOOK = "no row says whether it is wanted: look what runs there, and restore its row"
+# Of what neither a cell nor the API level has a row.
+UNKNOWN = f"{_LOOK}, or have --heal --remove-strays remove it"
 _IN_DOUBT = (
     "its host has an attempt that its row cannot explain: look which of them is right, and restore the row"
 )
@@ -480,7 +482,7 @@ def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places:
                 view,
                 f"{where}, and {whereabouts(view, entry, places)}",
                 mend,
-                "" if mend else UNKNOWN,
+                "" if mend else UNKNOWN if view.is_alone else _LOOK,
             )
             held = view.consumer is not None and view.consumer.held and view.consumer.host == found.entry.host
             yield stray if held else structs.replace(stray, unheld=found)

@@ -6,6 +6,7 @@ is gone.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -41,6 +42,7 @@ from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState, broken
 from moor.asking import answer_of, batches_of, providers_of
 from moor.books.books_reader import BooksReader
 from moor.books.nova_books import HeldByNova, NovaBooks, NovaToAsk
+from moor.client.errors import Rejected
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.
@@ -390,7 +392,9 @@ class Audit:
         host = None if fault.unheld is None else self._hosts.get(fault.unheld.entry.host)
         if fault.mend is None and host is not None and host.setting.mode == "up":
             order = SetHost(host=host_in_cell(host.cell, host.name), mode="draining", reason=_STRAYS)
-            self._hosts[host.id] = (await answer_of(self._reader.api, order, HostSet)).host
+            # It may be gone by now.
+            with suppress(Rejected):
+                self._hosts[host.id] = (await answer_of(self._reader.api, order, HostSet)).host
 
     def _kept_free(self, fault: Fault) -> str:
         host = None if fault.unheld is None else self._hosts.get(fault.unheld.entry.host)

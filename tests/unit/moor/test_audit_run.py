@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -174,6 +175,18 @@ async def test_what_no_row_knows_is_removed_from_its_host_if_the_operator_says_s
 
     assert everyone.given == [DestroyInstance(cell="c1", instance=ID, attempt=1, host=HOST.id)]
     assert (finding.outcome, finding.why) == ("ordered", "the host removes it")
+
+
+@pytest.mark.parametrize("lost", [{"in_cells": ()}, {"at_api": None}], ids=["cell's row", "API level's row"])
+async def test_what_a_row_knows_is_never_removed_as_a_stray(lost: dict[str, Any]) -> None:
+    elsewhere = OnHost("c1", HostEntry(ID, HOST.id, 9))
+    view = structs.replace(a_view(), consumer=None, on_hosts=(elsewhere,), **lost)
+    everyone = Everyone(view)
+
+    result = await audit(everyone, heals=True, removes_strays=True, host=HOST)
+
+    assert judging.STRAY in [each.fault.kind for each in result.findings]
+    assert not [each for each in everyone.given if not isinstance(each, SetHost)]
 
 
 @pytest.mark.parametrize(
