@@ -346,7 +346,7 @@ class NovaServer(Supervised):
         while self._is_waited_for(call):
             await asyncio.sleep(pause_s)
             began_at, rpc = self._clock(), self._rpc
-            pause_s = min(RETRY_S, every_s)
+            pause_s = min(FIRST_BEAT_S, every_s)
             if rpc is not None and call.came_by(rpc):
                 with suppress(Operational):
                     body = write_heartbeat(call.call, secrets.token_hex(16))
@@ -426,7 +426,8 @@ class NovaServer(Supervised):
             async with asyncio.timeout(max(left_s, 0)):
                 await self._opened.wait()
                 rpc = self._rpc
-                return Receipt.LOST if rpc is None else await rpc.reply(queue, body)
+                is_late = self._clock() >= ends_by
+                return Receipt.LOST if rpc is None or is_late else await rpc.reply(queue, body)
         except (Operational, TimeoutError):
             return Receipt.LOST
 

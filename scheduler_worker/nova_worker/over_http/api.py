@@ -1,6 +1,8 @@
 """Requests to OpenStack Placement's API, and its answers as values."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -17,6 +19,8 @@ from scheduler_worker.nova_worker.over_http.settings import (
     PLACEMENT_SERVICE,
     NovaPlacementSettings,
 )
+
+T = TypeVar("T")
 
 # What Nova itself speaks: with mappings of groups, and without consumer types.
 MINOR = 36
@@ -255,3 +259,12 @@ def _body(allocated: HoldingsToWrite) -> Mapping[str, object]:
         "user_id": allocated.user,
         "consumer_generation": allocated.generation,
     }
+
+
+async def all_of(works: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """The results of all of these. None is under way any more when this returns or raises: what failed is tried again."""
+    done = await asyncio.gather(*works, return_exceptions=True)
+    for each in done:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in done if not isinstance(each, BaseException)]

@@ -27,6 +27,7 @@ from scheduler_worker.nova_worker.over_http.api import (
     PlacementApi,
     ProviderContents,
     ProviderUse,
+    all_of,
 )
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 
@@ -155,12 +156,15 @@ class HttpBooks(PartGroup):
                     changed.append(id_)
                 elif known.own or known.listed != each:
                     states.append(self._with_own(known, each))
-            if with_contents:
-                changed += await self._freed({*listed} - {*changed})
-            states += await self._read_these(listed, changed, with_contents=with_contents)
+            try:
+                if with_contents:
+                    changed += await self._freed({*listed} - {*changed})
+                await self._read_these(listed, changed, states, with_contents=with_contents)
+            finally:
+                # Also if a question fails: what was read is known now, and is not read again.
+                self._picture.apply(states)
             gone = [known.internal for id_, known in self._known.items() if id_ not in listed]
             self._known = {id_: known for id_, known in self._known.items() if id_ in listed}
-            self._picture.apply(states)
             if gone:
                 self._picture.prune(gone)
             self._picture.drop(granted)
@@ -178,16 +182,22 @@ class HttpBooks(PartGroup):
         )
 
     async def _read_these(
-        self, listed: Mapping[ProviderId, ListedProvider], ids: Iterable[ProviderId], *, with_contents: bool
-    ) -> list[ProviderState]:
+        self,
+        listed: Mapping[ProviderId, ListedProvider],
+        ids: Iterable[ProviderId],
+        states: list[ProviderState],
+        *,
+        with_contents: bool,
+    ) -> None:
+        """Read these providers, and add the states of those that could be read."""
         room = asyncio.Semaphore(self._settings.reads_at_once)
 
-        async def read(id_: ProviderId) -> ProviderState | None:
+        async def read(id_: ProviderId) -> None:
             async with room:
-                return await self._read_one(listed[id_], with_contents=with_contents)
+                if state := await self._read_one(listed[id_], with_contents=with_contents):
+                    states.append(state)
 
-        states = await asyncio.gather(*[read(id_) for id_ in ids])
-        return [state for state in states if state is not None]
+        await all_of(read(id_) for id_ in ids)
 
     async def _read_one(self, listed: ListedProvider, *, with_contents: bool) -> ProviderState | None:
         id_ = listed.uuid

@@ -10,9 +10,8 @@ before. What a consumer held before any claim of ours counts as attempt 0.
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from msgspec import structs
 
@@ -35,11 +34,16 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
 )
-from scheduler_worker.nova_worker.over_http.api import Amounts, Conflict, Held, HoldingsToWrite, PlacementApi
+from scheduler_worker.nova_worker.over_http.api import (
+    Amounts,
+    Conflict,
+    Held,
+    HoldingsToWrite,
+    PlacementApi,
+    all_of,
+)
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
-
-T = TypeVar("T")
 
 # Of so many consumers it is remembered what they hold, until the answer about them is delivered.
 CLAIMS_KEPT = 100_000
@@ -70,7 +74,7 @@ class HttpClaims:
             each.consumer: each for each in orders if isinstance(each, ClaimResources) and not _asks(each)
         }
         granted = await self._claim_together([*claims.values()])
-        return await _all_of(
+        return await all_of(
             self._answer(
                 order,
                 is_granted=isinstance(order, ClaimResources)
@@ -100,7 +104,7 @@ class HttpClaims:
         # Those on one host in one request: two requests at once about one provider would be in each other's way.
         ordered = sorted(claims, key=lambda each: each.share.host.int)
         pages = [ordered[first : first + TOGETHER_MAX] for first in range(0, len(ordered), TOGETHER_MAX)]
-        granted = await _all_of(self._are_granted(page) for page in pages if len(page) > 1)
+        granted = await all_of(self._are_granted(page) for page in pages if len(page) > 1)
         return frozenset(consumer for page in granted for consumer in page)
 
     async def _are_granted(self, claims: Sequence[ClaimResources]) -> Iterable[ConsumerId]:
@@ -137,7 +141,7 @@ class HttpClaims:
             self._note(order)
             return Claimed()
         if refused.of_consumer:
-            del self._known[order.consumer]
+            self._known.pop(order.consumer, None)
             return Superseded(attempt=order.attempt, ended=True)
         return _no_room(order.share, refused)
 
@@ -243,12 +247,3 @@ def _no_room(share: Share, refused: Conflict) -> DoesNotFit:
     first = next((each for each in share.amounts if each.resource in refused.reason), share.amounts[0])
     short = Shortfall(provider=first.provider, resource=first.resource, asked=first.amount, free=0)
     return DoesNotFit(shortfalls=(short,))
-
-
-async def _all_of(works: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """The results of all of these. None is under way any more when this returns or raises: what failed is tried again."""
-    done = await asyncio.gather(*works, return_exceptions=True)
-    for each in done:
-        if isinstance(each, BaseException):
-            raise each
-    return [each for each in done if not isinstance(each, BaseException)]

@@ -12,7 +12,9 @@ from uuid import UUID
 
 import httpx
 import pytest
+from msgspec import structs
 
+from bus.broker import Broker
 from bus.clock import now
 from bus.operating.health import About, Health
 from bus.operating.metrics import Metrics
@@ -43,9 +45,9 @@ _PLACEMENT = NovaPlacementSettings(
     url="http://placement",
     admin_token_secret="admin",  # noqa: S106 - of noauth2
     conflict_pause_s_max=0.01,
-    rest_answer_s_max=0.5,
     rest_tries_max=1,
 )
+IMPATIENT = structs.replace(_PLACEMENT, rest_answer_s_max=0.5)
 
 Write = Callable[[httpx.Request], bool]
 
@@ -69,6 +71,8 @@ class Line(httpx.AsyncBaseTransport):
         # The next request of which this is true is lost, or its answer.
         self.loses_request: Write | None = None
         self.loses_answer: Write | None = None
+        # From the next request on of which this is true, it is not open.
+        self.hangs_at: Write | None = None
         # How many requests are on their way.
         self.held = 0
         self.lost = 0
@@ -77,6 +81,9 @@ class Line(httpx.AsyncBaseTransport):
         return await asyncio.shield(asyncio.create_task(self._carried(request)))
 
     async def _carried(self, request: httpx.Request) -> httpx.Response:
+        if self.hangs_at is not None and self.hangs_at(request):
+            self.hangs_at = None
+            self.open.clear()
         self.held += 1
         await self.open.wait()
         self.held -= 1
@@ -92,12 +99,18 @@ class Line(httpx.AsyncBaseTransport):
 
 class HttpNova:
     def __init__(
-        self, placement: httpx.AsyncBaseTransport, broker: RabbitMQUnderTest, conductor: Conductor
+        self,
+        placement: httpx.AsyncBaseTransport,
+        broker: RabbitMQUnderTest,
+        direct: RabbitBroker,
+        conductor: Conductor,
     ) -> None:
         self.line = Line(placement)
         headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
         self._client = httpx.AsyncClient(transport=placement, base_url="http://placement", headers=headers)
         self.broker = broker
+        # Not cut off when `broker` is.
+        self.direct = direct
         self.conductor = conductor
         self.known = KnownNova(None)
         # By how much the clock of schedulers is ahead.
@@ -171,14 +184,16 @@ class HttpNova:
         await self._ask("PUT", f"/allocations/{consumer}", body)
 
     def _parts(
-        self, settings: NovaSchedulerSettings, choice: SchedulerSettings
+        self,
+        settings: NovaSchedulerSettings,
+        choice: SchedulerSettings,
+        broker: Broker,
+        asking: NovaPlacementSettings,
     ) -> tuple[Staged, Link, PlacementApi]:
-        broker = self.broker.broker()
-        assert isinstance(broker, RabbitBroker)
-        link, api = Link(broker, SETTINGS, name="Nova"), PlacementApi(_PLACEMENT, transport=self.line)
+        link, api = Link(broker, SETTINGS, name="Nova"), PlacementApi(asking, transport=self.line)
 
         def placement(picture: Picture, _: Plugins, chance: random.Random) -> PlacementSide:
-            return placement_over_http(api, picture, _PLACEMENT, chance)
+            return placement_over_http(api, picture, asking, chance)
 
         (staged,) = nova_parts(
             link,
@@ -198,15 +213,18 @@ class HttpNova:
         settings: NovaSchedulerSettings | None = None,
         choice: SchedulerSettings = QUICK,
         *,
+        asking: NovaPlacementSettings = _PLACEMENT,
         dies: bool = False,
+        is_direct: bool = False,
     ) -> AsyncIterator[Callable[[], str]]:
         """A scheduler. Yields its page of metrics. If it dies, it does so at the end, without a word to anybody."""
-        staged, link, api = self._parts(settings or NovaSchedulerSettings(), choice)
+        broker = self.direct if is_direct else self.broker.broker()
+        staged, link, api = self._parts(settings or NovaSchedulerSettings(), choice, broker, asking)
         told = asyncio.Event()
         running = asyncio.create_task(staged.run() if dies else run_until(told, (staged,), 10))
         metrics = Metrics(Health(About("nova-scheduler", "0"), (staged,)))
         try:
-            await wait_until(self.is_heard, "the scheduler hears Nova's queue")
+            await self.until_heard()
             yield lambda: metrics.page().decode()
         finally:
             if dies:
@@ -218,14 +236,17 @@ class HttpNova:
         if not dies:
             running.result()
 
-    async def is_heard(self) -> bool:
-        connection = await self.broker.broker().connect()
-        try:
-            return await connection.consumers("scheduler") > 0
-        except Exception:  # noqa: BLE001 - there is no such queue yet
-            return False
-        finally:
-            await connection.close()
+    async def until_heard(self) -> None:
+        async def is_heard() -> bool:
+            connection = await self.direct.connect()
+            try:
+                return await connection.consumers("scheduler") > 0
+            except Exception:  # noqa: BLE001 - there is no such queue yet
+                return False
+            finally:
+                await connection.close()
+
+        await wait_until(is_heard, "a scheduler hears Nova's queue")
 
     async def until_ended(self, metrics: Callable[[], str], outcome: str, count: int = 1) -> None:
         async def is_counted() -> bool:
@@ -250,6 +271,7 @@ async def http_nova(kind: str) -> AsyncIterator[HttpNova]:
         # The conductor is not cut off when the scheduler is.
         direct = urlsplit(os.environ[URL_VARIABLE])._replace(path="/" + quote(broker.virtual_host, safe=""))
         caller = await stack.enter_async_context(conductor(direct.geturl()))
+        never_cut = RabbitBroker(direct.geturl())
         placement: httpx.AsyncBaseTransport
         if kind == "OpenStack's":
             placement = await stack.enter_async_context(UpstreamTransport())
@@ -257,4 +279,4 @@ async def http_nova(kind: str) -> AsyncIterator[HttpNova]:
             store = await stack.enter_async_context(open_store("memory"))
             server = await stack.enter_async_context(server_over(store))
             placement = server.client._transport  # noqa: SLF001 - httpx has no other way to share it
-        yield HttpNova(placement, broker, caller)
+        yield HttpNova(placement, broker, never_cut, caller)

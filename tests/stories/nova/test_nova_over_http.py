@@ -22,6 +22,7 @@ from tests.stories.nova.conductor import asked_for, failure_of
 from tests.stories.nova.http_world import (
     AMOUNTS,
     EACH,
+    IMPATIENT,
     HttpNova,
     any_write,
     gives_back,
@@ -54,7 +55,7 @@ async def test_every_call_is_kept_alive_while_placement_hangs_and_then_gets_its_
             await world.conductor.select(an_instance())
             world.line.open.clear()
             calls = [
-                await world.conductor.send(SELECT, asked_for(each), _timeout=2, expires_s=LONG_S)
+                await world.conductor.send(SELECT, asked_for(each), _timeout=60, expires_s=LONG_S)
                 for each in instances
             ]
             await lives(world, *calls)
@@ -66,11 +67,13 @@ async def test_every_call_is_kept_alive_while_placement_hangs_and_then_gets_its_
 
 @EACH
 async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
-    """One got no signs of life, since Nova's broker was away; the other waited in Nova's queue before there was a scheduler."""
+    """One got no signs of life in time. The others waited in Nova's queue: since the scheduler had as many calls as it takes, and since
+    there was no scheduler yet.
+    """
     async with http_nova(kind) as world:
         await world.add("h1", "h2")
-        silent, early, later = an_instance(), an_instance(), an_instance()
-        async with world.scheduler() as metrics:
+        silent, crowded, early, later = (an_instance() for _ in range(4))
+        async with world.scheduler(NovaSchedulerSettings(prefetch=1)) as metrics:
             await world.conductor.select(an_instance())
             world.line.open.clear()
             await world.conductor.send(SELECT, asked_for(silent), _timeout=60, expires_s=LONG_S)
@@ -79,36 +82,44 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
                 return world.line.held > 0
 
             await wait_until(is_asked, "placement is asked")
+            began: dict[str, Any] = {"_context_timestamp": world.clock().replace(tzinfo=None).isoformat()}
+            await world.conductor.send(SELECT, asked_for(crowded), _timeout=60, expires_s=LONG_S, **began)
             world.ahead += timedelta(seconds=61)
             world.line.open.set()
-            await world.until_ended(metrics, "late")
-            assert await world.held(silent) == {}
-        began_at = (world.clock() - timedelta(seconds=70)).replace(tzinfo=None)
-        await world.conductor.send(
-            SELECT, asked_for(early), _timeout=60, expires_s=LONG_S, _context_timestamp=began_at.isoformat()
-        )
+            await world.until_ended(metrics, "late", 2)
+        await world.conductor.send(SELECT, asked_for(early), _timeout=60, expires_s=LONG_S, **began)
         async with world.scheduler() as metrics:
             await world.until_ended(metrics, "late")
             await world.conductor.select(later)
 
-        assert await world.held(early) == {}
+        assert [await world.held(each) for each in (silent, crowded, early)] == [{}] * 3
         assert len(await world.held(later)) == 1
 
 
 @EACH
-@pytest.mark.parametrize("lost", ["request", "answer"])
-async def test_a_refused_request_gives_all_back_although_a_connection_breaks_meanwhile(
-    kind: str, lost: str
-) -> None:
+@pytest.mark.parametrize("trouble", ["request lost", "answer lost", "placement hangs"])
+async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind: str, trouble: str) -> None:
     async with http_nova(kind) as world:
         await world.add("h1", "h2", VCPU=1)
         instances = [an_instance() for _ in range(3)]
-        async with world.scheduler():
-            setattr(world.line, f"loses_{lost}", gives_back)
-            reason = await world.conductor.refusal(*instances)
+        async with world.scheduler(asking=IMPATIENT):
+            line = world.line
+            if trouble == "placement hangs":
+                line.hangs_at = gives_back
+            elif trouble == "request lost":
+                line.loses_request = gives_back
+            else:
+                line.loses_answer = gives_back
+            id_ = await world.conductor.send(SELECT, asked_for(*instances))
 
-            assert "3 instances need a host each, 2 found one" in reason
-            assert world.line.lost == 1
+            async def is_in_trouble() -> bool:
+                # It has tried again since.
+                return line.lost == 1 or line.held > 2
+
+            await wait_until(is_in_trouble, "a release that fails")
+            line.open.set()
+            said = await world.conductor.until_answered(id_)
+            assert "3 instances need a host each, 2 found one" in failure_of(said)
             assert [await world.held(each) for each in instances] == [{}] * 3
             # The room is free for others.
             await world.conductor.select(*(an_instance() for _ in range(2)))
@@ -179,11 +190,8 @@ async def moving(world: HttpNova, case: str) -> tuple[UUID, dict[str, dict[str, 
     return instance, kept, {"ignore_hosts": ["h1"]}
 
 
-MOVES = pytest.mark.parametrize("case", ["a boot", "a resize", "evacuated", "evacuated twice", "from a pool"])
-
-
 @EACH
-@MOVES
+@pytest.mark.parametrize("case", ["a boot", "a resize", "evacuated", "evacuated twice", "from a pool"])
 async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with_the_same_host(
     kind: str, case: str
 ) -> None:
@@ -205,7 +213,7 @@ async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with
 
 
 @EACH
-@MOVES
+@pytest.mark.parametrize("case", ["a boot", "evacuated", "from a pool"])
 async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody_hears_that(
     kind: str, case: str
 ) -> None:
@@ -226,6 +234,49 @@ async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody
 
         assert world.line.lost == 2
         assert await world.held(instance) == kept
+
+
+@EACH
+async def test_a_scheduler_that_lost_its_connection_releases_nothing_that_another_one_has_answered(
+    kind: str,
+) -> None:
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2", "h3", "h4")
+        instance, queue = an_instance(), f"reply_{uuid4().hex}"
+        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=LONG_S)):
+            # Its answer cannot be sent yet.
+            id_ = await world.conductor.send(
+                SELECT, asked_for(instance), _timeout=60, expires_s=LONG_S, _reply_q=queue
+            )
+            held = await world.until_held(instance, 1)
+            await world.broker.unplug()
+            await world.conductor.listen_on(queue)
+            async with world.scheduler(is_direct=True):
+                (host,) = hosts_of(await world.conductor.until_answered(id_))
+            world.ahead += timedelta(seconds=61)
+            await world.broker.plug_in()
+            await world.conductor.select(an_instance())
+
+        assert held == {host: AMOUNTS}
+        assert await world.held(instance) == held
+
+
+@EACH
+async def test_the_host_of_an_instance_is_found_although_others_give_to_it_too(kind: str) -> None:
+    """Its disk is in a pool, and it was evacuated: its old host is down."""
+    async with http_nova(kind) as world:
+        await world.add("h1", "h2", "h3", pooled=True)
+        instance, own = an_instance(), {"VCPU": 1, "MEMORY_MB": 64}
+        await world.allocate(instance, {"pool": {"DISK_GB": 1}, "h1": own, "h2": own})
+        assert world.known.cloud is not None
+        world.known.cloud = with_service(world.known.cloud, "h1", is_up=False)
+        async with world.scheduler():
+            hints = {"same_host": [str(instance)]}
+            (together,) = await world.conductor.select(an_instance(), scheduler_hints=hints)
+            hints = {"different_host": [str(instance)]}
+            (apart,) = await world.conductor.select(an_instance(), scheduler_hints=hints)
+
+    assert (together[0]["service_host"], apart[0]["service_host"]) == ("h2", "h3")
 
 
 class Breaks(Filter):

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from msgspec import structs
 
+from bus.errors import Unavailable
 from bus.message import AggregateId, ConsumerId, Message, ProviderId
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -44,12 +45,28 @@ SETTINGS = NovaPlacementSettings(
     url="http://placement",
     admin_token_secret="admin",  # noqa: S106 - of noauth2
     conflict_pause_s_max=0.01,
+    rest_tries_max=1,
 )
 AMOUNTS = (ResourceAmount(provider=HOST, resource="VCPU", amount=2),)
 
 
+class Failing(httpx.AsyncBaseTransport):
+    """The way to placement, on which a connection is reset at the next question whose address has this part."""
+
+    def __init__(self, placement: httpx.AsyncBaseTransport) -> None:
+        self._placement = placement
+        self.at = ""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.at and self.at in request.url.path:
+            self.at = ""
+            raise httpx.ReadError("reset")
+        return await self._placement.handle_async_request(request)
+
+
 class HttpWorld:
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self.failing = transport = Failing(transport)
         headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
         self.client = httpx.AsyncClient(transport=transport, base_url="http://placement", headers=headers)
         self.api = PlacementApi(SETTINGS, transport=transport)
@@ -177,6 +194,25 @@ async def test_what_somebody_wrote_to_a_provider_is_read_also_if_its_use_was_rea
 
         await world.books.catch_up()
         assert world.state(HOST).aggregates == (RACK,)
+
+
+@EACH
+@pytest.mark.parametrize("at", [f"{OTHER}/allocations", "/allocation_candidates"])
+async def test_a_question_that_fails_leaves_all_others_as_they_were_answered(kind: str, at: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        await world.ask(a_claim(uuid4()))
+        for number in range(3, 9):
+            await world.add(ProviderId(UUID(int=number)), f"other {number}")
+        world.failing.at = at
+        with pytest.raises(Unavailable):
+            await world.books.catch_up()
+        await world.books.catch_up()
+
+        assert len(world.picture) == 7
+        assert [world.free(ProviderId(UUID(int=number))) for number in range(3, 9)] == [8] * 6
+        assert world.free(HOST) == 6
 
 
 @EACH
