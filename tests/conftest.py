@@ -1,14 +1,12 @@
 """For every test: hypothesis uses fixed seeds and no time limits; the longest files start first; of long proofs, today's part.
 
-With several brokers each test process has one of its own. No test finds the cloud of the person who runs it: its state, its settings,
-or the ports at which a `moor up` serves.
+With several brokers each test process has one of its own. No test finds the cloud of the person who runs it: its variables, its state
+and its settings.
 """
 
 import gc
 import os
-import socket
 import tempfile
-from contextlib import suppress
 
 import pytest
 from hypothesis import settings
@@ -17,26 +15,12 @@ from tests.parts import is_todays_name
 from tests.servers.own_broker import brokers_in, take_broker
 
 NOWHERE = f"{tempfile.gettempdir()}/no-home-of-tests"
-# A test that listens at one of them would fail beside a `moor up`: so it fails always.
-PORTS_OF_UP = (8780, 8781, 6385)
-_taken = []
-
 for name in [*os.environ]:
     if name.startswith("MOOR_") and not name.startswith(("MOOR_TEST_", "MOOR_UP_KILLS", "MOOR_LOG_LEVEL")):
         del os.environ[name]
 os.environ |= {"XDG_STATE_HOME": NOWHERE, "XDG_CONFIG_HOME": NOWHERE}
-for port in PORTS_OF_UP:
-    # Another process of these tests has it, or the person's `moor up`.
-    with suppress(OSError):
-        _taken.append(socket.create_server(("127.0.0.1", port)))
-
 settings.register_profile("moorage", derandomize=True, deadline=None)
 settings.load_profile("moorage")
-
-
-def pytest_unconfigure() -> None:
-    for each in _taken:
-        each.close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -38,7 +38,7 @@ def names_password(url: str) -> bool:
 
 
 def check_hosts(url: str) -> None:
-    """Raise ValueError if one of several hosts is not allowed, and say which. Of a single one only the port is judged here."""
+    """Raise ValueError if one of several hosts is not allowed, and say which. A single host is judged only by its port."""
     hosts = hosts_of(url)
     if len(hosts) == 1 and (shown := shown_host(hosts[0])) != hosts[0]:
         raise ValueError(f"its host is {shown!r}: {_FORM}, with a number as the port")

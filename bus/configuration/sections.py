@@ -48,7 +48,7 @@ _WORDS: Mapping[type[inspect.Type], str] = {
 _HOSTS_UNFINISHED = re.compile(r"[^=]*=[\w+]+://[^/?#]*")
 _NEXT_PAIR = re.compile(r"[\w-]+=")
 
-# What stands between `://` and `@`; and the same where the scheme is misspelt.
+# The login of a URL, from `://` to `@`; and the login of a URL whose scheme is misspelt.
 _LOGIN = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
 _LOGIN_OF_NO_SCHEME = re.compile(r":(?!//|\s)\S*@")
 # The hosts of a URL, and the rest of the text without the quotes and brackets at its end.
@@ -58,7 +58,7 @@ _PARAMETER = re.compile(
     r"([?&;](?!(?:application_name|auth|cafile|capath|certfile|charset|connection_timeout|heartbeat|host|keyfile|no_verify_ssl|"
     r"passwordfile|port|ssl(?:_?(?:ca|cert|key|mode|rootcert))?|target_session_attrs|timeout|user)=)[\w.-]+=)[^&;\s'\"]*"
 )
-# In what is no URL, such as libpq's `host=... password=...`.
+# A pair outside a URL, such as in libpq's `host=... password=...`.
 _PAIR_OF_SECRET = re.compile(r"(?i)\b(\w*(?:password|passwd|pwd|secret|token)\s*=\s*)[^\s&;'\"]+")
 
 Count = Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]

@@ -1,9 +1,9 @@
 """How many passwords are checked at once: a flood of logins must not make a right one wait.
 
-A check costs much CPU, or a question to Keystone. The checks of one name go one after the other, and few may wait: of one name, and
-of one address. So a login waits for some checks of others at most, and a sender of many is told to try again later. An address is
-the client's own, or what a trusted proxy says of it. Addresses of this machine have no limit, since a proxy may use them that does
-not say whose request it forwards.
+A check costs much CPU, or a question to Keystone. The checks of one name run one after the other, and only few checks of one name or
+of one address may wait. So a login waits for few checks of others, and a client that sends many is told to try again later. The
+address is that of the client, as a trusted proxy says it. Addresses of this machine have no limit: a proxy may use them that
+does not name its clients.
 """
 
 import asyncio

@@ -98,7 +98,7 @@ def modes_in(directory: Path) -> dict[str, int]:
 
 
 async def test_only_its_owner_may_read_a_new_file(tmp_path: Path) -> None:
-    """Of the directory, which may be another's, nobody asks."""
+    """The mode of its directory does not matter."""
     before = os.umask(0o022)
     database = open_database(f"sqlite:///{tmp_path / 'new.db'}")
     try:
