@@ -81,9 +81,12 @@ class Adopter:
         )
 
     def end_of(self, attempt: AttemptRecord) -> str:
-        work = self.driver.look_at(attempt, 0)
-        until(lambda: not self.driver.look_at(attempt, 0).left_ms, work)
-        return self.driver.look_at(attempt, 0).failure
+        end_s = time.monotonic() + PATIENCE_S
+        # A build that has failed is told once.
+        while (work := self.driver.look_at(attempt, 0)).left_ms:
+            assert time.monotonic() < end_s, work
+            time.sleep(0.02)
+        return work.failure
 
     def adoption(self, vcpus: int = 1, resource: str = "VCPU") -> AdoptGuest:
         host = self.driver.root
