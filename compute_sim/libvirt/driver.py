@@ -180,7 +180,10 @@ class LibvirtDriver:
             return WELL
         if self._away_since_s is None:
             self._away_since_s = at_s - self._hanging_look()[1]
-        return WELL if at_s - self._away_since_s < self._settings.away_s else Silent()
+        if at_s - self._away_since_s < self._settings.away_s:
+            return WELL
+        # What is to be told meanwhile waits: nobody else would ever tell that a guest has stopped.
+        return Silent(until_s=at_s + AGAIN_S)
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + self._settings.look_every_s

@@ -69,7 +69,7 @@ async def libvirt_parts(
         for each in drivers:
             while not await asyncio.to_thread(each.wait_until_known, _LOOK_S):
                 why = each.why_not_seen or "it is looked at"
-                waits(Unavailable(f"host {each.host.name} waits for its libvirt: {why}"))
+                waits(Unavailable(f"host {each.host.name} is not seen yet: {why}"))
         url = database_url or f"sqlite+aiosqlite:///{libvirt.folder}/attempts-{settings.cell}.sqlite"
         await upgrade(url, "compute_sim", database)
         store = await open_compute_store(url, settings.cell, clock_s, database)

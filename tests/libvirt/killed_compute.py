@@ -1,10 +1,12 @@
 """`python -m tests.libvirt.killed_compute FOLDER`: a compute with libvirt, which kills itself or a libvirtd at a step of its work.
 
 The folder has the settings (`compute.json`) and the socket of the bus. The compute writes each step that it comes to into `steps`. If
-there is a `kill`, it names a step and the processes to kill there by SIGKILL; the file becomes `killed` when that is done.
+there is a `kill`, it names a step and the processes to kill there by SIGKILL; the file becomes `killed` when that is done. If there is
+a `fault`, the folder of the guests hangs, or answers with ESTALE, as that says.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -18,6 +20,7 @@ from msgspec import Struct, structs
 
 from compute_sim.libvirt.running import run
 from compute_sim.libvirt.settings import LibvirtSettings
+from tests.libvirt.broken_folder import BrokenFolder
 from tests.libvirt.host_devices import host_at_work
 from tests.libvirt.libvirt_cloud import SETTINGS, SOCKET
 
@@ -60,6 +63,24 @@ class Killer:
         return kill.pids.get(host_at_work()) if kill.step == step else None
 
 
+def break_as_told(folder: Path, guests: BrokenFolder) -> None:
+    """Have the folder of the guests do what the file `fault` says now."""
+    match (folder / "fault").read_text() if (folder / "fault").exists() else "":
+        case "hang":
+            guests.hang()
+        case "stale":
+            guests.fail(errno.ESTALE)
+        case _:
+            guests.heal()
+
+
+def _keep_breaking(folder: Path, guests: BrokenFolder) -> None:
+    while True:
+        with suppress(FileNotFoundError):
+            break_as_told(folder, guests)
+        time.sleep(0.02)
+
+
 def _is_alive(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
@@ -69,6 +90,9 @@ def _is_alive(pid: int) -> bool:
 def main(folder: Path) -> None:
     settings = msgspec.json.decode((folder / "compute.json").read_bytes(), type=LibvirtSettings)
     compute = structs.replace(SETTINGS.compute, cell="c1")
+    guests = BrokenFolder(folder / "instances")
+    break_as_told(folder, guests)
+    threading.Thread(target=_keep_breaking, args=(folder, guests), daemon=True).start()
     asyncio.run(run(f"unix://{folder / SOCKET}", compute, settings, at_step=Killer(folder).at_step))
 
 

@@ -16,6 +16,7 @@ from bus.message import Message
 from bus.messages.administration import Done, ProviderWritten, WriteAnswered
 from bus.messages.build import Flavor, Image, InstanceState
 from bus.messages.consoles import AskConsole, ConsoleFound
+from bus.messages.overview import AskOverview, Overview
 from bus.messages.placement import ProviderState
 from bus.process import Part
 from bus.unix_socket.server import serve_unix
@@ -89,6 +90,11 @@ class LibvirtCloud:
 
     async def providers(self) -> list[ProviderState]:
         return await providers_of(self._station)
+
+    async def overview(self) -> Overview:
+        answer = await self._station.ask(AskOverview(once=True))
+        assert isinstance(answer, Overview)
+        return answer
 
     async def write(self, order: Message) -> None:
         """Write to placement by name, as an operator does over its API."""

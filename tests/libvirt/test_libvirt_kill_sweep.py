@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -17,10 +18,12 @@ from msgspec import structs
 
 from bus.messages.build import InstanceState
 from moor.client import SentRequest
+from moor.worker_settings import CloudSettings
 from tests.fork_server import ForkedProcess, start_module
 from tests.libvirt.killed_compute import SELF, Kill
 from tests.libvirt.libvirt_cloud import (
     PATIENCE_S,
+    SETTINGS,
     TINY,
     LibvirtCloud,
     cloud_of,
@@ -62,6 +65,16 @@ class Sweep:
                 stdout=log,
                 stderr=log,
             )
+
+    def break_folder(self, how: str) -> None:
+        """Have the compute's folder of guests `hang`, or be `stale`; heal it if `how` is empty."""
+        part = self.folder / "fault.part"
+        part.write_text(how)
+        part.rename(self.folder / "fault")
+
+    def kill_compute(self) -> None:
+        assert self._compute is not None
+        self._compute.kill()
 
     async def end(self) -> None:
         if self._compute is not None:
@@ -142,11 +155,18 @@ class Sweep:
 
 
 @asynccontextmanager
-async def sweeping(folder: Path, libvirtds: Libvirtds, *names: str) -> AsyncIterator[Sweep]:
+async def sweeping(
+    folder: Path,
+    libvirtds: Libvirtds,
+    *names: str,
+    cloud_settings: CloudSettings = SETTINGS,
+    **more: Any,
+) -> AsyncIterator[Sweep]:
+    """`more` are settings of the hosts."""
     hosts = tuple(f"{name}={libvirtds[name].uri}" for name in names)
-    settings = libvirt_settings(folder, "", hosts=hosts)
+    settings = libvirt_settings(folder, "", hosts=hosts, **more)
     (folder / "compute.json").write_bytes(msgspec.json.encode(settings))
-    async with cloud_of(folder, {"c1": settings}, {"c1": no_parts}) as found:
+    async with cloud_of(folder, {"c1": settings}, {"c1": no_parts}, settings=cloud_settings) as found:
         sweep = Sweep(found, folder, {name: libvirtds[name] for name in names})
         try:
             await sweep.start()

@@ -12,7 +12,17 @@ import pytest
 
 from bus.messages.build import Image
 from bus.messages.cell import DestroyInstance
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, begun, due
+from compute_sim.core.attempts import (
+    WELL,
+    AttemptRecord,
+    AttemptState,
+    HostOrder,
+    Silent,
+    Work,
+    begun,
+    due,
+    stopped_by_itself,
+)
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from tests.libvirt.broken_folder import BrokenFolder
@@ -66,7 +76,11 @@ def test_a_host_whose_folder_is_away_is_silent_and_sees_its_guests_when_it_is_ba
     wait_for(lambda: words in host.driver.why_not_seen)
     assert str(host.folder) in host.driver.why_not_seen
     host.driver.condition(1.0)
-    assert host.driver.condition(1.0 + AWAY_S) == Silent()
+    silent = host.driver.condition(1.0 + AWAY_S)
+    assert isinstance(silent, Silent)
+    # What is to be told now is not lost: it is told when the host is back.
+    later, said = due(stopped_by_itself(web, "killed", 0.0), silent, Work(), 2.0)
+    assert (said, later.due_s is None) == (None, False)
 
     with libvirt_at(host.driver) as connection:
         connection.lookupByName(host.domains[0]).destroy()

@@ -185,7 +185,7 @@ async def test_a_pool_that_libvirt_does_not_have_is_named_and_the_host_is_not_re
             pass
     # It says so once, and waits.
     assert caplog.text.count("is not seen") == 1
-    assert "waits for its libvirt" not in caplog.text
+    assert "is not seen yet" not in caplog.text
     assert "host h1: storage_pools has 'nowhere', which its libvirt does not have: " in caplog.text
 
 
