@@ -13,8 +13,6 @@ import pytest
 
 from bus.messages.build import Image
 from bus.messages.cell import DestroyInstance, StopInstance
-from compute_sim.core.attempts import begun
-from compute_sim.libvirt.failures import GivenUp
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.test_libvirt_failures import Host, wait_for
 
@@ -289,25 +287,6 @@ def test_a_disk_is_saved_under_no_other_name(tmp_path: Path, name: str) -> None:
         assert host.end_of(host.spawn()) == ""
         assert f"save_as is {name!r}, must be the id of the instance" in host.end_of(stop(host, 5, name))
         assert {each: each.read_bytes() for each in host.settings.images_folder.iterdir()} == before
-
-
-def test_the_work_of_saving_and_removing_is_done_again_by_the_next_process(tmp_path: Path) -> None:
-    with closing(Host(tmp_path)) as host:
-        saved = host.settings.images_folder / "projects" / "shop" / f"{FIRST}-5"
-        assert host.end_of(host.spawn(project="shop")) == ""
-        order: StopInstance | DestroyInstance
-        for order in (stop(host, 5, saved.name, "shop"), forget(host, until=5)):
-            host.interrupts["begin"] = kill
-            attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
-            wait_for(lambda: "begin" not in host.interrupts)
-            host.restart()
-            assert host.end_of_attempt(attempt) == ""
-            assert saved.exists() == isinstance(order, StopInstance)
-
-
-def kill() -> None:
-    """The process ends at this step."""
-    raise GivenUp
 
 
 def stop(host: Host, number: int, save_as: str, project: str = "") -> StopInstance:

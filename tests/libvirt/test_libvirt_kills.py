@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bus.messages.cell import (
     DestroyInstance,
@@ -35,10 +36,9 @@ def orders(host: Host) -> dict[str, tuple[tuple[HostOrder, ...], HostOrder]]:
     spawn = host.spawn()
     stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
     start = StartInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
-    save = StopInstance(
-        cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1, save_as="saved"
-    )
+    save = structs.replace(stop, save_as=f"{spawn.instance}-1", project="shop")
     destroy = DestroyInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host)
+    forget = structs.replace(destroy, saved_until=1)
     assert spawn.image is not None
     respawn = RespawnInstance(
         cell="c1",
@@ -65,6 +65,7 @@ def orders(host: Host) -> dict[str, tuple[tuple[HostOrder, ...], HostOrder]]:
         "destroy": ((spawn,), destroy),
         "stop": ((spawn,), stop),
         "save": ((spawn,), save),
+        "forget": ((spawn, save), forget),
         "start": ((spawn, stop), start),
         "respawn": ((spawn,), respawn),
         "receive": ((spawn, stop), receive),
@@ -83,7 +84,9 @@ def steps_of(host: Host, name: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["spawn", "destroy", "stop", "save", "start", "respawn", "receive"])
+@pytest.mark.parametrize(
+    "name", ["spawn", "destroy", "stop", "save", "forget", "start", "respawn", "receive"]
+)
 def test_work_that_a_kill_interrupts_at_any_step_is_done_by_the_next_process(host: Host, name: str) -> None:
     before, work = orders(host)[name]
     steps = steps_of(host, name)
@@ -142,15 +145,17 @@ def check_whole(host: Host, name: str, step: str) -> None:
     """What must be there after the interrupted work was done."""
     names = {
         "destroy": [],
+        "forget": [],
         "receive": ["moor-00000000-0000-0000-0000-000000000001-2"],
     }.get(name, ["moor-00000000-0000-0000-0000-000000000001-1"])
     assert host.domains == names, f"killed at {step!r}"
-    assert host.running == (names if name not in ("stop", "save", "destroy") else []), f"killed at {step!r}"
-    if name == "save":
-        assert [each.name for each in host.settings.images_folder.iterdir() if "saved" in each.name] == [
-            "saved"
-        ]
-    if name == "destroy":
+    is_off = name in ("stop", "save", "destroy", "forget")
+    assert host.running == ([] if is_off else names), f"killed at {step!r}"
+    saved = [each.name for each in (host.settings.images_folder / "projects").glob("shop/*")]
+    if name in ("save", "forget"):
+        is_left = name == "save"
+        assert saved == ["00000000-0000-0000-0000-000000000001-1"] * is_left, f"killed at {step!r}"
+    if name in ("destroy", "forget"):
         assert files(host.folder) == []
 
 
