@@ -29,7 +29,7 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.outcomes import in_words
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.nova.refusals import RefusedError
+from scheduler_worker.nova.refusals import RefusedError, UnknownNameError
 from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
 from scheduler_worker.nova_shadow.core.notes import ShadowNote
 from scheduler_worker.nova_worker.deciding import NovaNeeds
@@ -101,7 +101,7 @@ class ShadowChoice(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class ShadowChooser:
-    """`forced` are the plugins for requests that name their host."""
+    """`forced` are the plugins for requests that name their host. `find_names` has Nova read: a request names a host that is not known."""
 
     def __init__(
         self,
@@ -113,6 +113,7 @@ class ShadowChooser:
         *,
         held: HeldBy,
         catch_up: Callable[[], Awaitable[None]],
+        find_names: Callable[[], Awaitable[None]],
         alternates: Callable[[], int],
         salt: int,
         draw: Callable[[], int],
@@ -125,6 +126,7 @@ class ShadowChooser:
         self._forced = forced
         self._held = held
         self._catch_up = catch_up
+        self._find_names = find_names
         self._alternates = alternates
         self._salt = salt
         self._draw = draw
@@ -145,7 +147,7 @@ class ShadowChooser:
         self, batch: Sequence[CopiedRequest], asked: Sequence[ConsumerId]
     ) -> Sequence[ShadowChoice]:
         # With those of the instances that requests want to be with or apart from.
-        before = await self.held_by([*dict.fromkeys([*asked, *self._named_by(batch)])])
+        before = await self.held_by([*dict.fromkeys([*asked, *await self._named_by(batch)])])
         await self._catch_up()
         choices = [self._choose(each, before) for each in batch]
         after = await self.held_by([id_ for id_ in asked if not before.get(id_)])
@@ -187,11 +189,15 @@ class ShadowChooser:
 
     # One request
 
-    def _named_by(self, batch: Sequence[CopiedRequest]) -> list[ConsumerId]:
+    async def _named_by(self, batch: Sequence[CopiedRequest]) -> list[ConsumerId]:
         found: list[ConsumerId] = []
         for each in batch:
             with suppress(RefusedError):
-                build = self._reader.read(each.args, self._hosts.names).build
+                try:
+                    build = self._reader.read(each.args, self._hosts.names).build
+                except UnknownNameError:
+                    await self._find_names()
+                    build = self._reader.read(each.args, self._hosts.names).build
                 found += [ConsumerId(id_) for id_ in (*build.same_host, *build.different_host)]
         return found
 

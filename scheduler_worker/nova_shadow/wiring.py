@@ -22,6 +22,7 @@ from scheduler_worker.nova_shadow.listening import ShadowListener
 from scheduler_worker.nova_shadow.notes_file import NotesFile
 from scheduler_worker.nova_shadow.settings import NovaShadowSettings
 from scheduler_worker.nova_worker.hosts import NovaHosts
+from scheduler_worker.nova_worker.news import NovaNews
 from scheduler_worker.nova_worker.queues import rpc_queues
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.nova_worker.wiring import LOOK_S, MakesPlacement, forced_plugins, plugins_of
@@ -85,6 +86,12 @@ def shadow_parts(
         await side.followed.catch_up()
         refresh()
 
+    news = NovaNews(picture, knows, look_again, clock)
+
+    async def find_names() -> None:
+        await news.before_refusal(is_unknown=True)
+        refresh()
+
     notes = NotesFile(Path(shadow.file), notes_max=shadow.notes_max, kept_s=shadow.kept_s, clock=clock)
     requests = RequestReader(STANDARD, timedelta(days=1), plugins)
     chooser = ShadowChooser(
@@ -95,6 +102,7 @@ def shadow_parts(
         forced,
         held=side.held,
         catch_up=catch_up,
+        find_names=find_names,
         alternates=lambda: choice.alternates_max,
         salt=chance.getrandbits(32),
         draw=lambda: chance.getrandbits(32),

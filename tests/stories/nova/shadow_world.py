@@ -76,6 +76,7 @@ async def in_the_shadow(
         choice,
         placement=lambda *args: side(world.on_bus(station, *args)),
         asks_server=asks_server,
+        look_again=world.known.read_soon,
     )
     async with world.cloud.running(parts, station):
         await wait_until(partial(world.is_heard, settings.queue), "the queue of copies is heard")

@@ -102,6 +102,20 @@ async def test_a_choice_takes_room_of_the_next_requests_until_novas_own_claim_is
     assert last.qualified == 2
 
 
+async def test_a_host_that_nova_has_just_discovered_may_be_named(tmp_path: Path) -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        before = world.known.cloud
+        await world.add("h2")
+        world.known.unread, world.known.cloud = world.known.cloud, before
+        instance = an_instance()
+        async with in_the_shadow(world, tmp_path) as shadow:
+            await ask(world, instance, force_hosts=["h2"])
+            note = await shadow.note_of(instance)
+
+    assert (note.ours, note.refusal) == ("h2", "")
+
+
 async def test_a_choice_for_a_request_that_is_left_undecided_takes_no_room(tmp_path: Path) -> None:
     """Placement fails between the choice and its comparison with what Nova has claimed meanwhile."""
     asked = 0
