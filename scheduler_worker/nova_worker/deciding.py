@@ -131,7 +131,7 @@ class NovaDecider:
         """Give back what these searches have claimed, however often placement does not answer, as long as the request is ours. Returns
         whether it still is, and nothing is left to give back.
         """
-        pauses = iter(PAUSES_S)
+        pauses, level = iter(PAUSES_S), logging.WARNING
         while is_ours():
             try:
                 await self._resolve([each for each in searches if each.is_in_doubt])
@@ -139,7 +139,8 @@ class NovaDecider:
                 if held:
                     await self._ask_all([each.undo(self._clock()) for each in held])
             except Operational as problem:
-                log.warning("claims for %d instances are not released yet: %s", len(searches), problem)
+                log.log(level, "claims for %d instances are not released yet: %s", len(searches), problem)
+                level = logging.DEBUG
                 await asyncio.sleep(next(pauses, PAUSES_S[-1]))
             else:
                 for search in searches:
