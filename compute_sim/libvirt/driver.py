@@ -109,7 +109,7 @@ class LibvirtDriver:
         self._is_known = threading.Event()
         self._closing = threading.Event()
         self._why_not_seen = ""
-        # What the look that goes on waits for, and when it began.
+        # The program or folder that the look waits for now, and since when.
         self._looks_at: tuple[str, float] | None = None
         self._away_since_s: float | None = None
         self._wake: Callable[[ProviderId], None] = lambda _: None
@@ -129,14 +129,14 @@ class LibvirtDriver:
 
     @property
     def why_not_seen(self) -> str:
-        """Why the host was not seen whole by the last look, or what a look has waited for since long; empty if it is seen."""
+        """Why the last look at the host has failed, or does not end; empty if the host is seen."""
         what, hangs_s = self._hanging_look()
         if hangs_s:
             return f"{what} has not answered for {hangs_s:.0f} s"
         return self._why_not_seen or self._hypervisor.why_away
 
     def _hanging_look(self) -> tuple[str, float]:
-        """What the look waits for, and how long if that is longer than `away_s`, else 0."""
+        """The program or folder that the look waits for, and how long if that is longer than `away_s`, else 0."""
         what, since_s = self._looks_at or ("", time.monotonic())
         waits_s = time.monotonic() - since_s
         return what, waits_s if waits_s >= self._settings.away_s else 0.0
@@ -182,7 +182,7 @@ class LibvirtDriver:
             self._away_since_s = at_s - self._hanging_look()[1]
         if at_s - self._away_since_s < self._settings.away_s:
             return WELL
-        # What is to be told meanwhile waits: nobody else would ever tell that a guest has stopped.
+        # Answers wait until then: nobody else would ever tell that a guest has stopped.
         return Silent(until_s=at_s + AGAIN_S)
 
     def next_change_s(self, at_s: float) -> float | None:
@@ -428,7 +428,7 @@ class LibvirtDriver:
                 self.view.look(connection)
             for warning in self.view.warnings:
                 log.warning("host %s: %s", self._named.name, warning)
-            # What is seen of guests does not wait for the folder.
+            # Guests that have ended are told even if the folder hangs.
             self._tell()
             self._looks_at = (f"the folder {self._settings.folder}", time.monotonic())
             self._folders.check()

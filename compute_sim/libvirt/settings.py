@@ -244,7 +244,8 @@ class LibvirtSettings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         self.all_hosts()
-        self.offer(LibvirtHost("check", ""), "kvm")
+        # Settings are read on the event loop, too: the folder's file system may hang.
+        self._offer(LibvirtHost("check", ""), "kvm", self.disk_gb)
         read_sharing(self.storage_pools, "storage_pools")
         read_sharing(self.shared_networks, "shared_networks")
         read_servers(self.image_servers)
@@ -277,7 +278,10 @@ class LibvirtSettings(Struct, frozen=True):
         return Path(self.images) if self.images else Path(self.folder) / "images"
 
     def offer(self, host: LibvirtHost, domain_type: str) -> HostOffer:
-        """What a host offers of its machine. Raises ValueError, which names the setting."""
+        """What a host offers of its machine. Raises ValueError, which names the setting, and OSError if the folder cannot be read."""
+        return self._offer(host, domain_type, self.disk_gb or _disk_gb(Path(self.folder)))
+
+    def _offer(self, host: LibvirtHost, domain_type: str, disk_gb: int) -> HostOffer:
         return HostOffer(
             name=host.name,
             flat=self.flat,
@@ -288,7 +292,7 @@ class LibvirtSettings(Struct, frozen=True):
             cpus_reserved=self.cpus_reserved,
             memory_mb=self.memory_mb or None,
             memory_reserved_mb=self.memory_reserved_mb,
-            disk_gb=self.disk_gb or _disk_gb(Path(self.folder)),
+            disk_gb=disk_gb,
             disk_reserved_gb=self.disk_reserved_gb,
             cpu_ratio=self.cpu_ratio,
             memory_ratio=self.memory_ratio,

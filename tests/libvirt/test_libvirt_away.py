@@ -1,4 +1,4 @@
-"""What a compute needs goes away under a whole cloud: the folder of the guests hangs or is stale, a libvirtd or the compute is killed.
+"""A compute loses something that it needs, under a whole cloud: the folder of the guests hangs or is stale, a libvirtd or the compute is killed.
 
 The host is down meanwhile, and the compute says why; its guests that end are told when it is back, orders are obeyed then, and nothing
 is lost.

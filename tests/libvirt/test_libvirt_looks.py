@@ -1,6 +1,7 @@
 """Whatever a look at a host meets is told and tried again, and the host is not chosen meanwhile. Nothing waits on the event loop."""
 
 import errno
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ from compute_sim.core.attempts import (
 )
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
-from tests.libvirt.broken_folder import BrokenFolder
+from compute_sim.libvirt.settings import LibvirtSettings
+from tests.libvirt.broken_folder import BrokenFolder, LoopWaits
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at, wait_for
 
@@ -144,6 +146,17 @@ def test_no_order_makes_the_event_loop_wait_for_the_folder(
     folder.heal()
 
     assert host.end_of_attempt(attempt) == ""
+
+
+def test_settings_are_read_without_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(_: object) -> NoReturn:
+        raise LoopWaits
+
+    # A worker reads them again on its event loop, at a SIGHUP.
+    monkeypatch.setattr(shutil, "disk_usage", hang)
+    settings = LibvirtSettings(folder=str(tmp_path))
+    with pytest.raises(LoopWaits):
+        settings.offer(settings.all_hosts()[0], "kvm")
 
 
 def test_a_destroy_is_told_when_the_guest_is_gone_and_not_while_its_folder_is_stale(
