@@ -13,6 +13,8 @@ from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.programs import run
 
 GIB = 1024**3
+# A disk of this size at most may be held by nobody.
+UNCOUNTED_GB_MAX = 1
 # The longest name of a backing file that qcow2 allows.
 _BACKING_MAX = 1023
 # Overlays of overlays may lead in a circle.
@@ -119,15 +121,17 @@ def flatten(disk: Path, target: Path) -> None:
     run(("qemu-img", "convert", "-q", "-f", "qcow2", "-O", "qcow2", disk, target))
 
 
-def disk_size(name: str, virtual: int, root_gb: int) -> int:
-    """The size of a disk of this image. Raises `WorkFailed` if the flavor's disk is too small."""
-    if not root_gb:
-        return virtual
-    if virtual > root_gb * GIB:
-        raise WorkFailed(
-            f"image {name!r} has {_gib(virtual)} GiB, and the flavor's root disk has {root_gb} GiB"
-        )
-    return root_gb * GIB
+def disk_size(name: str, virtual: int, root_gb: int, held_gb: int) -> int:
+    """The size of a disk of this image. Raises `WorkFailed` if the flavor's disk is too small.
+
+    Without a root disk in the flavor, the disk has the image's own size. It may be what the guest holds for it (`held_gb`), or else
+    less than what placement counts: a larger one would fill the host beside all books.
+    """
+    if virtual > (root_gb or max(held_gb, UNCOUNTED_GB_MAX)) * GIB:
+        gives = f"'s root disk has {root_gb} GiB" if root_gb else " has no root disk (root_gb is 0)"
+        most = "" if root_gb else f": its image may have {max(held_gb, UNCOUNTED_GB_MAX)} GiB"
+        raise WorkFailed(f"image {name!r} has {_gib(virtual)} GiB, and the flavor{gives}{most}")
+    return root_gb * GIB or virtual
 
 
 def write_whole(path: Path, text: bytes) -> None:

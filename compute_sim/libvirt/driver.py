@@ -57,12 +57,12 @@ log = logging.getLogger(__name__)
 
 # How long the compute waits at most before it looks at work: it is woken when the work ends.
 BUSY = Work(1000.0, needs_order=True)
-# How long the end of the process waits for work. What goes on then is done again by the next process.
+# How long the end of the process waits for work and for a look. What goes on then is done again by the next process.
 END_S = 10.0
 # The pause between a change and the look for it: further changes of a burst are seen by the same look.
 SETTLE_S = 0.05
-# How long the end of the process waits for a look that hangs.
-JOIN_S_MAX = 5.0
+# So many failed builds can be asked for again, until the store has saved that they failed.
+FAILED_KEPT_MAX = 100
 
 
 class _Job:
@@ -103,6 +103,8 @@ class LibvirtDriver:
         self._adopting = Adopting(self._hypervisor, self.view, self._folders)
         self._queues = WorkQueues(settings.work_at_once_max, f"work {host.name}")
         self._jobs: dict[AttemptName, _Job] = {}
+        # Those that failed, and whose attempts nobody destroys.
+        self._failed: dict[AttemptName, _Job] = {}
         self._lock = threading.Lock()
         self._looking = threading.Thread(target=self._look_on, name=f"look {host.name}", daemon=True)
         self._must_look = threading.Event()
@@ -150,7 +152,7 @@ class LibvirtDriver:
                 "host %s: work that hangs is left, and done again after the next start", self._named.name
             )
         if self._looking.ident is not None:
-            self._looking.join(JOIN_S_MAX)
+            self._looking.join(END_S)
         if not self._looking.is_alive():
             self._hypervisor.close()
 
@@ -279,12 +281,21 @@ class LibvirtDriver:
             return self._submit(attempt.instance, attempt.attempt, work, builds=attempt.state.takes_slot)
         if not job.is_done:
             return BUSY
-        builds = attempt.state in (AttemptState.BUILDING, AttemptState.RECEIVING)
-        if attempt.state is AttemptState.DESTROYED or (builds and job.failure):
-            # Nothing is left of it. If the failure cannot be saved, the work begins anew.
+        if attempt.state is AttemptState.DESTROYED:
+            self._forget(name, job)
+        elif job.failure and attempt.state in (AttemptState.BUILDING, AttemptState.RECEIVING):
+            self._failed[name] = job
+            if len(self._failed) > FAILED_KEPT_MAX:
+                oldest = next(iter(self._failed))
+                self._forget(oldest, self._failed[oldest])
+        return Work(failure=job.failure, runs_on=job.runs_on)
+
+    def _forget(self, name: AttemptName, job: _Job) -> None:
+        """Forget the outcome of a job whose attempt is gone. If the outcome could not be saved, the work begins anew."""
+        self._failed.pop(name, None)
+        if self._jobs.get(name) is job:
             del self._jobs[name]
             self.view.forget(name)
-        return Work(failure=job.failure, runs_on=job.runs_on)
 
     def _again(self, attempt: AttemptRecord) -> Callable[[AtStep], None] | None:
         """The work of this attempt once more, since the process that began it has ended; None if it has ended."""
@@ -426,6 +437,7 @@ class LibvirtDriver:
             self._looks_at = (f"libvirt at {self._hypervisor.uri}", time.monotonic())
             with self._hypervisor.connected() as connection:
                 self.view.look(connection)
+                self._work.domains.pin_anew(connection)
             for warning in self.view.warnings:
                 log.warning("host %s: %s", self._named.name, warning)
             # Guests that have ended are told even if the folder hangs.

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bus.messages.build import Image, InstanceId
+from bus.messages.build import Flavor, Image, InstanceId
 from bus.messages.cell import SpawnInstance
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.config_drives import BYTES_MAX, make_config_drive
-from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder
+from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder, Order
 from compute_sim.libvirt.images import CachedImage, CachedImages, ImageUser
 from compute_sim.libvirt.persisting import AtStep
 
@@ -30,7 +30,7 @@ class GuestDisks:
         at_step("try: image")
         if kept.image is not None:
             base = self._cached(kept.image.source, kept, at_step, kept.image.checksum)
-            disks.disk_size(base.source, base.virtual_size, kept.order.flavor.root_gb)
+            _disk_size(base, kept.order)
         if kept.config_drive:
             at_step("try: config drive")
             try:
@@ -46,8 +46,7 @@ class GuestDisks:
         if kept.image is not None:
             base, kept = self._held(kept.image, kept, folder, at_step)
             at_step("disks: overlay")
-            size = disks.disk_size(base.source, base.virtual_size, flavor.root_gb)
-            disks.make_overlay(folder.disk, Path(base.path), base.format, size)
+            disks.make_overlay(folder.disk, Path(base.path), base.format, _disk_size(base, kept.order))
         elif flavor.root_gb:
             at_step("disks: overlay")
             disks.make_empty(folder.disk, flavor.root_gb * disks.GIB)
@@ -128,6 +127,42 @@ def _user(kept: KeptOrder) -> ImageUser:
     may_be_saved = not kept.project or (isinstance(order, SpawnInstance) and order.from_saved)
     is_own = may_be_saved and source.startswith(f"{order.instance}-")
     return ImageUser(kept.project, source if is_own else "")
+
+
+def _disk_size(base: CachedImage, order: Order) -> int:
+    flavor = order.flavor
+    if isinstance(order, SpawnInstance) and order.from_saved and not flavor.root_gb:
+        # It had this disk before.
+        return base.virtual_size
+    held_gb = sum(each.amount for each in order.share.amounts if each.resource == "DISK_GB")
+    return disks.disk_size(base.source, base.virtual_size, flavor.root_gb, held_gb - _beside_root_gb(flavor))
+
+
+def _beside_root_gb(flavor: Flavor) -> int:
+    return flavor.ephemeral_gb + -(-flavor.swap_mb // 1024)
+
+
+def resize_disks(folder: GuestFolder, was: Flavor, flavor: Flavor) -> None:
+    """Give the disks that were copied the sizes of another flavor. Raises `WorkFailed` if one would have to shrink; what is in swap is
+    worth nothing.
+    """
+    if flavor.root_gb == was.root_gb + _beside_root_gb(was):
+        # A row of an earlier release has the sum of all disks as its root disk.
+        flavor = structs.replace(flavor, ephemeral_gb=was.ephemeral_gb, swap_mb=was.swap_mb)
+    if was.swap_mb != flavor.swap_mb:
+        folder.swap.unlink(missing_ok=True)
+    for disk, before, size in zip(
+        (folder.disk_at(each) for each in DISKS), _sizes(was), _sizes(flavor), strict=True
+    ):
+        # The root disk of a flavor without one has the size of its image.
+        if before != size and disk.exists():
+            disks.grow(disk, size)
+        elif before != size and size:
+            disks.make_empty(disk, size)
+
+
+def _sizes(flavor: Flavor) -> tuple[int, int, int]:
+    return flavor.root_gb * disks.GIB, flavor.ephemeral_gb * disks.GIB, flavor.swap_mb * 1024 * 1024
 
 
 def copy_disks(from_: GuestFolder, folder: GuestFolder) -> None:

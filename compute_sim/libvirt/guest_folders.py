@@ -21,6 +21,7 @@ from compute_sim.libvirt.failures import WorkFailed
 Order = SpawnInstance | ReceiveInstance | RespawnInstance
 NotedOrder = Order | AdoptGuest
 _NOTED = "ordered.json"
+_KEPT = "order.json"
 _ADOPTED = "adopted.json"
 _REFUSED = "refused.json"
 DISKS = ("disk", "ephemeral", "swap")
@@ -41,6 +42,8 @@ class KeptOrder(Struct, frozen=True):
     uses: tuple[str, ...] = ()
     # It was built to its end.
     is_done: bool = False
+    # The addresses of its network cards, so that they stay; None of a guest that an earlier release has built.
+    macs: tuple[str, ...] | None = None
 
 
 class AdoptedDomain(Struct, frozen=True):
@@ -104,11 +107,11 @@ class GuestFolder:
     def kept(self) -> KeptOrder | None:
         """The order that was last begun; None if none was."""
         try:
-            return msgspec.json.decode((self.path / "order.json").read_bytes(), type=KeptOrder)
+            return msgspec.json.decode((self.path / _KEPT).read_bytes(), type=KeptOrder)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as wrong:
-            raise WorkFailed(f"{self.path / 'order.json'} cannot be read: {wrong}") from wrong
+            raise WorkFailed(f"{self.path / _KEPT} cannot be read: {wrong}") from wrong
 
     def note(self, order: NotedOrder) -> None:
         """Note an order that is to be obeyed, for a compute that has lost its database."""
@@ -155,7 +158,7 @@ class GuestFolder:
         return self.adopted() is not None if kept is None else kept.is_done
 
     def keep(self, kept: KeptOrder) -> None:
-        self._write_here("order.json", kept)
+        self._write_here(_KEPT, kept)
 
     def _write_here(self, name: str, what: Struct) -> None:
         try:
@@ -174,12 +177,12 @@ class GuestFolder:
             (self.path / name).symlink_to(pool / f"moor-{self.instance}-{self.attempt}-{name}")
 
     def empty(self) -> None:
-        """Remove all but the noted order."""
+        """Remove all but the orders."""
         if not self.is_there:
             return
         self._remove_other_disks()
         for each in self.path.iterdir():
-            if each.name != _NOTED:
+            if each.name not in (_NOTED, _KEPT):
                 each.unlink()
 
     def remove(self) -> None:

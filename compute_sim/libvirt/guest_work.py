@@ -12,9 +12,8 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance
-from compute_sim.libvirt import disks
 from compute_sim.libvirt.failures import LibvirtAway, RunsOn, WorkFailed
-from compute_sim.libvirt.guest_disks import GuestDisks, copy_disks, make_empty_copies
+from compute_sim.libvirt.guest_disks import GuestDisks, copy_disks, make_empty_copies, resize_disks
 from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolder, GuestFolders, KeptOrder
 from compute_sim.libvirt.live_migration import migrate
@@ -42,8 +41,8 @@ class GuestWork:
         folder = self.folders.of(order.instance, order.attempt)
         if folder.has_done(order):
             return
-        folder.note(order)
         with self._or(self._remove, folder, at_step):
+            folder.note(order)
             kept = self._begin(_kept(order), folder, at_step)
             if (source := self._disk_to_take_over(order)) is not None:
                 at_step("build: take over")
@@ -59,7 +58,7 @@ class GuestWork:
         if not folder.has_begun(order):
             self._try_out(order, folder, at_step)
         with self._or(self.domains.remove_if_defined, folder, at_step):
-            kept = self._begin(_kept(order), folder, at_step)
+            kept = self._begin(_rebuilt(order, folder), folder, at_step)
             kept = self._disks.make(kept, folder, at_step)
             self._finish(kept, folder, at_step)
 
@@ -67,21 +66,21 @@ class GuestWork:
         folder = self.folders.of(order.instance, order.attempt)
         if folder.has_done(order):
             return
-        folder.note(order)
         with self._or(self._remove, folder, at_step):
+            folder.note(order)
             source = self._source_of(order.source)
             from_ = source.folders.of(order.instance, order.source_attempt)
             is_live = order.live and source.domains.runs(from_)
             if is_live and source.domains.hypervisor.uri == self.domains.hypervisor.uri:
                 raise WorkFailed("it runs under the same libvirt, which cannot move it to itself")
-            kept = self._begin(_inherited(order, from_), folder, at_step)
+            before = _kept_of(from_)
+            kept = self._begin(structs.replace(before, order=order, is_done=False), folder, at_step)
             if is_live:
                 self._receive_live(kept, source, from_, folder, at_step)
                 return
             at_step("receive: copy")
             copy_disks(from_, folder)
-            if folder.disk.exists() and order.flavor.root_gb:
-                disks.grow(folder.disk, order.flavor.root_gb * disks.GIB)
+            resize_disks(folder, before.order.flavor, order.flavor)
             at_step("receive: leave")
             # Both cannot be defined in one libvirt. The source keeps its own in its folder.
             source.domains.undefine(from_)
@@ -133,9 +132,9 @@ class GuestWork:
 
     def _try_out(self, order: RespawnInstance, folder: GuestFolder, at_step: AtStep) -> None:
         """See whether the guest can be rebuilt, before the old one is removed: its image may not be there, or may not fit."""
-        kept = _kept(order)
         try:
             folder.note(order)
+            kept = _rebuilt(order, folder)
             boot = self._disks.try_out(kept, folder, at_step)
             at_step("try: plan")
             self.domains.try_out(kept, folder, boot)
@@ -158,9 +157,10 @@ class GuestWork:
         """Remove all but the order, which is to be obeyed from its beginning."""
         at_step("build: clean")
         self.domains.remove(folder)
-        folder.empty()
         at_step("build: note")
+        # Before anything is removed: it says which addresses the guest's cards have.
         self._disks.keep(kept, folder)
+        folder.empty()
         if (pool := self.domains.storage_of(kept.order)) is not None:
             folder.place_disks(pool)
         return kept
@@ -168,15 +168,15 @@ class GuestWork:
     def _finish(
         self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep, *, stopped: bool = False
     ) -> None:
-        self._define(kept, folder, at_step)
+        kept = self._define(kept, folder, at_step)
         at_step("build: start")
         if not stopped:
             self.domains.start(folder)
         at_step("build: done")
         folder.keep(structs.replace(kept, is_done=True))
 
-    def _define(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> None:
-        self.domains.define(kept, folder, self._disks.boot_files(kept, at_step), at_step)
+    def _define(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
+        return self.domains.define(kept, folder, self._disks.boot_files(kept, at_step), at_step)
 
     def _disk_to_take_over(self, order: SpawnInstance) -> GuestFolder | None:
         """The folder of an evacuated instance, if this host reaches it, and it has a disk."""
@@ -206,7 +206,7 @@ class GuestWork:
         at_step("live: disks")
         make_empty_copies(from_, folder)
         at_step("live: migrate")
-        self._define(kept, folder, at_step)
+        kept = self._define(kept, folder, at_step)
         migrate(source.domains, from_, self.domains, folder)
         at_step("live: done")
         folder.keep(structs.replace(kept, is_done=True))
@@ -225,11 +225,17 @@ class GuestWork:
 
 
 def _kept(order: SpawnInstance | RespawnInstance) -> KeptOrder:
-    return KeptOrder(order, order.project, order.image, order.image_properties, order.config_drive)
+    return KeptOrder(order, order.project, order.image, order.image_properties, order.config_drive, macs=())
 
 
-def _inherited(order: ReceiveInstance, from_: GuestFolder) -> KeptOrder:
+def _rebuilt(order: RespawnInstance, folder: GuestFolder) -> KeptOrder:
+    """The order to rebuild what is in the folder; its cards keep their addresses."""
+    before = folder.kept()
+    return _kept(order) if before is None else structs.replace(_kept(order), macs=before.macs)
+
+
+def _kept_of(from_: GuestFolder) -> KeptOrder:
     before = from_.kept()
     if before is None:
         raise WorkFailed(f"its source has no {from_.path}, or it is not reached from here")
-    return structs.replace(before, order=order, is_done=False)
+    return before

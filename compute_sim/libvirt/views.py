@@ -56,6 +56,8 @@ class HostView:
         # The tree that was reported last, with what placement has beside it: a device that vanished is there by its name.
         self.known: ProviderTree | None = None
         self.warnings: tuple[str, ...] = ()
+        # What the domains on the machine hold, by the last look.
+        self.held: tuple[GuestPlan | ForeignGuest, ...] = ()
 
     @property
     def layout(self) -> HostLayout:
@@ -84,6 +86,7 @@ class HostView:
         domains = [each for each in seen if isinstance(each, SeenDomain)]
         with self._lock:
             self.warnings = tuple(each for each in seen if isinstance(each, str))
+            self.held = tuple(each.held for each in domains)
             self._foreign = tuple(each.held for each in domains if isinstance(each.held, ForeignGuest))
             self._celled = frozenset(
                 each.held.instance.int

@@ -198,6 +198,7 @@ def write_wrong_images(folder: Path) -> None:
     )
     subprocess.run((*make, "-o", f"data_file={folder / 'data'}", folder / "apart", "1M"), check=True)
     subprocess.run((*make, folder / "large", "2G"), check=True)
+    subprocess.run((*make, folder / "huge", "60T"), check=True)
     # As qemu-img would guess them; it would read the file that the first names.
     (folder / "vmdk").write_text(
         '# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType="monolithicFlat"\nRW 2 FLAT "/etc/passwd" 0\n'
@@ -235,6 +236,11 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
         {"image": Image(source="large"), "flavor": Flavor(vcpus=1, ram_mb=32, root_gb=1)},
         "image 'large' has 2 GiB, ",
     ),
+    (
+        {"image": Image(source="huge")},
+        "image 'huge' has 61440 GiB, and the flavor has no root disk (root_gb is 0): its image may have 1 GiB",
+    ),
+    ({"image": Image(source="large")}, "image 'large' has 2 GiB, and the flavor has no root disk"),
     (
         {"image_properties": {"hw_disk_bus": "tape"}},
         "image_properties.hw_disk_bus is 'tape'",

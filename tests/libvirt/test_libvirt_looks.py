@@ -28,7 +28,6 @@ from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtSettings
 from tests.libvirt.broken_folder import BrokenFolder, LoopWaits
-from tests.libvirt.guest_images import write_image
 from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at, wait_for
 
 # How long a host may be unseen before it is silent.
@@ -218,13 +217,17 @@ def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: H
     (two / "adopted.json").unlink()
 
 
-def test_a_failed_build_that_was_not_saved_as_failed_begins_anew(host: Host) -> None:
-    order = host.spawn(image=Image(source="later"))
-    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
-    assert host.end_of_attempt(attempt).startswith("image 'later' is not in ")
+def test_the_last_failed_builds_can_be_asked_for_again_and_the_first_are_dropped(host: Host) -> None:
+    orders = [host.spawn(number, image=Image(source="unknown")) for number in range(1, 103)]
+    attempts = [begun(order, host.driver.begin(order, 0.0), 0.0) for order in orders]
+    for attempt in attempts:
+        assert host.end_of_attempt(attempt).startswith("image 'unknown' is not in ")
 
-    write_image(host.settings.images_folder / "later")
-    assert host.end_of_attempt(attempt) == ""
+    # Nothing is left of the first: it would be built anew.
+    assert host.driver.look_at(attempts[0], 0.0).left_ms
+    assert host.end_of_attempt(attempts[0]).startswith("image 'unknown' is not in ")
+    for attempt in attempts[3:]:
+        assert host.driver.look_at(attempt, 0.0).failure.startswith("image 'unknown' is not in ")
 
 
 def test_a_host_whose_folder_cannot_be_made_can_be_closed(host: Host) -> None:

@@ -97,6 +97,7 @@ def _foreign(domain: Element) -> ForeignGuest:
         memory=_memory(domain),
         functions=tuple(each.address for each in _functions(domain)),
         mediated=tuple(_mediated(domain)),
+        macs=tuple(attribute(each, "address") for each in domain.findall("devices/interface/mac")),
     )
 
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from bus.guests import GuestShape, ShareDiffersError, page_kib_of, read_guest
 from bus.message import ProviderId
-from bus.messages.placement import Share
 from compute_sim.core.tree import ProviderTree
 from compute_sim.libvirt.core.device_planning import planned_devices
 from compute_sim.libvirt.core.guest_hardware import arch_of, hardware_of
@@ -18,7 +17,7 @@ from compute_sim.libvirt.core.image_asks import CannotGiveError
 from compute_sim.libvirt.core.layout import HostLayout
 from compute_sim.libvirt.core.memory_planning import check_pages, planned_memory
 from compute_sim.libvirt.core.orders import GuestOrder
-from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
+from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan, by_provider
 from compute_sim.libvirt.core.processors import planned_cpus
 from compute_sim.libvirt.core.taken import Taken
 
@@ -96,14 +95,6 @@ def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTr
         video=hardware.video,
         console_log=order.console_log,
     )
-
-
-def by_provider(share: Share) -> Mapping[ProviderId, Mapping[str, int]]:
-    amounts: dict[ProviderId, dict[str, int]] = {}
-    for each in share.amounts:
-        of_provider = amounts.setdefault(each.provider, {})
-        of_provider[each.resource] = of_provider.get(each.resource, 0) + each.amount
-    return amounts
 
 
 def _shape_of(order: GuestOrder) -> GuestShape:

@@ -1,5 +1,6 @@
 """What a guest gets of its host, as it is written into its domain and read back from there."""
 
+from collections.abc import Mapping
 from typing import Literal
 from uuid import UUID
 
@@ -123,3 +124,12 @@ class ForeignGuest(Struct, frozen=True, kw_only=True):
     memory: tuple[ForeignMemory, ...] = ()
     functions: tuple[str, ...] = ()
     mediated: tuple[UUID, ...] = ()
+    macs: tuple[str, ...] = ()
+
+
+def by_provider(share: Share) -> Mapping[ProviderId, Mapping[str, int]]:
+    amounts: dict[ProviderId, dict[str, int]] = {}
+    for each in share.amounts:
+        of_provider = amounts.setdefault(each.provider, {})
+        of_provider[each.resource] = of_provider.get(each.resource, 0) + each.amount
+    return amounts

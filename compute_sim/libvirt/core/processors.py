@@ -1,8 +1,8 @@
 """The host CPUs of a guest: of each of its own CPUs, and of the emulator's threads."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.guests import GuestShape, cells_of
 from bus.message import ProviderId
@@ -11,6 +11,7 @@ from compute_sim.libvirt.core.cpu_ranges import cpus_in_words
 from compute_sim.libvirt.core.image_asks import CannotGiveError
 from compute_sim.libvirt.core.layout import OfferedCell
 from compute_sim.libvirt.core.pinning import ChosenCpus, choose_cpus
+from compute_sim.libvirt.core.plans import GuestPlan, by_provider
 from compute_sim.libvirt.core.taken import Taken
 
 Amounts = Mapping[str, int]
@@ -32,13 +33,45 @@ def planned_cpus(
     return _anywhere(flavor, shape, share, taken)
 
 
+def pinned_anew(plan: GuestPlan, taken: Taken) -> GuestPlan:
+    """The plan of a guest whose shared CPUs are where the host offers shared CPUs now: other settings may have made some of them
+    dedicated, or the host may have other cells. Its dedicated CPUs stay. `taken` has the other guests.
+    """
+    claimed = by_provider(plan.share)
+    offered = taken.layout.cells
+    floating = [cell for cell in offered if claimed.get(cell.provider, {}).get("VCPU")] or offered
+    cells = {
+        cpu: [host for host in offered if host.number == cell.host_cell] or floating
+        for cell in plan.cells
+        for cpu in cell.cpus
+    }
+    everywhere = _shared_of(floating, taken)
+    pins = tuple(
+        now if set(now) <= set(plan.dedicated) else _shared_of(cells.get(cpu, floating), taken) or now
+        for cpu, now in enumerate(plan.pins)
+    )
+    emulator = plan.emulator
+    if not set(emulator) <= set(plan.dedicated):
+        own = {cpu for each in plan.pins for cpu in each}
+        emulator = (
+            tuple(sorted({cpu for each in pins for cpu in each})) if set(emulator) == own else everywhere
+        )
+    return structs.replace(plan, pins=pins, emulator=emulator or plan.emulator)
+
+
+def _shared_of(cells: Iterable[OfferedCell], taken: Taken) -> tuple[int, ...]:
+    """The shared CPUs of these cells, without those that a guest has had for itself since before they were shared."""
+    shared = sorted({cpu for cell in cells for cpu in cell.shared})
+    return tuple([cpu for cpu in shared if cpu not in taken.cpus]) or tuple(shared)
+
+
 def _by_cell(shape: GuestShape, share: Mapping[ProviderId, Amounts], taken: Taken) -> PlannedCpus:
     hosts = cells_of(shape, share, {cell.provider: cell for cell in taken.layout.cells})
     pins: dict[int, tuple[int, ...]] = {}
     ours: set[int] = set()
     emulator: tuple[int, ...] = ()
     for number, (cell, host) in enumerate(zip(shape.cells, hosts, strict=True)):
-        pins |= dict.fromkeys(cell.shared, _shared(host) if cell.shared else ())
+        pins |= dict.fromkeys(cell.shared, _shared(host, taken) if cell.shared else ())
         chosen, own = _dedicated(
             host, len(cell.dedicated), shape, 0 if number else shape.emulator_cpus, taken
         )
@@ -65,7 +98,7 @@ def _anywhere(
     if len(chosen) > count:
         raise CannotGiveError(f"flavor.vcpus is {count}, and {len(chosen)} PCPU are claimed")
     where = [cell for cell, amounts in of_cells if amounts.get("VCPU")] or taken.layout.cells
-    shared = tuple(sorted(cpu for cell in where for cpu in cell.shared))
+    shared = _shared_of(where, taken)
     if count > len(chosen) and not shared:
         raise CannotGiveError(
             f"{taken.layout.offer.name} has no shared CPU for {count - len(chosen)} CPUs of the guest"
@@ -74,10 +107,10 @@ def _anywhere(
     return PlannedCpus(pins, tuple(sorted(chosen)), tuple(sorted({cpu for each in pins for cpu in each})))
 
 
-def _shared(cell: OfferedCell) -> tuple[int, ...]:
+def _shared(cell: OfferedCell, taken: Taken) -> tuple[int, ...]:
     if not cell.shared:
         raise CannotGiveError(f"{_cell_name(cell)} has no shared CPU any more")
-    return cell.shared
+    return _shared_of((cell,), taken)
 
 
 def _dedicated(

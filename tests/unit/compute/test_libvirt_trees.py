@@ -453,6 +453,7 @@ def test_a_domain_that_is_not_ours_is_read_as_what_it_takes() -> None:
         memory=(ForeignMemory(1_024, 2_048, (0,)), ForeignMemory(512, 2_048, (1,))),
         functions=("0000:81:10.0", "0000:03:00.0"),
         mediated=(MADE[0],),
+        macs=("52:54:00:6d:90:02",),
     )
 
 

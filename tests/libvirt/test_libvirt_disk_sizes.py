@@ -1,0 +1,100 @@
+"""The disks of a guest are no larger than what it holds of its host: when it is built, and when it gets another flavor."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import Flavor, Image
+from bus.messages.cell import ReceiveInstance, StopInstance
+from bus.messages.placement import ResourceAmount
+from tests.libvirt.test_libvirt_failures import Host, write_wrong_images
+
+GIB, MIB = 1024**3, 1024**2
+SMALL = Flavor(vcpus=1, ram_mb=32, root_gb=2, ephemeral_gb=1, swap_mb=4)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.close()
+
+
+def sizes(host: Host, attempt: int = 2) -> dict[str, int]:
+    """The disks of the first instance, as large as the guest sees them."""
+    found = {}
+    for disk in sorted((host.folder / "instances").glob(f"*/*.{attempt}/*")):
+        if disk.name in ("disk", "ephemeral", "swap"):
+            info = subprocess.run(
+                ("qemu-img", "info", "--output=json", disk), capture_output=True, check=True
+            )
+            found[disk.name] = json.loads(info.stdout)["virtual-size"]
+    return found
+
+
+def test_a_flavor_without_a_root_disk_may_hold_one_beside_its_other_disks(host: Host) -> None:
+    write_wrong_images(host.settings.images_folder)
+    order = host.spawn(image=Image(source="large"), flavor=structs.replace(SMALL, root_gb=0))
+    for held, is_built in ((3, False), (4, True)):
+        amount = ResourceAmount(provider=order.host, resource="DISK_GB", amount=held)
+        share = structs.replace(order.share, amounts=(*order.share.amounts, amount))
+        assert (host.end_of(structs.replace(order, share=share)) == "") is is_built
+    assert sizes(host, 1) == {"disk": 2 * GIB, "ephemeral": GIB, "swap": 4 * MIB}
+
+
+# Another flavor for a guest of SMALL: the sizes of its disks then, or words of the refusal.
+RESIZES: list[tuple[Flavor, dict[str, int] | str]] = [
+    (structs.replace(SMALL, root_gb=3), {"disk": 3 * GIB, "ephemeral": GIB, "swap": 4 * MIB}),
+    (
+        structs.replace(SMALL, ephemeral_gb=2, swap_mb=8),
+        {"disk": 2 * GIB, "ephemeral": 2 * GIB, "swap": 8 * MIB},
+    ),
+    (structs.replace(SMALL, swap_mb=0), {"disk": 2 * GIB, "ephemeral": GIB}),
+    (structs.replace(SMALL, swap_mb=2), {"disk": 2 * GIB, "ephemeral": GIB, "swap": 2 * MIB}),
+    (
+        structs.replace(SMALL, root_gb=0),
+        "its disk has 2 GiB, and the flavor gives 0 GiB: a disk does not shrink",
+    ),
+    (
+        structs.replace(SMALL, root_gb=1),
+        "its disk has 2 GiB, and the flavor gives 1 GiB: a disk does not shrink",
+    ),
+    (
+        structs.replace(SMALL, ephemeral_gb=0),
+        "its disk has 1 GiB, and the flavor gives 0 GiB: a disk does not shrink",
+    ),
+    # A row of an earlier release knows only the sum of the disks, and moves as it is.
+    (
+        structs.replace(SMALL, root_gb=4, ephemeral_gb=0, swap_mb=0),
+        {"disk": 4 * GIB, "ephemeral": GIB, "swap": 4 * MIB},
+    ),
+]
+
+
+@pytest.mark.parametrize(("flavor", "outcome"), RESIZES)
+def test_a_resize_gives_the_disks_the_sizes_of_the_flavor(
+    host: Host, flavor: Flavor, outcome: dict[str, int] | str
+) -> None:
+    spawn = host.spawn(flavor=SMALL)
+    assert host.end_of(spawn) == ""
+    stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
+    assert host.work_of(stop).failure == ""
+    receive = ReceiveInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=2,
+        host=spawn.host,
+        flavor=flavor,
+        share=spawn.share,
+        source=spawn.host,
+        source_attempt=1,
+    )
+
+    failure = host.work_of(receive).failure
+
+    assert (failure or sizes(host)) == outcome
+    assert sizes(host, 1) == {"disk": 2 * GIB, "ephemeral": GIB, "swap": 4 * MIB}

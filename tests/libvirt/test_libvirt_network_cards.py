@@ -1,0 +1,111 @@
+"""The addresses of network cards: no two guests of a machine share one, and a guest keeps its own through moves and rebuilds."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from bus.message import ConsumerId
+from bus.messages.cell import ReceiveInstance, StopInstance
+from compute_sim.libvirt.network_cards import mac_of
+from tests.libvirt.test_libvirt_failures import Host, libvirt_at
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path, network="default")
+    yield made
+    made.close()
+
+
+def macs(host: Host, number: int = 1) -> list[str]:
+    with libvirt_at(host.driver) as connection:
+        text = connection.lookupByUUID(UUID(int=number).bytes).XMLDesc()
+    return re.findall("<mac address='([^']*)'", text)
+
+
+def received(host: Host) -> ReceiveInstance:
+    """The order to move the first instance, which was stopped, to its own host."""
+    spawn = host.spawn()
+    stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
+    assert host.work_of(stop).failure == ""
+    return ReceiveInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=2,
+        host=spawn.host,
+        flavor=spawn.flavor,
+        share=spawn.share,
+        source=spawn.host,
+        source_attempt=1,
+    )
+
+
+def test_addresses_of_many_guests_and_of_their_cards_differ() -> None:
+    found = {mac_of(ConsumerId(uuid4()), card) for _ in range(10_000) for card in (0, 1)}
+    neighbours = {mac_of(ConsumerId(UUID(int=number)), card) for number in range(100) for card in (0, 1)}
+
+    # 40 bits: of 20,000 addresses, two are equal once in 5,000 times.
+    assert (len(found), len(neighbours)) == (20_000, 200)
+    # Locally administered, and of one card.
+    assert {int(each[:2], 16) & 3 for each in found} == {2}
+
+
+def test_a_guest_gets_an_address_that_no_domain_on_the_machine_has(host: Host) -> None:
+    first, last = 7, 7 + 2**24
+    assert host.end_of(host.spawn(first)) == host.end_of(host.spawn(last)) == ""
+    assert macs(host, first) != macs(host, last)
+
+    # The address that the next one would get is that of a domain of somebody else.
+    (wanted,) = macs(host, first)
+    assert host.destroy(first) == ""
+    with libvirt_at(host.driver) as connection:
+        text = connection.lookupByName("test").XMLDesc().replace("<name>test</name>", "<name>theirs</name>")
+        begin, end = text.index("<uuid>"), text.index("</uuid>")
+        card = f"<interface type='network'><mac address='{wanted.upper()}'/><source network='default'/></interface>"
+        text = f"{text[:begin]}<uuid>{UUID(int=99)}{text[end:]}".replace("</devices>", f"{card}</devices>")
+        connection.defineXML(text)
+    assert host.end_of(host.spawn(first)) == ""
+    assert macs(host, first) not in ([wanted], macs(host, 99))
+
+
+def test_a_guest_keeps_its_address_when_it_is_rebuilt_and_moved(host: Host) -> None:
+    assert host.end_of(host.spawn()) == ""
+    before = macs(host)
+    assert host.work_of(host.respawn(1)).failure == ""
+    assert macs(host) == before
+    assert host.work_of(received(host)).failure == ""
+    assert macs(host) == before
+
+
+def test_a_guest_of_an_earlier_release_keeps_the_address_that_it_has(host: Host) -> None:
+    assert host.end_of(host.spawn()) == ""
+    (order,) = (host.folder / "instances").glob("*/*/order.json")
+    kept = json.loads(order.read_bytes())
+    del kept["macs"]
+    order.write_text(json.dumps(kept))
+
+    old = ["fa:16:3e:00:00:01"]
+    assert host.work_of(host.respawn(1)).failure == ""
+    assert macs(host) == old
+    assert host.work_of(host.respawn(2)).failure == ""
+    assert macs(host) == old
+    assert host.work_of(received(host)).failure == ""
+    assert macs(host) == old
+
+
+def test_a_guest_does_not_come_to_where_its_address_is_in_use(host: Host) -> None:
+    assert host.end_of(host.spawn()) == host.end_of(host.spawn(2)) == ""
+    (address,) = macs(host, 2)
+    order = next((host.folder / "instances").glob("*/*0001.1/order.json"))
+    kept = json.loads(order.read_bytes())
+    order.write_text(json.dumps(kept | {"macs": [address]}))
+
+    failure = host.work_of(received(host)).failure
+
+    twin = "moor-00000000-0000-0000-0000-000000000002-1"
+    assert failure == f"its network card has the address {address}, which is in use here by a card of {twin}"
+    assert host.domains == [twin]
