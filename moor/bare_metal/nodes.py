@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from bus.auditing.nodes import NodeInIronic, NodesInIronic
 from bus.errors import Operational
 from bus.message import ConsumerId, ProviderId
+from bus.messages.build import InstanceState
 from ironic_sync.core.node import Node
 from ironic_sync.core.provision_states import provision_state
 from ironic_sync.core.rows import NodeDeploy, NodeRow
@@ -44,7 +45,7 @@ _OFFER_FIELDS = (
 )
 
 
-HostsOfInstances = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
+InstancesNamed = Callable[[Sequence[str]], Awaitable[Mapping[str, InstanceState]]]
 
 
 class DeployShown(Struct, frozen=True, kw_only=True):
@@ -108,11 +109,11 @@ class NodeReader:
     """Reads nodes from Ironic's REST API and from the daemons' rows, or from one of them."""
 
     def __init__(
-        self, api: HttpIronicApi | None, rows: IronicStore | None, hosts_of: HostsOfInstances | None = None
+        self, api: HttpIronicApi | None, rows: IronicStore | None, instances: InstancesNamed | None = None
     ) -> None:
-        """`hosts_of` finds the hosts of instances by their names, on the bus."""
+        """`instances` finds instances by their names, on the bus."""
         self.api = api
-        self._hosts_of = hosts_of
+        self._instances = instances
         self.rows = rows
         # Why Ironic could not be asked about a single node.
         self.away = ""
@@ -175,12 +176,18 @@ class NodeReader:
         return found
 
     async def _of_instances(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
-        """The nodes of the instances with these names, or with ids that begin so."""
-        if not names or self._hosts_of is None:
-            return {}
-        hosts = {name: host for name, host in (await self._hosts_of(names)).items() if _as_id(host)}
-        nodes = await self.find([*hosts.values()])
-        return {name: nodes[host] for name, host in hosts.items()}
+        """The nodes of the instances with these names, or with ids that begin so. A node counts only if it has the instance."""
+        instances = await self._instances(names) if names and self._instances is not None else {}
+        texts = {name: (str(each.id), each.host) for name, each in instances.items()}
+        nodes = await self.find(
+            [*dict.fromkeys(each for both in texts.values() for each in both if _as_id(each))]
+        )
+        found = {name: nodes[id_] or nodes.get(host) for name, (id_, host) in texts.items()}
+        return {
+            name: node
+            for name, node in found.items()
+            if node and node.ironic and node.ironic.instance_uuid == instances[name].id
+        }
 
     async def _node(self, id_: ProviderId, row: NodeRow | None) -> Node | None:
         """The node as Ironic has it; as the daemons last heard it, if no Ironic is named or it does not answer."""
@@ -230,12 +237,12 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
         api = await stack.enter_async_context(_opened_api(settings))
         if settings.ironic_db_url:
             rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))
-        yield NodeReader(api, rows, partial(_hosts_of_instances, settings) if settings.bus_url else None)
+        yield NodeReader(api, rows, partial(_instances_named, settings) if settings.bus_url else None)
 
 
-async def _hosts_of_instances(settings: Settings, names: Sequence[str]) -> Mapping[str, str]:
+async def _instances_named(settings: Settings, names: Sequence[str]) -> Mapping[str, InstanceState]:
     async with client(settings, operates=True) as asking:
-        return {name: each.host for name, each in (await instances_named(asking, names)).items()}
+        return await instances_named(asking, names)
 
 
 @asynccontextmanager

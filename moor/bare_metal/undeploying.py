@@ -64,6 +64,8 @@ def undeploy(
     async def work() -> tuple[Sequence[NodeShown], bool]:
         async with reading_nodes(settings) as reader:
             found = {ProviderId(node.id): node for node in await found_nodes(reader, nodes)}
+            if reader.away:
+                fail(f"Ironic does not answer, so nothing was done: {reader.away}")
             instances = _instances_on([*found.values()])
             await _check_that_nobody_has(settings, [*found.values()], timedelta(seconds=settle))
             named = ", ".join(f"instance {instances[id_]} off {_named(node)}" for id_, node in found.items())

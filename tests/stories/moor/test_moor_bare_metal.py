@@ -276,6 +276,9 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
             (await ironic.put(f"/v1/nodes/{own['id']}/states/provision", json=tear_down)).raise_for_status()
             await until_state(own["id"], "available", **environment)
             assert await faults() == [("lost", instance["id"])]
+            # Its name stands for no node any more.
+            gone = await moor("node", "power", "off", "db", **environment)
+            assert (gone.code, "there is no node 'db'" in gone.err) == (1, True)
 
 
 async def until_state(node: str, state: str, **environment: str) -> None:

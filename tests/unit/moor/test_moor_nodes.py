@@ -1,6 +1,6 @@
 """What `moor node` shows of nodes: from Ironic, from the daemons' rows, or from both."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -11,7 +11,7 @@ from msgspec import structs
 
 from bus.errors import Unavailable
 from bus.message import ProviderId
-from bus.messages.build import InstanceId
+from bus.messages.build import InstanceId, InstanceState, RequestId
 from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
@@ -66,11 +66,21 @@ class NodesSetup:
 
     @asynccontextmanager
     async def reader(
-        self, *, asks_ironic: bool = True, has_rows: bool = True, transport: Any = None
+        self,
+        *,
+        asks_ironic: bool = True,
+        has_rows: bool = True,
+        transport: Any = None,
+        instances: Sequence[InstanceState] = (),
     ) -> AsyncIterator[NodeReader]:
+        """`instances` are those that the bus knows."""
         api = HttpIronicApi("http://ironic", transport=transport or IronicTransport(self.ironic))
+
+        async def named(names: Sequence[str]) -> dict[str, InstanceState]:
+            return {each.name: each for each in instances if each.name in names}
+
         try:
-            yield NodeReader(api if asks_ironic else None, self.rows if has_rows else None)
+            yield NodeReader(api if asks_ironic else None, self.rows if has_rows else None, named)
         finally:
             await api.close()
 
@@ -193,3 +203,36 @@ async def test_a_name_of_two_nodes_that_live_or_of_two_that_are_gone_is_refused_
                 match=f"'{name}' may be any of 2 nodes: {ids[0]} {name}, {ids[1]} {name}; give",
             ):
                 await reader.find(["node-00000", name])
+
+
+@pytest.mark.parametrize("asks_ironic", [True, False])
+async def test_a_node_is_found_by_the_name_of_its_instance_only_while_it_has_that(
+    *, asks_ironic: bool
+) -> None:
+    setup = await a_nodes_setup()
+    node = setup.ids[0]
+    setup.ironic.patch(str(node), [{"op": "add", "path": "/instance_uuid", "value": str(INSTANCE)}])
+    async with setup.rows.transaction() as tx:
+        (row,) = (await tx.load((node,))).values()
+        assert row.node is not None
+        known = structs.replace(row.node, instance_uuid=INSTANCE)
+        await tx.save([structs.replace(row, node=known)])
+    there = an_instance(INSTANCE, "db", host=str(node))
+    # It was deleted, or its node is another's by now; and one on a hypervisor.
+    left = an_instance(InstanceId(UUID(int=501)), "old", host=str(node))
+    guest = an_instance(InstanceId(UUID(int=502)), "guest", host="h-1")
+    async with setup.reader(asks_ironic=asks_ironic, instances=(there, left, guest)) as reader:
+        found = await reader.find(["db", "old", "guest", "nothing"])
+
+    assert {name: each and each.id for name, each in found.items()} == {
+        "db": node,
+        "old": None,
+        "guest": None,
+        "nothing": None,
+    }
+
+
+def an_instance(id_: InstanceId, name: str, *, host: str) -> InstanceState:
+    return InstanceState(
+        id=id_, request_id=RequestId(UUID(int=5)), sequence=4, state="active", cell="c1", host=host, name=name
+    )
