@@ -411,10 +411,10 @@ def _order(
             found.setdefault(node.id.int, (name, node))
         by_s = _now_s() + timeout_s
         ordered = await _send(partial(order, reader.api), what, dict(found.values()), by_s)
-        in_time = not waits or await _until_none(_is_under_way, reader, ordered, by_s)
+        in_time = not waits or await until_none(_is_under_way, reader, ordered, by_s)
         ids = [str(node.id) for _, node in found.values()]
         # Otherwise the command would show the offer from before the order.
-        await _until_none(_is_unheard, reader, ids, _now_s() + HEARD_S)
+        await until_none(_is_unheard, reader, ids, _now_s() + HEARD_S)
         return await found_nodes(reader, ids), len(ordered) == len(found), in_time
 
     nodes, all_ordered, in_time = run_with(reading_nodes(settings), work)
@@ -482,7 +482,7 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _until_none(
+async def until_none(
     is_so: Callable[[NodeShown | None], bool], reader: NodeReader, ids: Sequence[str], by_s: float
 ) -> bool:
     """Wait until `is_so` holds for none of the nodes. Return False if time is up before."""

@@ -21,7 +21,6 @@ from bus.messages.build import InstanceId
 from ironic_sync.core.settling import with_stray
 from moor.asking import hosts_of, providers_of
 from moor.bare_metal.node_command import (
-    LOOK_AGAIN_S,
     WAIT_S,
     Names,
     Timeout,
@@ -29,11 +28,12 @@ from moor.bare_metal.node_command import (
     app,
     found_nodes,
     settings_with_ironic,
+    until_none,
 )
 from moor.bare_metal.nodes import NodeReader, NodeShown, reading_nodes, seen_in_ironic
 from moor.bare_metal.nodes_showing import NODES
 from moor.books.audit_command import clients, reader_of
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, IronicDatabaseUrl, IronicUrl, fail, option_of, run, tell
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, IronicDatabaseUrl, IronicUrl, fail, option_of, run
 from moor.settings import TOP, Settings
 from moor.showing import print_all
 
@@ -75,7 +75,13 @@ def undeploy(
                 fail("nothing was done")
             await _order(reader, instances)
             ids = [str(id_) for id_ in found]
-            is_done = not wait or await _until_off(reader, instances, timeout)
+
+            def is_on(node: NodeShown | None) -> bool:
+                has = node and node.ironic and node.ironic.instance_uuid
+                return node is not None and has == instances[ProviderId(node.id)]
+
+            by_s = asyncio.get_running_loop().time() + timeout
+            is_done = not wait or await until_none(is_on, reader, ids, by_s)
             return [node for node in (await reader.find(ids)).values() if node is not None], is_done
 
     done, in_time = run(work())
@@ -143,28 +149,3 @@ async def _order(reader: NodeReader, instances: Mapping[ProviderId, InstanceId])
     async with reader.rows.transaction() as transaction:
         rows = (await transaction.load(instances.keys())).values()
         await transaction.save([with_stray(row, instances[row.id]) for row in rows])
-
-
-async def _until_off(
-    reader: NodeReader, instances: Mapping[ProviderId, InstanceId], timeout_s: float
-) -> bool:
-    loop = asyncio.get_running_loop()
-    by_s, told = loop.time() + timeout_s, ""
-    while True:
-        found = (await reader.find([str(node) for node in instances])).values()
-        left = [
-            each
-            for each in found
-            if each is not None
-            and each.ironic is not None
-            and each.ironic.instance_uuid == instances[ProviderId(each.id)]
-        ]
-        if not left or loop.time() > by_s:
-            return not left
-        words = "; ".join(
-            f"{_named(each)}: {each.deploy.words}" for each in left if each.deploy and each.deploy.words
-        )
-        if words not in ("", told):
-            tell(words)
-            told = words
-        await asyncio.sleep(LOOK_AGAIN_S)
