@@ -1,6 +1,7 @@
 """The file with the passwords of the broker's users: one TOML line per user, readable only by the file's owner."""
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,11 @@ def check_private(file: Path | None) -> None:
     if file is None:
         return
     try:
-        write_private(file, known_passwords(file))
+        known_passwords(file)
+        if not file.parent.is_dir():
+            raise FileNotFoundError(f"there is no directory {file.parent}")
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            raise PermissionError(f"{file.parent} is not writable for user id {os.geteuid()}")
     except (OSError, ValueError) as problem:
         raise typer.BadParameter(f"--credentials is {str(file)!r}, which cannot be used: {problem}") from None
 

@@ -377,6 +377,27 @@ class TestFloods:
         assert answers[HTTPStatus.TOO_MANY_REQUESTS] == 40 - checked
 
     @pytest.mark.asyncio
+    async def test_of_ones_own_name_do_not_lock_out_where_one_has_logged_in_before(self) -> None:
+        clock = Clock()
+        auth = BasicAuthentication({"ann": User(HASHED)}, clock)
+        right = basic_header("ann", self.PASSWORD)
+        await auth.caller(right, "203.0.113.1")
+        clock.now += 301
+        others = ["203.0.113.7", "203.0.113.8"] * 8
+        flood = [
+            asyncio.create_task(auth.caller(basic_header("ann", f"guess-{number}"), other))
+            for number, other in enumerate(others)
+        ]
+        await asyncio.sleep(0)
+
+        with pytest.raises(ApiError, match="16 logins of this user"):
+            await auth.caller(basic_header("ann", "new"), "203.0.113.9")
+        assert (await auth.caller(right, "203.0.113.1")).user == "ann"
+
+        assert not all(each.done() for each in flood)
+        await asyncio.gather(*flood, return_exceptions=True)
+
+    @pytest.mark.asyncio
     async def test_of_one_right_user_share_a_check(self) -> None:
         auth = BasicAuthentication({"ann": User(HASHED)})
         header = basic_header("ann", self.PASSWORD)

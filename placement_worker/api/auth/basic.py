@@ -97,8 +97,8 @@ class BasicAuthentication:
             async with self._checking:
                 is_theirs = await asyncio.to_thread(_matches, user, password)
             self._took_s.append(time.perf_counter() - began_s)
-        if not is_theirs:
-            raise _refused(_WRONG)
+            if not is_theirs:
+                raise _refused(_WRONG)
         return _caller(name, user)
 
     def _checked(self, digest: bytes, asking: asyncio.Task[Caller]) -> None:

@@ -7,7 +7,7 @@ does not name its clients.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -19,28 +19,41 @@ from placement_worker.api.values.problems import ApiError
 
 NAME_MAX: Final = 16
 ADDRESS_MAX: Final = 8
+RIGHT_MAX: Final = 10_000
 
 
 class LoginTurns:
+    """Those who have logged in from an address before are not held up by others who try their name."""
+
     def __init__(self) -> None:
         # By what is limited, such as ("address", "203.0.113.7").
         self._under_way: Counter[tuple[str, str]] = Counter()
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        # The names and senders of logins that were right, the last at the end.
+        self._right: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     @asynccontextmanager
     async def of(self, name: str, address: str) -> AsyncIterator[None]:
-        """The turn of a check. Whether the name exists must not be seen from outside: ask for a turn of any. Raises ApiError 429."""
-        limits = {("user", name): NAME_MAX}
-        if sender := _sender(address):
+        """The turn of a check. A login that is wrong ends it by an exception. Whether the name exists must not be seen from outside:
+        ask for a turn of any. Raises ApiError 429.
+        """
+        sender = _sender(address)
+        was_right = sender != "" and (name, sender) in self._right
+        limits = {} if was_right else {("user", name): NAME_MAX}
+        if sender:
             limits["address", sender] = ADDRESS_MAX
         for each, limit in limits.items():
             if self._under_way[each] >= limit:
                 raise _too_many(each[0], limit)
         self._under_way.update(limits.keys())
-        turn = self._turns.setdefault(name, asyncio.Lock())
+        turn = self._turns.setdefault((name, sender if was_right else ""), asyncio.Lock())
         try:
             async with turn:
                 yield
+            self._right[name, sender] = None
+            self._right.move_to_end((name, sender))
+            if len(self._right) > RIGHT_MAX:
+                self._right.popitem(last=False)
         finally:
             for each in limits:
                 self._under_way[each] -= 1

@@ -358,7 +358,7 @@ async def test_an_administrator_of_the_broker_is_told_at_once_who_may_ask_and_no
             assert ran.code == 1, ran.out
             assert "'guest', which the topology does not have: connect as moor-operator" in ran.err
 
-        assert operator.credentials.read_text() == ""
+        assert not operator.credentials.exists()
         listed = await moor_json("dead", "list", MOOR_BUS_URL=operator.under_test.url(user_of("operator")))
         # One for each question: nobody asks again.
         assert [each["type"] for each in listed] == ["application.query"] * 2
