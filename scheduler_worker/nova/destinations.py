@@ -105,15 +105,18 @@ def _asked(wanted: Fields, known: NovaNames) -> frozenset[str]:
 
 
 def _ruled_out(spec: Fields, known: NovaNames) -> Iterable[str]:
-    """The hosts that are to be ignored, and those that were tried. A host that is not known need not be ruled out."""
+    """The hosts that are to be ignored, and those that were tried. One that is not known yet may be before the choice is made: most
+    hosts are called as their services are.
+    """
     found: set[str] = set()
     for name in spec.texts("ignore_hosts"):
-        found |= known.hosts(name, "")
+        found |= known.hosts(name, "") or {name.lower()} - {""}
     retry = object_in(spec, "retry", "SchedulerRetries")
     if retry is not None:
         retry.refuse_unknown(_RETRY)
         for tried in listed_in(retry, "hosts", "ComputeNodeList", "ComputeNode"):
-            found |= known.hosts(tried.text("host", ""), tried.text("hypervisor_hostname", ""))
+            service, node = tried.text("host", ""), tried.text("hypervisor_hostname", "")
+            found |= known.hosts(service, node) or {node.lower()} - {""}
     return found
 
 
