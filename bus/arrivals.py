@@ -42,6 +42,11 @@ class ArrivalsOf(Generic[D]):
         if self.why_over is not None:
             raise type(self.why_over)(*self.why_over.args)
 
+    @property
+    def is_ready(self) -> bool:
+        """Has something arrived that the reader has not taken?"""
+        return bool(self._waiting)
+
     async def take(self) -> Sequence[D]:
         """Remove and return all waiting deliveries, and wait until there is at least one.
 

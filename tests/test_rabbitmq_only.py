@@ -204,6 +204,31 @@ async def test_a_consumer_that_is_quiet_again_and_again_gets_each_message_once(
         assert await connection.depth(queue) == 0
 
 
+async def test_a_consumer_that_is_quiet_since_it_holds_all_it_may_gets_no_more(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    broker = RabbitBroker(rabbitmq.url(), quiet_s=0.001)
+    async with connected(broker) as connection, connected(rabbitmq.broker()) as other:
+        consuming = await connection.open_consuming("scheduler.requests", prefetch=2)
+        for number in range(9):
+            await publish(other, Parcel(API, "build.request.shop", b"%d" % number))
+        held = [*await receive(consuming, 2)]
+        receiving = asyncio.create_task(consuming.receive())
+        # Each answer takes longer than the consumer is patient.
+        assert {await other.depth("scheduler.requests") for _ in range(40)} == {7}
+
+        await consuming.acknowledge(held[0].tag)
+        held += await receiving
+        await consuming.acknowledge(held[-1].tag, multiple=True)
+        while len(held) < 9:
+            held += await consuming.receive()
+            await consuming.acknowledge(held[-1].tag, multiple=True)
+        await consuming.close()
+
+        assert sorted(each.parcel.body for each in held) == [b"%d" % number for number in range(9)]
+        assert await other.depth("scheduler.requests") == 0
+
+
 # A cell cannot publish to the level above
 
 

@@ -101,10 +101,18 @@ class Channel:
         """
         if self._leaving or self._wire.blocked:
             return
+        if cancels := self._cancel():
+            await bounded(asyncio.gather(*cancels))
+
+    def consume_anew(self, queue: str) -> asyncio.Future[FrameTypes]:
+        """Replace this channel's consumers by one of this queue. Both are sent at once, so that a caller who is cancelled leaves one."""
+        self._cancel()
+        return self.ask(commands.Basic.Consume(queue=queue))
+
+    def _cancel(self) -> list[asyncio.Future[FrameTypes]]:
         cancels = [self.ask(commands.Basic.Cancel(consumer_tag=tag)) for tag in self._consumers]
         self._consumers.clear()
-        if cancels:
-            await bounded(asyncio.gather(*cancels))
+        return cancels
 
     def end(self, why: Exception) -> None:
         if self.ended is not None:

@@ -85,7 +85,7 @@ class RabbitConnection:
 
     async def open_consuming(self, queue: str, prefetch: int) -> RabbitConsuming:
         require_prefetch(prefetch)
-        consuming = RabbitConsuming(queue, partial(self._consume_anew, queue), self._quiet_s)
+        consuming = RabbitConsuming(queue, prefetch, partial(self._consume_anew, queue), self._quiet_s)
         consuming.channel = await self._wire.open(
             consuming,
             commands.Basic.Qos(prefetch_count=prefetch),
@@ -100,8 +100,7 @@ class RabbitConnection:
         if not await self._stands(commands.Queue.Declare(queue=self._name_of(queue), passive=True)):
             consuming.on_cancel()
             return
-        await consuming.channel.stop_consuming()
-        await self._wire.answered(consuming.channel.ask(commands.Basic.Consume(queue=self._name_of(queue))))
+        await self._wire.answered(consuming.channel.consume_anew(self._name_of(queue)))
 
     async def open_rpc(self, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
         """Serve the RPC of another program that calls by these queues."""
