@@ -220,6 +220,8 @@ LISTS = {
     "libvirt.storage_pools": ("nfs", "san=00000000-0000-0000-0000-0000000000a9@h*"),
     "libvirt.shared_networks": ("guests@h1",),
     "libvirt.mediated_types": ("nvidia-35", "nvidia-36@0000:83:*"),
+    "libvirt.image_servers": ("https://images.example.org", "http://mirror.example.org:8080"),
+    "libvirt.image_networks": ("10.0.0.0/8", "fd00::/8"),
     "libvirt.networks": ("physnet0=1000", "physnet-1=20000000"),
     "libvirt.traits": ("CUSTOM_A", "CUSTOM_B"),
     "compute.networks": ("physnet0=1000", "physnet-1=20000000"),
