@@ -15,8 +15,9 @@ from compute_sim.libvirt.programs import run
 GIB = 1024**3
 # A disk of this size at most may be held by nobody.
 UNCOUNTED_GB_MAX = 1
-# The longest name of a backing file that qcow2 allows.
+# The longest name of a backing file that qcow2 allows; it is in the first cluster, which has so much at most.
 _BACKING_MAX = 1023
+_CLUSTER_MAX = 2 * 1024 * 1024
 # Overlays of overlays may lead in a circle.
 _OVERLAYS_MAX = 200
 # How qcow2 begins: magic and version, then where the name of the backing file is, and its length.
@@ -60,15 +61,18 @@ def backing_of(disk: Path) -> str:
         if len(head) < _QCOW.size or not head.startswith(_QCOW2):
             return ""
         _, offset, size = _QCOW.unpack(head)
+        if not 0 < offset < _CLUSTER_MAX:
+            return ""
         file.seek(offset)
-        return os.fsdecode(file.read(min(size, _BACKING_MAX))) if offset else ""
+        return os.fsdecode(file.read(min(size, _BACKING_MAX)))
 
 
 def missing_of(disk: Path) -> Path | None:
     """Which file is not there: this one, or the first that it is an overlay of; None if all are, or are no files."""
     for _ in range(_OVERLAYS_MAX):
-        if not disk.exists():
-            return disk
+        if not disk.is_file():
+            # To open something else may wait for its other end, or do more.
+            return None if disk.exists() else disk
         backing = backing_of(disk)
         if not backing or ":" in backing.partition("/")[0]:
             return None

@@ -162,14 +162,16 @@ class HostView:
 
 def _why_broken(plan: GuestPlan) -> str:
     """Which file of this guest is gone, or is an overlay of one that is gone. A guest that was adopted may have its disks where only
-    its hypervisor is.
+    its hypervisor is. Only qcow2 disks are followed: tenants write what they like into all other files.
     """
     is_adopted = plan.domain != domain_name(plan.instance, plan.attempt)
+    overlays = {each.path for each in plan.disks if each.format == "qcow2"}
     for path in (*(each.path for each in plan.disks), plan.kernel, plan.ramdisk):
-        if not path or (is_adopted and not Path(path).exists()):
+        file = Path(path)
+        if not path or (is_adopted and not file.exists()):
             continue
         try:
-            gone = disks.missing_of(Path(path))
+            gone = disks.missing_of(file) if path in overlays or not file.exists() else None
         except PermissionError:
             # The hypervisor may read what the compute may not.
             continue

@@ -1,5 +1,8 @@
 """An audit finds guests of libvirt that run on, and could not be started again."""
 
+import base64
+import gzip
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,6 @@ from typing import Any
 import pytest
 
 from bus.messages.build import Image, InstanceState
-from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import libvirt_cloud, libvirt_settings, until
 from tests.libvirt.test_libvirt_alternates import URI, connection  # noqa: F401 - a fixture: the test machine has room
 
@@ -31,6 +33,11 @@ def kernel_of(folder: Path, state: InstanceState) -> Path:  # noqa: ARG001 - as 
     ).with_suffix("")
 
 
+def like_qcow2(backing_at: int) -> bytes:
+    """A file of a tenant, no disk, that begins like an overlay of a file that is not there."""
+    return struct.pack(">4sIQI", b"QFI\xfb", 3, backing_at, 4).ljust(24, b"\0") + b"gone"
+
+
 @pytest.mark.parametrize(
     ("lost", "words"),
     [
@@ -43,9 +50,11 @@ async def test_a_file_that_is_gone_is_found_and_named(
     tmp_path: Path, lost: Callable[[Path, InstanceState], Path], words: str, caplog: Any
 ) -> None:
     settings = libvirt_settings(tmp_path, URI, domain_type="test", look_every_s=0.1)
-    write_image(settings.images_folder / "kernel", "not a kernel")
+    settings.images_folder.mkdir(exist_ok=True)
+    (settings.images_folder / "kernel").write_bytes(like_qcow2(backing_at=2**64 - 1))
+    drive = base64.b64encode(gzip.compress(like_qcow2(backing_at=24))).decode()
     async with libvirt_cloud(tmp_path, {"c1": settings}) as cloud:
-        web = await cloud.boot(image=Image(source="tiny", kernel="kernel"))
+        web = await cloud.boot(image=Image(source="tiny", kernel="kernel"), config_drive=drive)
         assert await cloud.problems(web, amounts=NEEDS) == []
         file = lost(tmp_path, web)
         away = file.rename(tmp_path / "away")
