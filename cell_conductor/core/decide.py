@@ -44,6 +44,7 @@ from cell_conductor.core.instance import (
     HeldClaim,
     Instance,
     OutboxMessage,
+    Saves,
     kind_of,
 )
 from cell_conductor.core.move_answers import (
@@ -408,10 +409,12 @@ def _on_host_lost(transition: Transition, _: HostsLost) -> None:
 
 
 def _end_cleanups_of_dead_hosts(transition: Transition) -> None:
-    """End the cleanups on dead hosts: nobody waits for a dead host to clean up."""
+    """End the cleanups on dead hosts: nobody waits for a dead host to clean up. Another one removes the images."""
     for cleanup in transition.row.cleanups:
         if transition.hosts.is_dead(cleanup.host):
             _on_clean(transition, cleanup.attempt, cleanup.host)
+            if cleanup.saved_until:
+                transition.remove_images(cleanup.attempt, Saves(cleanup.saved_until, cleanup.host))
 
 
 def _on_destroyed(transition: Transition, destroyed: InstanceDestroyed) -> None:

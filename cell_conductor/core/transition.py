@@ -43,6 +43,7 @@ from cell_conductor.core.instance import (
     Moving,
     OutboxMessage,
     Pending,
+    Saves,
     State,
     choices_of,
     flavor_of,
@@ -254,19 +255,23 @@ class Transition:
             self.destroy(attempt, host, until)
 
     def forget_saved(self, attempt: int) -> None:
-        """Have a host remove the images as which the instance was saved. The order names an attempt that must not run there.
+        """Have a host remove the images as which the instance was saved. The order names an attempt that must not run there."""
+        left = self.row.images_left
+        if left is not None and not self.row.given_back:
+            self.change(saves=None)
+            self.remove_images(attempt, left)
 
-        The hosts of a cell share the images. So any of them may be asked: its present host, the one that has saved it, or one that it
-        was placed on.
+    def remove_images(self, attempt: int, left: Saves) -> None:
+        """The hosts of a cell share the images. So any of them may be asked: its present host, the one that has saved it, or one that
+        it was placed on; rather one that is not lost, and none that is dead.
         """
-        row, left = self.row, self.row.images_left
-        if left is None or row.given_back:
-            return
+        row = self.row
         present = () if row.host is None else (row.host.share.host,)
-        hosts = (*present, left.host, *[each.share.host for each in choices_of(row.order)])
-        self.change(saves=None)
-        host = next((each for each in hosts if not self.hosts.is_dead(each)), left.host)
-        self.clean_up_host(attempt, host, saved_until=left.number)
+        named = (*present, left.host, *[each.share.host for each in choices_of(row.order)])
+        if hosts := [each for each in named if not self.hosts.is_dead(each)]:
+            lost = self.hosts.lost()
+            host = min(hosts, key=lambda each: each.int in lost)
+            self.clean_up_host(attempt, host, saved_until=left.number)
 
     def free_share(self) -> bool:
         """Free the instance's share: at once if its host has nothing of it, otherwise when the host has cleaned up.

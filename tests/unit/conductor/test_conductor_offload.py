@@ -13,6 +13,7 @@ from bus.messages.cell import (
 )
 from bus.messages.placement import AlreadyClaimed, ClaimResources, Heir, Superseded, SwapClaim
 from cell_conductor.core.books import entry_of
+from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import Saves
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
@@ -56,6 +57,13 @@ def offloaded() -> Cell:
     cell.hear(saved())
     cell.hear(destroyed(1, "h1"))
     cell.confirm_all()
+    return cell
+
+
+def saved_by(name: str) -> Cell:
+    """It is offloaded, and this host has saved it."""
+    cell = offloaded()
+    cell.rows[ONE] = structs.replace(cell.row, saves=Saves(50, host(name)))
     return cell
 
 
@@ -214,13 +222,29 @@ def test_an_offloaded_instance_is_deleted_at_once_and_its_image_with_it(
     assert cell.row.cleanups == ()
 
 
-def test_if_the_host_that_has_saved_it_is_dead_another_one_removes_the_image() -> None:
-    cell = offloaded()
-    before = cell.row
-    assert before.order is not None
-    cell.rows[ONE] = structs.replace(before, saves=Saves(50, host("h9")))
-    remove, *_ = cell.hear(REMOVE, hosts=states(set_("h9", "dead")))
+@pytest.mark.parametrize("lost", [states(set_("h9", "dead")), states(silent=("h9",))], ids=["dead", "silent"])
+def test_if_the_host_that_has_saved_it_is_lost_another_one_removes_the_image(lost: HostStates) -> None:
+    cell = saved_by("h9")
+    remove, *_ = cell.hear(REMOVE, hosts=lost)
     assert remove == destroy(2, "h1", saved_until=50)
+
+
+def test_if_a_host_dies_before_it_has_removed_the_image_another_one_does_so() -> None:
+    cell = saved_by("h9")
+    remove, *_ = cell.hear(REMOVE)
+    assert remove == destroy(2, "h9", saved_until=50)
+    cell.confirm_all()
+    assert cell.hear(LOST, hosts=states(set_("h9", "dead"))) == [destroy(2, "h1", saved_until=50)]
+    cell.hear(destroyed(2, "h1"))
+    assert cell.row.cleanups == ()
+
+
+def test_if_all_hosts_are_dead_nobody_is_waited_for() -> None:
+    cell = saved_by("h1")
+    cell.hear(REMOVE)
+    cell.confirm_all()
+    cell.hear(LOST, hosts=states(*[set_(each, "dead") for each in ("h1", "h2", "h3")]))
+    assert cell.row.cleanups == ()
 
 
 def test_a_delete_removes_what_an_offload_that_failed_may_have_saved() -> None:
