@@ -229,6 +229,21 @@ async def test_a_consumer_that_is_quiet_since_it_holds_all_it_may_gets_no_more(
         assert await other.depth("scheduler.requests") == 0
 
 
+async def test_a_queue_has_a_consumer_all_the_time_while_it_makes_sure_again_and_again(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    """By that, a second compute of a cell knows that it must wait."""
+    broker = RabbitBroker(rabbitmq.url(), quiet_s=0.001)
+    async with connected(broker) as connection, connected(rabbitmq.broker()) as other:
+        consuming = await connection.open_consuming("scheduler.requests", prefetch=2)
+        receiving = asyncio.create_task(consuming.receive())
+
+        assert 0 not in {await other.consumers("scheduler.requests") for _ in range(200)}
+
+        await publish(other, Parcel(API, "build.request.shop", b"1"))
+        assert [each.parcel.body for each in await receiving] == [b"1"]
+
+
 # A cell cannot publish to the level above
 
 

@@ -105,9 +105,10 @@ class Channel:
             await bounded(asyncio.gather(*cancels))
 
     def consume_anew(self, queue: str) -> asyncio.Future[FrameTypes]:
-        """Replace this channel's consumers by one of this queue. Both are sent at once, so that a caller who is cancelled leaves one."""
+        """Replace this channel's consumers by one of this queue. The queue has one all the time, also if the caller is cancelled."""
+        consuming = self.ask(commands.Basic.Consume(queue=queue))
         self._cancel()
-        return self.ask(commands.Basic.Consume(queue=queue))
+        return consuming
 
     def _cancel(self) -> list[asyncio.Future[FrameTypes]]:
         cancels = [self.ask(commands.Basic.Cancel(consumer_tag=tag)) for tag in self._consumers]

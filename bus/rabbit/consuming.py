@@ -3,7 +3,7 @@
 RabbitMQ forgets a consumer without a word if the leader of its quorum queue does not live to tell it of the queue's end: then the
 consumer would wait for ever, also beside a new queue of the same name. So one that has received nothing for a while looks
 whether its queue is there, and consumes it anew, on the same channel: what it holds stays held. One that holds as much as it may is
-quiet for this reason, and waits. So it never holds twice as much, however long its reader settles nothing.
+quiet for this reason, and waits: what it holds has a limit, however long its reader settles nothing.
 """
 
 import asyncio
