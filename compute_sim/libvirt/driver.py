@@ -48,7 +48,7 @@ from compute_sim.libvirt.guest_folders import GuestFolders
 from compute_sim.libvirt.guest_work import GuestWork
 from compute_sim.libvirt.hypervisor import Hypervisor
 from compute_sim.libvirt.images import CachedImages, now_s
-from compute_sim.libvirt.persisting import AGAIN_S, AtStep, until_done
+from compute_sim.libvirt.persisting import AGAIN_S, WAITING, AtStep, until_done
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
 from compute_sim.libvirt.views import AttemptName, HostView
 from compute_sim.libvirt.work_queues import Turn, WorkQueues
@@ -380,7 +380,7 @@ class LibvirtDriver:
 
         def at_step(step: str) -> None:
             give_up()
-            if step == DOWNLOADING:
+            if step in (DOWNLOADING, WAITING):
                 turn.lend()
             else:
                 turn.take_back(give_up)

@@ -28,7 +28,7 @@ from compute_sim.libvirt.images import CachedImage
 from compute_sim.libvirt.machines import SeenDomain, see_domains
 from compute_sim.libvirt.mediated import make_mediated, remove_mediated
 from compute_sim.libvirt.network_cards import macs_of, taken_macs
-from compute_sim.libvirt.persisting import AtStep
+from compute_sim.libvirt.persisting import WAITING, AtStep
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.libvirt.views import HostView
 
@@ -232,7 +232,7 @@ class GuestDomains:
                 domain.shutdown()
                 while domain.isActive() and time.monotonic() < until_s:
                     time.sleep(_POLL_S)
-                    at_step("stop: wait")
+                    at_step(WAITING)
             if domain.isActive():
                 at_step("stop: switch off")
                 _switch_off(domain)

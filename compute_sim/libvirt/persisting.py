@@ -12,6 +12,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Called before each step of a work: it raises `GivenUp` if a later order has made the work useless, or if the process ends.
 AtStep = Callable[[str], None]
+# The step that is come to again and again until the next try, or until a guest has shut down.
+WAITING = "wait"
 # The pause before another try, and how often `at_step` is asked meanwhile.
 AGAIN_S = 1.0
 _POLL_S = 0.1
@@ -29,5 +31,5 @@ def until_done(what: str, try_: Callable[[], T], at_step: AtStep) -> T:
                 log.warning("%s does not happen yet: %s", what, told)
         by_s = time.monotonic() + AGAIN_S
         while time.monotonic() < by_s:
-            at_step("wait")
+            at_step(WAITING)
             time.sleep(_POLL_S)

@@ -1,7 +1,7 @@
 """Runs the work on instances in threads: that on one instance in its order, that on different ones at the same time.
 
 Builds are worked on so many at once, and all other orders, such as to stop and to destroy, so many beside them: they never wait for a
-build of another instance. A build that waits for a download lets another one go on meanwhile.
+build of another instance. What waits for a download, or until something is out of its way, lets others go on meanwhile.
 """
 
 import threading
@@ -47,9 +47,9 @@ class WorkQueues:
         self._changed = threading.Condition()
         self._queues: dict[int, deque[_Piece]] = {}
         self._busy: set[int] = set()
-        # How many turns are free, for builds and for other orders; and how many builds want theirs again.
+        # How many turns are free, for builds and for other orders; and how many of each want theirs again.
         self._free = {True: at_once, False: at_once}
-        self._returning = 0
+        self._returning = {True: 0, False: 0}
         self._is_closed = False
 
     def add(
@@ -79,14 +79,14 @@ class WorkQueues:
 
     def take_again(self, turn: Turn, give_up: Callable[[], None]) -> None:
         with self._changed:
-            self._returning += 1
+            self._returning[turn.builds] += 1
             try:
                 while not self._free[turn.builds]:
                     give_up()
                     self._changed.wait(_POLL_S)
                 self._free[turn.builds] -= 1
             finally:
-                self._returning -= 1
+                self._returning[turn.builds] -= 1
 
     def _begin_what_can(self) -> None:
         """Begin the next pieces of instances that are not busy, as far as there are turns. What waits for a turn again goes first."""
@@ -98,7 +98,7 @@ class WorkQueues:
                 queue.popleft()
             if not queue:
                 del self._queues[instance]
-            elif self._free[queue[0].builds] > (self._returning if queue[0].builds else 0):
+            elif self._free[queue[0].builds] > self._returning[queue[0].builds]:
                 piece = queue[0]
                 name = f"{self._name}_{instance:x}"
                 # It waits for the lock before it changes anything here.

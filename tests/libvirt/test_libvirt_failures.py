@@ -412,6 +412,25 @@ def test_a_start_whose_libvirt_goes_away_tells_what_is_so(host: Host, *, has_sta
     assert host.running == (host.domains if has_started else [])
 
 
+def test_an_order_that_cannot_be_obeyed_yet_holds_up_no_other(tmp_path: Path) -> None:
+    host = Host(tmp_path, work_at_once_max=1)
+    try:
+        in_the_way = host.settings.images_folder / f"{UUID(int=1)}-1"
+        in_the_way.mkdir()
+        of = host.spawn()
+        order = DestroyInstance(cell="c1", instance=of.instance, attempt=1, host=of.host, saved_until=1)
+        stuck = begun(order, host.driver.begin(order, 0.0), 0.0)
+        wait_for(lambda: "wait" in host.steps)
+
+        assert host.end_of(host.spawn(2)) == ""
+        assert host.destroy(2) == ""
+        assert host.driver.look_at(stuck, 0.0).left_ms
+        in_the_way.rmdir()
+        assert host.end_of_attempt(stuck) == ""
+    finally:
+        host.close()
+
+
 def begun_without_libvirt(
     host: Host, order: HostOrder, step: str, meanwhile: Callable[[], object] | None = None
 ) -> AttemptRecord:
