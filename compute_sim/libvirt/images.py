@@ -300,7 +300,7 @@ class CachedImages:
     ) -> CachedImage:
         kind, _, wanted = checksum.rpartition(":")
         kind = kind.lower() or _DIGESTS.get(len(wanted), "")
-        if wanted and kind not in hashlib.algorithms_available:
+        if wanted and kind not in _DIGESTS.values():
             raise WorkFailed(
                 f"the checksum of image {source!r} is {checksum!r}, must be md5, sha1, sha256 or sha512 in hexadecimal digits"
             )

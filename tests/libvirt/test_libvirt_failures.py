@@ -227,6 +227,7 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
         "image 'http://127.0.0.1:9/x' leads to http://127.0.0.1:9, which is none of the servers that the operator allows",
     ),
     ({"image": Image(source="tiny", checksum="xyz")}, "the checksum of image 'tiny' is 'xyz', must be "),
+    ({"image": Image(source="tiny", checksum="shake_128:00")}, "of image 'tiny' is 'shake_128:00', must be "),
     ({"image": Image(source="backed")}, "image 'backed' refers to another file, which no image may"),
     ({"image": Image(source="old")}, "image 'old' refers to another file, which no image may"),
     ({"image": Image(source="apart")}, "image 'apart' refers to another file, which no image may"),

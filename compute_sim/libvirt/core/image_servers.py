@@ -17,9 +17,12 @@ _SERVER = re.compile(
     r"(https?)://(\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII
 )
 _UNICAST = ip_network("2000::/3")
-# Python counts these as public. Behind 2002::/16 are IPv4 addresses of any kind.
+# Python counts these as public. Behind 2002::/16 are IPv4 addresses of any kind, and the first is Azure's service for its guests.
 _NOT_PUBLIC = tuple(
-    [ip_network(each) for each in ("192.0.0.0/24", "192.88.99.0/24", "2002::/16", "3fff::/20")]
+    [
+        ip_network(each)
+        for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2002::/16", "3fff::/20")
+    ]
 )
 
 
