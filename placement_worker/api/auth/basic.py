@@ -69,7 +69,7 @@ class BasicAuthentication:
         self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
         began_s = time.perf_counter()
         _matches(next(iter(users.values())), b"")
-        # What the last checks took, with their wait for others.
+        # How long each of the last checks took.
         self._took_s = deque((time.perf_counter() - began_s,), TIMED)
 
     async def caller(self, headers: Headers, address: str = "") -> Caller:
@@ -90,13 +90,15 @@ class BasicAuthentication:
         async with self._turns.of(name, address):
             user = self._users.get(name)
             if user is None:
-                # As long as a wrong password takes, so that names cannot be found out.
+                # As long as a wrong password takes, so that names cannot be found out; but it holds up nobody.
+                async with self._checking:
+                    pass
                 await asyncio.sleep(secrets.choice(self._took_s))
                 raise _refused(_WRONG)
-            began_s = time.perf_counter()
             async with self._checking:
+                began_s = time.perf_counter()
                 is_theirs = await asyncio.to_thread(_matches, user, password)
-            self._took_s.append(time.perf_counter() - began_s)
+                self._took_s.append(time.perf_counter() - began_s)
             if not is_theirs:
                 raise _refused(_WRONG)
         return _caller(name, user)

@@ -4,6 +4,9 @@ A check costs much CPU, or a question to Keystone. The checks of one name run on
 of one address may wait. So a login waits for few checks of others, and a client that sends many is told to try again later. The
 address is that of the client, as a trusted proxy says it. Addresses of this machine have no limit: a proxy may use them that
 does not name its clients.
+
+Nobody locks a user out by trying the user's name from elsewhere. Where the name has logged in before, others of its checks do not
+count; from any other place one check may wait, however many there are.
 """
 
 import asyncio
@@ -20,14 +23,13 @@ from placement_worker.api.values.problems import ApiError
 NAME_MAX: Final = 16
 ADDRESS_MAX: Final = 8
 RIGHT_MAX: Final = 10_000
+_ANYWHERE: Final = "anywhere"
 
 
 class LoginTurns:
-    """Those who have logged in from an address before are not held up by others who try their name."""
-
     def __init__(self) -> None:
-        # By what is limited, such as ("address", "203.0.113.7").
-        self._under_way: Counter[tuple[str, str]] = Counter()
+        # By what is limited, such as ("address", "203.0.113.7", "").
+        self._under_way: Counter[tuple[str, str, str]] = Counter()
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         # The names and senders of logins that were right, the last at the end.
         self._right: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -38,15 +40,17 @@ class LoginTurns:
         ask for a turn of any. Raises ApiError 429.
         """
         sender = _sender(address)
-        was_right = sender != "" and (name, sender) in self._right
-        limits = {} if was_right else {("user", name): NAME_MAX}
+        place = sender if (name, sender) in self._right else _ANYWHERE
+        alone = "name and address", name, sender
+        limits = {("user", name, place): NAME_MAX, alone: NAME_MAX}
         if sender:
-            limits["address", sender] = ADDRESS_MAX
+            limits["address", sender, ""] = ADDRESS_MAX
         for each, limit in limits.items():
-            if self._under_way[each] >= limit:
+            is_first = each[0] == "user" and not self._under_way[alone]
+            if self._under_way[each] >= limit and not is_first:
                 raise _too_many(each[0], limit)
         self._under_way.update(limits.keys())
-        turn = self._turns.setdefault((name, sender if was_right else ""), asyncio.Lock())
+        turn = self._turns.setdefault((name, place), asyncio.Lock())
         try:
             async with turn:
                 yield
