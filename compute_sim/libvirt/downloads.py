@@ -150,13 +150,13 @@ class _Download:
         if url.userinfo:
             raise WorkFailed(f"{self._name} leads to {shown}: a URL may not have a user or a password")
         host = url.raw_host.decode()
-        server = next((each for each in self._servers if each.has(url.scheme, host, url.port)), None)
-        if server is None or not host:
+        servers = [each for each in self._servers if each.has(url.scheme, host, url.port)]
+        if not servers or not host:
             raise WorkFailed(
                 f"{self._name} leads to {shown}, which is none of the servers that the operator allows (image_servers)"
             )
-        found = await _resolved(host, server.port)
-        allowed = [each for each in found if may_connect(server, each, self._networks)]
+        found = await _resolved(host, servers[0].port)
+        allowed = [each for each in found if any(may_connect(by, each, self._networks) for by in servers)]
         if not allowed:
             raise WorkFailed(
                 f"{self._name} leads to {shown}, whose address is neither public nor in a network that the operator allows (image_networks)"

@@ -92,6 +92,7 @@ def test_a_server_of_any_name_must_be_at_a_public_address(tmp_path: Path, server
         {"image_servers": ("http://127.0.0.1:{port}",)},
         {"image_servers": ("http://localhost:{port}",), "image_networks": ("127.0.0.0/8",)},
         {"image_servers": ("http://*:{port}",), "image_networks": ("127.0.0.1/32",)},
+        {"image_servers": ("http://*:{port}", "http://127.0.0.1:{port}")},
     ],
 )
 def test_what_the_operator_allows_is_downloaded_and_proxies_of_the_environment_are_not_asked(
@@ -101,7 +102,7 @@ def test_what_the_operator_allows_is_downloaded_and_proxies_of_the_environment_a
     settings: dict[str, tuple[str, ...]],
 ) -> None:
     named = {key: tuple(each.format(port=server.port) for each in value) for key, value in settings.items()}
-    name = "127.0.0.1" if "127" in named["image_servers"][0] else "localhost"
+    name = "127.0.0.1" if "127.0.0.1" in named["image_servers"][-1] else "localhost"
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     host = Host(tmp_path, **named)
