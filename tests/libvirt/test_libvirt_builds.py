@@ -10,7 +10,15 @@ import pytest
 
 from bus.messages.config_drive import ConfigDriveParts, text_of
 from tests.libvirt.guest_images import TEXT
-from tests.libvirt.libvirt_cloud import TINY, domains, files, libvirt_cloud, libvirt_settings, virsh
+from tests.libvirt.libvirt_cloud import (
+    PATIENCE_S,
+    TINY,
+    domains,
+    files,
+    libvirt_cloud,
+    libvirt_settings,
+    virsh,
+)
 from tests.servers.libvirtd import PrivateLibvirtd
 
 pytestmark = pytest.mark.asyncio
@@ -57,6 +65,22 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
         assert await cloud.problems() == []
         gone = await cloud.console(web)
         assert gone.none == "no host of cell 'c1' has the instance"
+
+
+async def test_a_guest_that_does_not_shut_down_holds_up_no_other_order(
+    tmp_path: Path, libvirtd: PrivateLibvirtd
+) -> None:
+    settings = libvirt_settings(tmp_path, libvirtd.uri, work_at_once_max=1, stop_s=600.0)
+    async with libvirt_cloud(tmp_path, {"c1": settings}) as cloud:
+        (deaf, web) = [await cloud.boot(name) for name in ("deaf", "web")]
+        await cloud.client.stop(deaf.id)
+        await cloud.until(deaf, "moving")
+
+        await (await cloud.client.delete(web.id)).until_done(PATIENCE_S)
+
+        assert (await cloud.client.show(deaf.id)).state == "moving"
+        await (await cloud.client.delete(deaf.id)).until_done(PATIENCE_S)
+        assert files(tmp_path) == []
 
 
 async def test_a_guest_that_was_killed_is_told_within_a_second_and_runs_again(
