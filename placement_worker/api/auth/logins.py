@@ -67,8 +67,11 @@ class LoginTurns:
 
 def _sender(address: str) -> str:
     """What has the limit of an address: of IPv6 a whole network of 64 bits, which one client has. Empty for this machine."""
+    host = address.removeprefix("[").partition("]")[0]
+    # Some proxies add the port.
+    host = host.partition(":")[0] if host.count(":") == 1 else host
     try:
-        parsed = ip_address(address)
+        parsed = ip_address(host)
     except ValueError:
         return address
     if isinstance(parsed, IPv6Address):
