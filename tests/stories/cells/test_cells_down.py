@@ -11,7 +11,7 @@ from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildInstance, DeleteInstance, InstancesFound
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
-from bus.messages.cells import AskCells, AskLive, CellsFound, CellState, LiveFound
+from bus.messages.cells import AskCells, AskLive, CellsFound, CellState, ConductorAlive, LiveFound
 from bus.operating.health import About, Health
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
@@ -31,7 +31,7 @@ CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay
 # No host falls silent, however far a test moves the schedulers' clock.
 FOR_EVER_S = 1e9
 SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
-SCHEDULING = structs.replace(QUICK, hosts_poll_s=0.2, live_answer_s=0.2)
+SCHEDULING = structs.replace(QUICK, hosts_poll_s=0.2, live_answer_s=0.2, cell_down_s=20.0)
 
 
 class Clock:
@@ -136,6 +136,15 @@ class Story:
         await wait_until(is_so, "c1 is down", last)
         return last[0]
 
+    async def c2_is_heard(self) -> None:
+        """Its conductor is a script, and has no heartbeats of its own."""
+        await self.setup.conductors_in["c2"].publisher.send(ConductorAlive(cell="c2", conductor="scripted"))
+
+        async def is_up() -> bool:
+            return (await self.cell("c2")).life == "up"
+
+        await wait_until(is_up, "c2 is up")
+
     async def live(self) -> LiveFound:
         found = await self.setup.client.ask(AskLive(in_cell="c1"))
         assert isinstance(found, LiveFound)
@@ -189,6 +198,7 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
         ]
         assert (await told.live()).silent
 
+        await told.c2_is_heard()
         elsewhere = [a_build(number) for number in range(101, 111)]
         await setup.client.ask_all(elsewhere)
         assert await told.until_active(elsewhere) == {"h2"}

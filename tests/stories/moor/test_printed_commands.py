@@ -41,6 +41,7 @@ ELSEWHERE = {
     "export ": "tests/stories/moor/test_printed_commands.py",
     "moor broker declare --replace-questions": "tests/adversity/test_broker_cluster.py",
     "moor broker user ": "tests/stories/moor/test_moor_broker_user.py",
+    "moor node undeploy ": "tests/stories/moor/test_moor_bare_metal.py",
     "moor run placement-api --auth keystone": "tests/api/test_auth.py",
 }
 # A page with its own test, which runs its commands with a file of flavors; and the folder of pages that test_tutorials.py runs.

@@ -348,7 +348,11 @@ async def test_room_that_deletes_have_left_is_there_before_the_hosts_have_told_i
 
 async def test_claims_that_are_refused_again_and_again_end_all_instances() -> None:
     settings = SchedulerSettings(
-        hosts_poll_s=QUICK.hosts_poll_s, shape_tries_max=1, claims_max=2, shape_pause_ms_max=0
+        hosts_poll_s=QUICK.hosts_poll_s,
+        cell_down_s=QUICK.cell_down_s,
+        shape_tries_max=1,
+        claims_max=2,
+        shape_pause_ms_max=0,
     )
 
     class InterferingAlways(InterferingOnce):
