@@ -1,13 +1,15 @@
 """Planted bugs in the bus: the worker loop, the intake, the publisher, questions."""
 
 import asyncio
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from msgspec import structs
 
 from bus import headers
 from bus.broker import Receipt
+from bus.topology import broker_user_of
 from bus.workers import intake
 from bus.workers.asking import Asker
 from bus.workers.intake import Intake
@@ -160,6 +162,20 @@ def any_key_accepted() -> AbstractContextManager[None]:
     return replaced(intake, "judge", lambda _real: lambda _message, _origin, _post: None)
 
 
-def any_sender_accepted() -> AbstractContextManager[None]:
+@contextmanager
+def any_sender_accepted() -> Iterator[None]:
     """A parcel counts from any sender, and so does an answer from any sender."""
-    return replaced(intake, "judge_parcel", lambda _real: lambda _origin, _post: None)
+
+    def unless_strange(counts: object) -> Callable[[Any], Any]:
+        return lambda real: (
+            lambda what, origin, facts: (
+                counts if broker_user_of(origin.sender) is None else real(what, origin, facts)
+            )
+        )
+
+    with (
+        replaced(intake, "judge_parcel", lambda _real: lambda _origin, _post: None),
+        replaced(intake, "judge", unless_strange(None)),
+        replaced(intake, "all_count", unless_strange(counts=True)),
+    ):
+        yield
