@@ -67,7 +67,9 @@ class NodeAnnouncer(HostAnnouncer[NodeRow]):
                 # No heartbeats for a deleted node, even if it is being reported.
                 for known in (self._reported, self.sending):
                     known.pop(row.id, None)
-            if row.cell and row.node is not None:
+            waiting = self.touched.get(row.id)
+            # An older row may come late: it was read before the newer one was written.
+            if row.cell and row.node is not None and (waiting is None or waiting.version <= row.version):
                 self.touched[row.id] = row
                 self.reporting.wake()
 

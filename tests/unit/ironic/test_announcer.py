@@ -1,7 +1,7 @@
 """What the host registry hears of nodes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import pytest
@@ -14,12 +14,13 @@ from bus.parts import PartGroup
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.station import Station
 from ironic_sync.announcing import NodeAnnouncer
+from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
 from tests.contracts.stage import until
 from tests.memory_stores.ironic import MemoryIronicStore
-from tests.unit.ironic.captured import NODE_ID, a_node
+from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
 
 pytestmark = pytest.mark.asyncio
 
@@ -96,3 +97,42 @@ async def test_a_deleted_node_is_reported_as_gone() -> None:
 
     (facts,) = publisher.reported
     assert (facts.id, facts.is_gone, facts.epoch, facts.sequence) == (NODE_ID, True, 2, 5)
+
+
+class HeldReads(MemoryIronicStore):
+    """A store whose reads of rows by id have what was there when they began, and end when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        rows = await super().read(ids)
+        self.is_asked.set()
+        await self.may_end.wait()
+        return rows
+
+
+async def test_what_is_written_while_a_gained_node_is_read_is_not_lost() -> None:
+    row = NodeRow(id=NODE_ID, cell="c1", epoch=2, node=a_node(id=NODE_ID, instance_uuid=None))
+    store = HeldReads()
+    async with store.transaction() as transaction:
+        await transaction.save([row])
+    publisher = HeldPublisher(Station(MemoryBroker().as_user(), "a-test"))
+    announcer = NodeAnnouncer(store, Membership(store, "d1", "1", QUICK), publisher, QUICK)
+    running = asyncio.create_task(announcer.run())
+    try:
+        announcer.gained([Owned(id=NODE_ID, owner="d1", epoch=2)])
+        await store.is_asked.wait()
+        after = structs.replace(row, version=2, node=a_node(id=NODE_ID, instance_uuid=INSTANCE))
+        announcer.touch([(row, after)])
+        store.may_end.set()
+        await until(lambda: publisher.is_asked, "it is reported")
+        publisher.taken.set_result(None)
+    finally:
+        await announcer.stop()
+        await running
+
+    (facts,) = publisher.reported
+    assert (facts.instances, facts.sequence) == (1, 2)
