@@ -53,11 +53,13 @@ def host_handlers(
         for item in ours:
             holds = item.message
             host = hosts.get(holds.host)
-            gone = foreign(rows, holds.host, holds.attempts)
+            # Of a host that was dead everything is elsewhere by now.
+            must_clean = host is not None and host.must_clean
+            gone = foreign(rows, holds.host, holds.attempts, destroys_unknown=must_clean)
             said += [
                 Tell(_order_to_remove(rows.get(each.instance), each, item.message), item) for each in gone
             ]
-            if gone and host is not None and host.must_clean:
+            if gone and must_clean:
                 # It is asked again, from the first page, until it has nothing that is not its own.
                 continue
             if holds.next is not None:

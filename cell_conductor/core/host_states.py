@@ -169,15 +169,26 @@ def number_of(host: CellHost | None) -> int:
 
 
 def foreign(
-    rows: Mapping[InstanceId, Instance], host: ProviderId, attempts: Iterable[HeldAttempt]
+    rows: Mapping[InstanceId, Instance],
+    host: ProviderId,
+    attempts: Iterable[HeldAttempt],
+    *,
+    destroys_unknown: bool,
 ) -> list[HeldAttempt]:
-    """The attempts on this host that are not its own any more: the instance is gone, or elsewhere, or never was there."""
-    return [
-        each
-        for each in attempts
-        if (row := rows.get(each.instance)) is None
-        or not (row.is_current(each.attempt, host) or _is_source(row, each.attempt, host))
-    ]
+    """The attempts on this host that are not its own any more: the instance is gone, or elsewhere.
+
+    Without `destroys_unknown`, attempts that the cell does not know to have ordered are not among them: its database was
+    restored, and they may be all that there is of an instance. The audit names these, and a person decides.
+    """
+    found: list[HeldAttempt] = []
+    for each in attempts:
+        row = rows.get(each.instance)
+        if row is None or each.attempt > row.last_attempt:
+            if destroys_unknown:
+                found.append(each)
+        elif not (row.is_current(each.attempt, host) or _is_source(row, each.attempt, host)):
+            found.append(each)
+    return found
 
 
 def _is_source(row: Instance, attempt: int, host: ProviderId) -> bool:

@@ -491,9 +491,9 @@ def test_a_dead_host_that_is_heard_destroys_what_is_not_its_own_and_is_clean_onl
 
 def test_a_host_that_lists_what_it_has_without_being_asked_destroys_what_is_not_its_own() -> None:
     kept = HeldAttempt(instance=ONE, attempt=1)
-    forgotten = HeldAttempt(instance=other_instance(78), attempt=2)
-    listed = HostHolds(cell="c1", host=host("h1"), number=0, attempts=(kept, forgotten))
-    order = DestroyInstance(cell="c1", instance=forgotten.instance, attempt=2, host=host("h1"))
+    left = HeldAttempt(instance=ONE, attempt=0)
+    listed = HostHolds(cell="c1", host=host("h1"), number=0, attempts=(kept, left))
+    order = DestroyInstance(cell="c1", instance=ONE, attempt=0, host=host("h1"))
 
     async def story(world: World) -> None:
         world.begin("h1")
@@ -511,18 +511,39 @@ def test_a_host_that_lists_what_it_has_without_being_asked_destroys_what_is_not_
     simulated(story)
 
 
+def test_what_the_cell_never_ordered_stays_until_a_person_has_decided() -> None:
+    """After a restore of its database, a cell does not know what was built since."""
+    newer = HeldAttempt(instance=ONE, attempt=2)
+    unknown = HeldAttempt(instance=other_instance(78), attempt=1)
+    listed = HostHolds(cell="c1", host=host("h2"), number=0, attempts=(newer, unknown))
+
+    async def story(world: World) -> None:
+        await world.say(LONG, spawned(1, "h1"))
+        await world.say(listed)
+        assert world.orders_of(DestroyInstance) == []
+
+        # Of a host that was dead everything is elsewhere by now.
+        await world.say(the_word("h2", "up", 2, must_clean=True))
+        await world.say(structs.replace(listed, number=2))
+        assert world.orders_of(DestroyInstance) == [
+            DestroyInstance(cell="c1", instance=each.instance, attempt=each.attempt, host=host("h2"))
+            for each in (newer, unknown)
+        ]
+
+    simulated(story)
+
+
 def test_all_pages_of_what_a_host_has_are_asked_for_although_the_first_has_something_that_is_not_its_own() -> (
     None
 ):
-    forgotten = HeldAttempt(instance=other_instance(78), attempt=2)
-    page = HostHolds(cell="c1", host=host("h1"), number=0, attempts=(forgotten,), next=forgotten.instance)
+    left = HeldAttempt(instance=ONE, attempt=0)
+    page = HostHolds(cell="c1", host=host("h1"), number=0, attempts=(left,), next=ONE)
 
     async def story(world: World) -> None:
+        await world.say(LONG, spawned(1, "h1"))
         await world.say(page)
         assert len(world.orders_of(DestroyInstance)) == 1
-        assert world.orders_of(CheckHost) == [
-            CheckHost(cell="c1", host=host("h1"), number=0, after=forgotten.instance)
-        ]
+        assert world.orders_of(CheckHost) == [CheckHost(cell="c1", host=host("h1"), number=0, after=ONE)]
 
     simulated(story)
 

@@ -228,7 +228,9 @@ def test_what_a_returned_host_has_is_its_own_only_by_the_current_attempt_on_this
 
     def are_foreign(row: Instance | None, name: str, attempt: int = 1) -> bool:
         rows: dict[InstanceId, Instance] = {} if row is None else {ONE: row}
-        return foreign(rows, host(name), [structs.replace(held, attempt=attempt)]) != []
+        return (
+            foreign(rows, host(name), [structs.replace(held, attempt=attempt)], destroys_unknown=True) != []
+        )
 
     assert not are_foreign(building, "h1")
     assert not are_foreign(active, "h1")
@@ -332,13 +334,13 @@ def test_what_a_dead_source_held_is_released_when_its_instance_has_arrived_elsew
     (swap,) = cell.last.swaps
     cell.answer(swap, CLAIMED, hosts=DEAD)
     own = HeldAttempt(instance=ONE, attempt=1)
-    assert foreign({ONE: cell.row}, host("h1"), [own]) == [], "it may still come back"
+    assert foreign({ONE: cell.row}, host("h1"), [own], destroys_unknown=True) == [], "it may still come back"
 
     said = cell.hear(spawned(2, "h2"), hosts=DEAD)
 
     assert released(said) == [(cell.heir(1), 1)]
     assert (cell.row.state, cell.row.cleanups) == ("active", ())
-    assert foreign({ONE: cell.row}, host("h1"), [own]) == [own]
+    assert foreign({ONE: cell.row}, host("h1"), [own], destroys_unknown=True) == [own]
 
 
 def test_a_delete_during_a_move_from_a_dead_host_waits_for_the_destination_alone() -> None:
