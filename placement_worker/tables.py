@@ -2,7 +2,6 @@
 
 A new database gets them as they stand here. Change them in two steps, each with a migration for older databases: first
 expand (add a column or table that the previous release ignores), and one release later contract.
-tests/unit/test_migrations.py checks that the migrations lead to these tables.
 """
 
 from sqlalchemy import (

@@ -52,15 +52,14 @@ def _migrate(connection: Connection, package: str) -> tuple[str, str]:
         return before, before
     known = _revisions(package)
     if before and before not in known:
-        is_newer = before > newest
+        advice = (
+            "the tables are of a newer release, so install that one, or use a new database"
+            if before > newest
+            else "the tables are too old for it, so use a new database"
+        )
         raise Failure(
             f"{version_table(package)} is at revision {before}, and this release upgrades from {known[0]} to {newest}: "
-            + (
-                "the tables are of a newer release, so install that one"
-                if is_newer
-                else "use the release that fits"
-            )
-            + ", or use a new database"
+            f"{advice}"
         )
     _check_right(connection, package, before, newest)
     # Loading Alembic takes as long as loading the rest of a worker, so only a process that migrates loads it.

@@ -1,19 +1,30 @@
-"""The migrations, run one after the other, create the tables that the code declares."""
+"""A new database has the tables that a worker declares, and records their revision. An older database gets the missing
+migrations: all of them, or none.
+"""
 
 import asyncio
+import json
 import sys
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from importlib import import_module
+from importlib.resources import files
+from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
+from bus.errors import Failure
 from bus.sql import open_database, upgrade, version_table
-from placement_worker.tables import metadata
+from bus.sql.migrations import newest_revision
 from tests.contracts.sql_stores import WORKER, empty_database
+
+T = TypeVar("T")
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -21,8 +32,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8':sqlalchemy.exc.SAWarning"),
 ]
 
-HEAD = "0008"
 KINDS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+# Each may share a database with the next one.
+WORKERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
+HEAD = newest_revision(WORKER)
+# A worker whose tables have changed twice since the first ones.
+CHANGED = "tests.example_worker"
+FIRST_TABLES = (
+    "CREATE TABLE crates (id INTEGER NOT NULL PRIMARY KEY, name VARCHAR(32) NOT NULL)",
+    'CREATE TABLE "tests.example_version" (version_num VARCHAR(32) NOT NULL PRIMARY KEY)',
+)
 
 
 @pytest_asyncio.fixture(params=KINDS)
@@ -31,32 +50,95 @@ async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
         yield url
 
 
-async def test_the_migrations_create_the_tables_that_the_code_declares(url: str) -> None:
+@pytest.mark.parametrize("worker", WORKERS)
+async def test_a_new_database_has_the_tables_that_the_code_declares(url: str, worker: str) -> None:
+    assert await upgrade(url, worker) == ("", newest_revision(worker))
+
+    assert await _in(url, partial(_differences, worker=worker)) == []
+
+
+async def test_a_table_that_is_missing_is_noticed(url: str) -> None:
     await upgrade(url, WORKER)
+    await _in(url, lambda connection: connection.execute(text("DROP TABLE holders")))
 
-    assert await _asked_of(url, _differences) == []
-
-
-async def test_a_table_that_no_migration_made_is_noticed(url: str) -> None:
-    await upgrade(url, WORKER)
-    await _asked_of(url, lambda connection: connection.execute(text("DROP TABLE holders")))
-
-    (difference,) = await _asked_of(url, _differences)
+    (difference,) = await _in(url, partial(_differences, worker=WORKER))
 
     assert difference[0] == "add_table"
 
 
-async def test_the_first_upgrade_names_the_revision_it_reaches(url: str) -> None:
-    assert await upgrade(url, WORKER) == ("", HEAD)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_older_database_gets_the_tables_of_a_new_one_and_keeps_its_rows(kind: str) -> None:
+    async with empty_database(kind) as old, empty_database(kind) as new:
+        await _be_old(old, "0001", "bolts")
+
+        assert await upgrade(old, CHANGED) == ("0001", "0003")
+        await upgrade(new, CHANGED)
+
+        assert await _in(old, _table) == await _in(new, _table)
+        assert await _in(old, _crates) == [("bolts", "grey")]
+        assert await upgrade(old, CHANGED) == ("0003", "0003")
+
+
+async def test_only_the_migrations_after_its_revision_run(url: str) -> None:
+    await _be_old(url, "0002", "bolts")
+    await _in(url, lambda connection: connection.execute(text("ALTER TABLE crates ADD colour VARCHAR(32)")))
+
+    assert await upgrade(url, CHANGED) == ("0002", "0003")
+
+
+async def test_in_a_new_database_no_migration_runs(url: str) -> None:
+    # The second revision would add a column that is there already.
+    assert await upgrade(url, CHANGED) == ("", "0003")
+
+    assert await _in(url, _crates) == []
+
+
+async def test_if_a_migration_fails_those_before_it_are_undone(url: str) -> None:
+    await _be_old(url, "0001", "bolts", "bolts")
+
+    with pytest.raises(IntegrityError):
+        await upgrade(url, CHANGED)
+
+    assert await _in(url, _columns) == {"id", "name"}
+    assert await _in(url, _revision) == "0001"
+
+
+@pytest.mark.parametrize(
+    ("revision", "advice"),
+    [
+        ("0000", "the tables are too old for it, so use a new database"),
+        ("0004", "the tables are of a newer release, so install that one, or use a new database"),
+    ],
+)
+async def test_a_database_of_an_unknown_revision_is_refused_and_left_alone(
+    url: str, revision: str, advice: str
+) -> None:
+    await _be_old(url, revision, "bolts")
+
+    with pytest.raises(Failure) as refused:
+        await upgrade(url, CHANGED)
+
+    assert str(refused.value) == (
+        f"tests.example_version is at revision {revision}, and this release upgrades from 0001 to 0003: {advice}"
+    )
+    assert await _in(url, _columns) == {"id", "name"}
+    assert await _in(url, _revision) == revision
+
+
+async def test_a_table_of_somebody_else_is_not_taken_for_ours(url: str) -> None:
+    await _in(url, lambda connection: connection.execute(text(FIRST_TABLES[0])))
+
+    with pytest.raises((OperationalError, ProgrammingError), match="crates"):
+        await upgrade(url, CHANGED)
 
 
 async def test_an_upgrade_of_an_up_to_date_database_does_nothing(url: str) -> None:
     await upgrade(url, WORKER)
-    await _asked_of(url, lambda connection: connection.execute(text("UPDATE feed SET term = 7")))
+    await _in(url, lambda connection: connection.execute(text("UPDATE feed SET term = 7")))
 
     assert await upgrade(url, WORKER) == (HEAD, HEAD)
 
-    assert await _asked_of(url, lambda connection: connection.scalar(text("SELECT term FROM feed"))) == 7
+    assert await _in(url, lambda connection: connection.scalar(text("SELECT term FROM feed"))) == 7
 
 
 async def test_of_processes_that_start_together_one_upgrades_and_the_others_find_it_done(url: str) -> None:
@@ -75,24 +157,67 @@ async def test_two_upgrades_in_one_process_do_not_meet(url: str) -> None:
     assert sorted(outcomes) == [("", HEAD), (HEAD, HEAD)]
 
 
-async def test_each_worker_keeps_its_own_record_of_its_revision(url: str) -> None:
-    await upgrade(url, WORKER)
+async def test_workers_that_share_a_database_have_a_record_of_their_revision_each(url: str) -> None:
+    for worker in WORKERS:
+        head = newest_revision(worker)
+        assert await upgrade(url, worker) == ("", head)
+        assert await upgrade(url, worker) == (head, head)
 
-    tables = await _asked_of(url, lambda connection: inspect(connection).get_table_names())
-
+    tables = await _in(url, lambda connection: inspect(connection).get_table_names())
+    assert {version_table(worker) for worker in WORKERS} < set(tables)
     assert version_table(WORKER) == "placement_version"
-    assert "placement_version" in tables
     assert "alembic_version" not in tables
 
 
-def _differences(connection: Connection) -> list[Any]:
+@pytest.mark.parametrize("worker", WORKERS)
+async def test_the_newest_file_has_the_revision_that_alembic_takes_for_the_newest(worker: str) -> None:
+    migrations = ScriptDirectory(str(files(worker) / "migrations"))
+
+    assert newest_revision(worker) == migrations.get_current_head()
+
+
+async def _be_old(url: str, revision: str, *names: str) -> None:
+    def work(connection: Connection) -> None:
+        for statement in FIRST_TABLES:
+            connection.execute(text(statement))
+        connection.execute(
+            text('INSERT INTO "tests.example_version" VALUES (:revision)'), {"revision": revision}
+        )
+        for id_, name in enumerate(names):
+            connection.execute(
+                text("INSERT INTO crates (id, name) VALUES (:id, :name)"), {"id": id_, "name": name}
+            )
+
+    await _in(url, work)
+
+
+def _crates(connection: Connection) -> list[tuple[str, ...]]:
+    return [tuple(row) for row in connection.execute(text("SELECT name, colour FROM crates"))]
+
+
+def _columns(connection: Connection) -> set[str]:
+    return {column["name"] for column in inspect(connection).get_columns("crates")}
+
+
+def _revision(connection: Connection) -> object:
+    return connection.scalar(text('SELECT version_num FROM "tests.example_version"'))
+
+
+def _table(connection: Connection) -> list[str]:
+    """All that the database tells of the example's table."""
+    told = inspect(connection)
+    parts = (*told.get_columns("crates"), told.get_pk_constraint("crates"), *told.get_indexes("crates"))
+    return sorted(json.dumps(each, default=str, sort_keys=True) for each in parts)
+
+
+def _differences(connection: Connection, worker: str) -> list[Any]:
     context = MigrationContext.configure(
-        connection, opts={"version_table": version_table(WORKER), "compare_type": True}
+        connection, opts={"version_table": version_table(worker), "compare_type": True}
     )
-    return list(compare_metadata(context, metadata))
+    return list(compare_metadata(context, import_module(f"{worker}.tables").metadata))
 
 
-async def _asked_of(url: str, work: Any) -> Any:
+async def _in(url: str, work: Callable[[Connection], T]) -> T:
     database = open_database(url)
     try:
         async with database.writing() as transaction:
