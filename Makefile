@@ -56,11 +56,12 @@ layers: $(INSTALLED) ## who may import whom
 docs: $(INSTALLED) ## the docs as a site, in build/site; a link that leads nowhere is an error
 	@echo '== docs'
 	@mkdir -p build
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --config-file deploy/site/mkdocs.yml >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --config-file deploy/site/mkdocs.yml >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 	@echo 'built: python3 -m http.server --directory build/site'
 
 wheel: $(INSTALLED) ## the package, as a file in dist/ for pip
 	@echo '== wheel'
+	@$(PYTHON) -m tests.pages.bus_reference >bus/asyncapi.json
 	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 bench: $(INSTALLED) ## measure; takes the whole machine

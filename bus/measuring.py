@@ -1,6 +1,6 @@
 """Metrics: what each is called and says, and the numbers of one process.
 
-A room defines its metrics as values (`METRICS` in its `metrics.py`), and docs/metrics.md is made from these. A part of a
+A room defines its metrics as values (`METRICS` in its `metrics.py`), and the page metrics of the docs is made from these. A part of a
 worker lists its numbers in its attribute `readings`. They are read when the page `/metrics` is asked for; those of
 `watched_readings` then only, since they are made for readers of the page.
 """

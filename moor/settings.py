@@ -11,7 +11,7 @@ A file may contain:
 
     listen = "127.0.0.1:8780"               # any flag that has a variable, named like the variable
 
-    [scheduler]                             # the settings of a worker; docs/settings.md has all of them
+    [scheduler]                             # the settings of a worker; `moor settings` prints all of them
     instances_per_host_max = 60
 
     [cell_bus_urls]

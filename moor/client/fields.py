@@ -21,7 +21,7 @@ from bus.messages.moves import MoveInstance, MoveWait
 from moor.client.questions import as_received
 from moor.instances.request_ids import new_request_ids
 
-# The states of instances (docs/bus-reference.md, `InstanceState`).
+# The states of instances (the bus's reference, `InstanceState`).
 StateName = Literal[
     "accepted",
     "waiting",
@@ -41,7 +41,7 @@ StateName = Literal[
 
 
 class BuildFields(TypedDict, total=False):
-    """The fields of a build request beside its flavor (docs/bus-reference.md describes each).
+    """The fields of a build request beside its flavor (the bus's reference describes each).
 
     `image_name` names a stored image. `image` may be an image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
     """

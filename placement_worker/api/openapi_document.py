@@ -1,7 +1,7 @@
 """The API as an OpenAPI document, made from the route table and the schemas that requests are checked against.
 
 Bodies depend on the version, so each version has its own document. It is served at /openapi.json;
-docs/placement-openapi.json is that of the newest version.
+the site of the docs has that of the newest version.
 """
 
 import re

@@ -1,21 +1,10 @@
-"""docs/placement-openapi.json is up to date, and describes all routes at all versions."""
-
-import json
-from pathlib import Path
+"""The OpenAPI document describes all routes at all versions."""
 
 import pytest
 
 from placement_worker.api.openapi_document import openapi
 from placement_worker.api.values.versions import NEWEST, version_text
 from tests.pages.placement_openapi import every_route
-
-PAGE = Path(__file__).parents[2] / "docs" / "placement-openapi.json"
-
-
-def test_the_document_says_what_the_code_says() -> None:
-    written = json.loads(PAGE.read_text())
-
-    assert written == json.loads(json.dumps(openapi(every_route()))), "python -m tests.pages"
 
 
 @pytest.mark.parametrize("minor", range(NEWEST[1] + 1))

@@ -1,4 +1,4 @@
-"""The table of docs/bus-reference.md that says what an application may send and receive, from the topology."""
+"""The table of the bus's reference that says what an application may send and receive, from the topology."""
 
 from collections.abc import Iterator
 

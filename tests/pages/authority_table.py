@@ -1,5 +1,5 @@
-"""Who may name which instance, project, cell, host, provider, group and request in which message, and with what it is compared: the table of
-docs/bus-reference.md. `python -m tests.pages` writes it.
+"""Who may name which instance, project, cell, host, provider, group and request in which message, and with what it is compared: a table of
+the bus's reference.
 
 The messages, their fields and their senders come from the code. What a field is compared with is written here (`RULES`). A test fails if a
 field has no rule, or a rule no field; another one sends all these messages with foreign values (tests/stories/authority).
@@ -16,7 +16,12 @@ from bus.permissions import key_pattern
 from bus.topology import OF_ADMINS, REPLY, ROLES, ROUTES, Grant, Scope, of_projects
 from tests.identity_fields import paths_of
 
-BEGIN, END = "<!-- authority: begin -->", "<!-- authority: end -->"
+HEAD = """## Who may name what
+
+Each message that is no answer, the roles that may send it, and with what each name in it is compared. An answer counts only for a question under
+way, and only from a role that reads the question's queue. A test sends every message with every foreign value, as an application and
+as the users of a cell, and finds nothing of another's changed.
+"""
 
 
 class Rule(Struct, frozen=True):
@@ -187,7 +192,7 @@ def _may(grants: tuple[Grant, ...], exchange: str, key: str) -> bool:
 
 
 def section() -> str:
-    return "\n".join((BEGIN, "", *_table(), "", END))
+    return "\n".join((HEAD, *_table()))
 
 
 def _table() -> Iterator[str]:

@@ -1,14 +1,12 @@
-"""docs/command-reference.md: every command with its arguments and options, from the commands themselves. `python -m tests.pages` writes it."""
+"""The site's page command-reference: every command with its arguments and options, from the commands themselves."""
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from moor.commands import COMMANDS, command_of
 from tests.pages.markdown import table
 
-FILE = Path(__file__).parents[2] / "docs" / "command-reference.md"
 # In a help, of an option whose value comes from the settings.
 _VARIABLE = re.compile(r" ?\[env var: (\w+)\]")
 HEAD = """# All commands and options

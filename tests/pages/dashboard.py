@@ -307,7 +307,7 @@ def dashboard() -> Json:
         "title": "Moorage",
         "uid": "moorage",
         "tags": ["moorage"],
-        "description": "Made from tests/pages/dashboard.py; docs/metrics.md explains the metrics.",
+        "description": "Made from tests/pages/dashboard.py; the page metrics of the docs explains the metrics.",
         "schemaVersion": 36,
         "editable": True,
         "graphTooltip": 1,

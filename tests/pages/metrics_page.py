@@ -1,6 +1,4 @@
-"""Writes docs/metrics.md from the metrics that the code defines. `python -m tests.pages` does it; a test fails when the page is out of
-date.
-"""
+"""The site's page metrics, from the metrics that the code defines."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +11,7 @@ from scheduler_worker import metrics as of_schedulers
 
 INTRODUCTION = f"""# Metrics
 
-`python -m tests.pages` writes this page from the code. Every worker serves its metrics for Prometheus at `/metrics` of its
+This page is made from the code. Every worker serves its metrics for Prometheus at `/metrics` of its
 `--health-listen` address ([commands.md](commands.md#workers-health-metrics-logs)); Placement's HTTP API also serves those of its requests at
 its own address. A label value is short: a queue, a cell, a state, never an id. Label values that come from other programs are at most 100
 for each metric; the others are counted together, as `(others)`.

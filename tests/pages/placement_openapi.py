@@ -1,4 +1,4 @@
-"""Placement's route table, for docs/placement-openapi.json."""
+"""Placement's route table, for the OpenAPI document."""
 
 from datetime import UTC, datetime
 

@@ -1,15 +1,13 @@
-"""docs/placement-reference.md: placement's endpoints with what each takes, from its OpenAPI document. `python -m tests.pages` writes it."""
+"""The site's page placement-reference: placement's endpoints with what each takes, from its OpenAPI document."""
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from placement_worker.api.openapi_document import openapi
 from tests.pages.markdown import table
 from tests.pages.placement_openapi import every_route
 
-FILE = Path(__file__).parents[2] / "docs" / "placement-reference.md"
 HEAD = """# Placement's HTTP API: all endpoints
 
 Every endpoint, from the code: since which microversion it is there, the rule of the policy that allows it, and what it takes at the newest one. A field with

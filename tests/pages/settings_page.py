@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the structs of settings. `python -m tests.pages` does it; a test fails when the page is out of date."""
+"""The site's page settings, from the structs of settings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from moor.worker_settings import SECTIONS
 
 INTRODUCTION = """# Settings
 
-`python -m tests.pages` writes this page from the code. `moor settings` prints the same with the values in force, and where each was set;
+This page is made from the code. `moor settings` prints the same with the values in force, and where each was set;
 `moor settings claims_max` prints one. [commands.md](commands.md#settings) says where settings may stand: a flag counts before a variable, a
 variable before the file, and the file before the default. A value that is not allowed is refused before anything starts.
 

@@ -1,4 +1,4 @@
-"""The table of verdicts in docs/bus-reference.md: the values that come in several forms, with the messages that have them."""
+"""The table of verdicts in the bus's reference: the values that come in several forms, with the messages that have them."""
 
 from collections.abc import Iterator
 

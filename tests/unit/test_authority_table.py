@@ -1,13 +1,9 @@
-"""The table of docs/bus-reference.md that says who may name what in which message is whole, and every line of it is of use."""
-
-from pathlib import Path
+"""The table of the bus's reference that says who may name what in which message is whole, and every line of it is of use."""
 
 from bus.message import type_of
 from tests.identity_fields import leaves_of
-from tests.pages.authority_table import BEGIN, END, RULES, named, rule_of, section, senders
+from tests.pages.authority_table import RULES, named, rule_of, senders
 from tests.unit.examples import EXAMPLES
-
-PAGE = Path(__file__).parents[2] / "docs" / "bus-reference.md"
 
 
 def test_every_field_that_names_something_is_compared_by_a_rule() -> None:
@@ -43,9 +39,3 @@ def test_nearly_all_of_these_fields_are_in_the_examples_that_the_stories_forge()
         "provider",
         "parent",
     }
-
-
-def test_the_page_has_the_table_of_the_code() -> None:
-    page = PAGE.read_text()
-
-    assert BEGIN + page.partition(BEGIN)[2].partition(END)[0] + END == section()

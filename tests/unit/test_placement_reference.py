@@ -1,14 +1,10 @@
-"""docs/placement-reference.md is up to date, and has every endpoint once."""
+"""The reference of placement's HTTP API has every endpoint once."""
 
 from typing import Any
 
 from placement_worker.api.openapi_document import openapi
 from tests.pages.placement_openapi import every_route
-from tests.pages.placement_reference import FILE, page
-
-
-def test_the_page_matches_the_code() -> None:
-    assert FILE.read_text() == page(), "python -m tests.pages"
+from tests.pages.placement_reference import page
 
 
 def test_every_endpoint_has_its_line() -> None:

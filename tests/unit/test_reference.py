@@ -1,4 +1,4 @@
-"""docs/bus-reference.md and docs/asyncapi.json match the code; the codec reads every example of the pages about the bus."""
+"""The AsyncAPI document is valid and whole, and the reference has every message; the codec reads every example of the pages about the bus."""
 
 import gzip
 import json
@@ -11,27 +11,21 @@ import pytest
 from bus.codec import CODEC
 from bus.message import Envelope, type_of
 from bus.messages import ALL
-from tests.pages.bus_reference import BEGIN, END, RECEIVED_BY_USERS, SENT_BY_USERS, asyncapi, reference
+from tests.pages.bus_reference import RECEIVED_BY_USERS, SENT_BY_USERS, asyncapi, page
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The schema as @asyncapi/specs publishes it.
 SCHEMA = Path(__file__).parents[1] / "data" / "asyncapi-3.0.0.schema.json.gz"
-PAGE = (DOCS / "bus-reference.md").read_text()
 PAGES = "".join((DOCS / name).read_text() for name in ("bus.md", "bus-concepts.md"))
 EXAMPLES = re.findall(r"```json\n(.*?)```", PAGES, re.DOTALL)
 assert EXAMPLES
 
 
-def test_the_page_matches_the_code() -> None:
-    made = PAGE[PAGE.index(BEGIN) : PAGE.index(END) + len(END)]
+def test_every_field_of_every_message_of_users_is_on_the_page() -> None:
+    """To write the page finds each field without a description."""
+    titles = {line.removeprefix("### ").strip("`") for line in page().splitlines() if line.startswith("### ")}
 
-    assert made == reference(), "python -m tests.pages"
-
-
-def test_the_asyncapi_document_matches_the_code() -> None:
-    written = json.loads((DOCS / "asyncapi.json").read_text())
-
-    assert written == json.loads(json.dumps(asyncapi())), "python -m tests.pages"
+    assert {type_of(kind) for kind in (*SENT_BY_USERS, *RECEIVED_BY_USERS)} <= titles
 
 
 def test_the_asyncapi_document_is_valid_by_its_published_schema() -> None:

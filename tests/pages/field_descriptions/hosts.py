@@ -85,7 +85,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "handled": "the messages that it has handled since its start, by queue",
         "counts": "its other counters",
         "stages": "for each stage of boots that it measures, how many took how long since its start: a number for each bucket of its "
-        "histogram (metrics.md); empty in an overview",
+        "histogram ([metrics](metrics.md)); empty in an overview",
         "buried": "how many messages it has made dead letters",
         "has_ended": "it has ended as it should; never true in an overview",
     },

@@ -1,6 +1,9 @@
 """The package as users install it: it is built, has its types, and a program that uses the client is checked against them."""
 
+import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from bus.message import type_of
+from bus.messages import ALL
 from tests.unit.test_class_names import ROOMS
 
 ROOT = Path(__file__).parents[3]
@@ -65,6 +70,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
+    # As `make wheel` does.
+    document = subprocess.run(
+        [sys.executable, "-m", "tests.pages.bus_reference"], check=True, cwd=ROOT, stdout=subprocess.PIPE
+    )
+    (source / "bus" / "asyncapi.json").write_bytes(document.stdout)
     build = ("wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(place), str(source))
     subprocess.run([sys.executable, "-m", "pip", *build], check=True, env={**os.environ, "PIP_NO_INDEX": "1"})
     environment = place / "environment"
@@ -117,6 +127,16 @@ def test_every_package_is_built_with_its_types_and_no_test_is(installed: Path) -
 
     assert found == set(ROOMS)
     assert [name for name in ROOMS if not (packages / name / "py.typed").is_file()] == []
+
+
+def test_the_installed_package_has_the_schemas_of_all_messages_where_the_docs_say(installed: Path) -> None:
+    (command,) = re.findall(
+        r'^    python3 (-c "print.*")$', (ROOT / "docs" / "index.md").read_text(), re.MULTILINE
+    )
+
+    printed = python(installed, *shlex.split(command))
+    document = json.loads(Path(printed.stdout.strip()).read_text())
+    assert set(document["channels"]) == {type_of(kind) for kind in ALL}
 
 
 def test_the_installed_package_says_its_version_and_what_it_is(installed: Path) -> None:

@@ -35,6 +35,7 @@ ELSEWHERE = {
     ".venv/bin/": "Makefile",
     "python -m tests.simulation": "tests/simulation/test_simulation.py",
     "python -m compute_sim.check": "tests/stories/cells/test_compute_check.py",
+    "python3 -c ": "tests/stories/moor/test_package.py",
     "docker compose": "deploy/compose.yaml",
     "openstack ": "tests/conformance/clients.py",
     "oslopolicy-": "tests/api/test_policy.py",
