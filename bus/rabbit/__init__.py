@@ -5,7 +5,7 @@ the library costs a task, several futures and a lock per message, walks all unco
 reports a broken connection as a cancellation that no caller asked for. Ours pass each frame on as it is read, and send
 the frames of many callers in one write, which lowers the broker's cost most.
 
-Over the public channels a boot costs 7 % more (docs/benchmarks-history.md), and any publisher can end its readers' connections by a
+Over the public channels a boot costs 7 % more (docs/benchmarks.md), and any publisher can end its readers' connections by a
 field that the library's decoders refuse. Three changes upstream would end the use of undocumented parts. aiormq's connection
 would take the frames of a channel, and give its frames to a listener (wire.py). It would say whether the broker blocks
 (wire.py). And pamqp could be given decoders (decoding.py). `tests/unit/brokers/test_private_parts.py` watches these parts.

@@ -1,6 +1,6 @@
 """The batching publisher: callers send single messages, and it publishes parcels.
 
-A parcel costs client and broker forty times as much as a message in it, so messages for one destination share parcels.
+A parcel costs client and broker as much as seven messages in it, so messages for one destination share parcels.
 A message alone on an idle bus leaves at once; while parcels are under way, messages wait a millisecond or two for
 others. Confirms are not awaited one by one: a window of parcels may be unconfirmed, and a message's future is done when
 its parcel is confirmed.

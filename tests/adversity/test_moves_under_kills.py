@@ -1,6 +1,6 @@
 """Conductors and schedulers are killed in the middle of moves on the real servers: everything settles, and nothing is left over.
 
-`MOVES_UNDER_KILLS=200` makes it larger; docs/benchmarks.md has what that took.
+`MOVES_UNDER_KILLS=200` makes it larger.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 The measure is the CPU time of every process involved, including the broker's and the database's. Operations per second
 are shown too, but they depend on other load. No benchmark asserts on time: a run fails if an answer is wrong or the
-books do not add up, and prints its figures otherwise. docs/benchmarks.md has the latest ones.
+books do not add up, and prints its figures otherwise. docs/benchmarks.md has those that stand.
 
     cpu.py             CPU time by process.
     measuring.py       runs, their repetition, and their results.
