@@ -203,8 +203,8 @@ def with_attempts(line: bytes, attempts: int) -> bytes:
         return line
 
 
-def with_attempt_counted(line: bytes) -> bytes:
-    return with_attempts(line, attempts_of(line) + 1)
+def with_attempt_counted(line: bytes, more: int = 1) -> bytes:
+    return with_attempts(line, attempts_of(line) + more)
 
 
 def attempts_of(line: bytes) -> int:

@@ -13,8 +13,8 @@ from bus.process import Part
 from bus.topology import application_queue
 from bus.workers.link import Link
 
-# A queue that was not there is looked for again after so many looks: RabbitMQ logs each time. Applications that an earlier
-# release added have none.
+# A queue that was not there is looked for again after so many looks: RabbitMQ logs each time. An application that was registered
+# without the rights on the broker has none.
 LOOKS_WITHOUT = 11
 
 

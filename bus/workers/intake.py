@@ -1,28 +1,25 @@
 """Receives parcels for a worker and splits them into messages. A parcel is acknowledged when all its messages are done.
 
-A parcel that came back is suspect: the worker that had it died or lost its connection. The intake halves it, and each
-half goes back to the queue by itself. Parcels with messages that were tried before are handled one at a time, each
-settled before the next, in random order. So if a message kills its workers, it has other neighbours at each death,
-and these are soon handled. After a few deaths the message is alone in its parcel and reaches its limit of attempts.
-Of parcels with one message, several are handled together, fewer after each return, as if they had come in one parcel.
-
-Parcels are halved, and not split into single messages, because a message is rarely to blame: mostly a worker was
-stopped, and its parcels should be handled at full speed.
+A parcel comes back if the worker that had it died or lost its connection. Mostly a worker was stopped, and no message is to
+blame. So the first time it is handled like any other, at full speed. Then it is taken apart: each message returns to the queue by
+itself, is handled alone, and is settled before the next. After each further return the order is another one. So if a message kills
+its workers, it has other messages before it at each death, these are soon handled, and it alone reaches its limit of attempts.
 """
 
 import asyncio
+import heapq
 import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 
 from msgspec import Struct, structs
 
 from bus.broker import Consuming, Delivery, Interrupted, Parcel
-from bus.chunks import chunks
 from bus.clock import now
 from bus.codec import Codec, NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
 from bus.configuration.settings import BusSettings
@@ -40,7 +37,6 @@ from bus.workers.handling import Received, all_received, received
 from bus.workers.link import Link, pauses_of
 from bus.workers.pace import Pace
 from bus.workers.publisher import Publisher
-from bus.workers.unopened import Unopened
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +76,8 @@ class Item(Struct, frozen=True, eq=False):
         return lines[self.place]
 
 
+# A message that was tried so often is handled alone.
+TRIED_ALONE_FROM = 2
 # A message that has used up its attempts is decoded this many more times, to release what was claimed for it.
 SPENT_READS_MAX = 3
 
@@ -120,18 +118,19 @@ class Intake:
         self._chance = chance
         # Parcels as received. They are decoded when a batch needs them, since thousands of waiting messages cost more
         # memory than their bytes.
-        self._unopened = Unopened()
+        self._unopened: deque[tuple[Consuming, Delivery]] = deque()
         self._ready: deque[Item] = deque()
-        # Whole parcels, since each is handled alone, but for those of one message.
-        self._suspects: list[Sequence[Item]] = []
+        # Parcels of one message that is handled alone: by its turn, its tag, and how often it was tried. It is decoded when it is
+        # handled, since decoding may be what kills the worker.
+        self._alone: list[tuple[bytes, int, int, bytes, OpenParcel]] = []
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
         self._consuming: Consuming | None = None
         # Unacknowledged parcels by tag, in the order in which they were opened.
         self._open: dict[int, OpenParcel] = {}
         self._aside: set[asyncio.Task[None]] = set()
-        # Suspects and other messages take turns.
-        self._had_suspects = False
+        # Those that are handled alone and other messages take turns.
+        self._was_alone = False
         self._pace = Pace()
         self.on_subscribed: Callable[[], None] = lambda: None
         # Awaited before a message is buried, to release resources that were claimed for it.
@@ -170,14 +169,14 @@ class Intake:
                 self.on_subscribed()
                 while True:
                     for delivery in await consuming.receive():
-                        self._unopened.append(consuming, delivery)
+                        self._unopened.append((consuming, delivery))
                         self._pace.arrived(asyncio.get_running_loop().time())
                     self._arrived.set()
         except Interrupted:
             # The broker delivers everything unacknowledged again, to this worker or another.
             self.interruptions += 1
             self._consuming = None
-            for forgotten in (self._open, self._unopened, self._ready, self._suspects):
+            for forgotten in (self._open, self._unopened, self._ready, self._alone):
                 forgotten.clear()
             raise
 
@@ -185,56 +184,38 @@ class Intake:
         """Wait for messages, and return the next ones to handle together. Empty when the worker stops."""
         while not self._stopping.is_set():
             self._open_some()
-            if self._suspects and not (self._had_suspects and self._ready):
-                await self._until_all_suspects_have_arrived()
-                if self._suspects:
-                    self._had_suspects = True
-                    suspects = self._some_suspects()
-                    self._measure_wait(suspects)
-                    return suspects
+            if self._alone and not (self._was_alone and self._ready):
+                self._was_alone = True
+                # Others that came back with it may still arrive, and have their turn before it.
+                await asyncio.sleep(self._settings.linger_ms / 1000)
+                self._open_some()
+                if (item := self._next_alone()) is None:
+                    continue
+                self._measure_wait((item,))
+                return (item,)
             if self._ready:
                 now_s = asyncio.get_running_loop().time()
                 if wait_s := self._pace.wait_s(now_s, len(self._ready), self._settings.gather_ms / 1000):
                     await asyncio.sleep(wait_s)
                     continue
                 self._pace.begun(now_s)
-                self._had_suspects = False
+                self._was_alone = False
                 items = min(len(self._ready), self._settings.batch_items_max)
                 batch = [self._ready.popleft() for _ in range(items)]
                 self._measure_wait(batch)
                 return batch
-            if not (self._suspects or self._unopened):
+            if not (self._alone or self._unopened):
                 self._arrived.clear()
                 await self._arrived.wait()
         return ()
 
-    async def _until_all_suspects_have_arrived(self) -> None:
-        """Wait until no more parcels come back from lost workers, so that one of all is chosen at random.
-
-        Such parcels arrive one after the other. A choice before that would always be the first one.
-        """
-        arrived = 0
-        while not self._had_suspects and arrived < len(self._suspects):
-            arrived = len(self._suspects)
-            await asyncio.sleep(self._settings.linger_ms / 1000)
-            self._open_some()
-
-    def _some_suspects(self) -> Sequence[Item]:
-        """The messages of one parcel. A single message comes with half of the others that were tried as often, and with at
-        most a quarter as many as after one return less.
-        """
-        drawn = self._suspects.pop(self._chance.randrange(len(self._suspects)))
-        if len(drawn) > 1:
-            return drawn
-        attempts = drawn[0].received.attempts
-        alike = [
-            number
-            for number, each in enumerate(self._suspects)
-            if len(each) == 1 and each[0].received.attempts == attempts
-        ]
-        together = min((1 + len(alike)) // 2, self._settings.batch_items_max >> 2 * attempts)
-        others = self._chance.sample(alike, max(together - 1, 0))
-        return [*drawn, *[self._suspects.pop(number)[0] for number in sorted(others, reverse=True)]]
+    def _next_alone(self) -> Item | None:
+        """The next message that is handled alone. None if it cannot be handled."""
+        if not self._alone:
+            return None
+        _, _, returns, line, held = heapq.heappop(self._alone)
+        read = self._read(0, line, held, returns)
+        return None if read is None else Item(0, held, read)
 
     async def done(self, items: Iterable[Item]) -> None:
         """Note that these messages are handled. A parcel is acknowledged when all its messages are."""
@@ -290,16 +271,22 @@ class Intake:
         if isinstance(lines, Unreadable):
             held = self._hold(consuming, delivery, origin, 1)
             self._bury_unread(held, lines.line, lines.reason)
-        elif delivery.returns and (len(lines) > 1 or self._is_uncounted):
-            self._set_aside(self._halve(self._hold(consuming, delivery, origin, 1), lines))
+            return
+        tries = max(map(attempts_of, lines)) + delivery.returns
+        is_apart = tries >= TRIED_ALONE_FROM
+        if (is_apart and len(lines) > 1) or (delivery.returns and self._is_uncounted):
+            self._set_aside(self._take_apart(self._hold(consuming, delivery, origin, 1), lines))
+        elif is_apart:
+            # Another order after each return.
+            turn = blake2b(b"%d " % tries + lines[0], digest_size=8).digest()
+            held = self._hold(consuming, delivery, origin, 1)
+            heapq.heappush(self._alone, (turn, held.tag, delivery.returns, lines[0], held))
         else:
             held = self._hold(consuming, delivery, origin, len(lines))
             read = [self._read(place, line, held, delivery.returns) for place, line in enumerate(lines)]
-            items = [Item(place, held, each) for place, each in enumerate(read) if each is not None]
-            if any(item.received.attempts for item in items):
-                self._suspects.append(items)
-            else:
-                self._ready.extend(items)
+            self._ready.extend(
+                [Item(place, held, each) for place, each in enumerate(read) if each is not None]
+            )
 
     def _plain(self, parcel: Parcel, origin: Origin) -> Sequence[Envelope[Message]]:
         """The messages of a parcel, if none of them needs a closer look: all can be read, count, and were not tried before.
@@ -425,21 +412,11 @@ class Intake:
 
     # Settling single messages
 
-    async def _halve(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
-        """Return a parcel's messages to the queue as two parcels, or more if two would be too large. The old one is acknowledged
-        when the queue has all of them.
-        """
-        older = [with_attempt_counted(line) for line in lines]
-        middle = len(older) // 2
+    async def _take_apart(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
+        """Return each message of a parcel to the queue by itself. The parcel is acknowledged when the queue has all of them."""
         waits = dead_letters.waits_of(held.delivery.parcel)
-        # Messages that came as objects may be more bytes than one parcel may have.
-        parts = [
-            half[part]
-            for half in (older[:middle], older[middle:])
-            if half
-            for part in chunks([len(line) + 1 for line in half], self._settings.parcel_bytes_max)
-        ]
-        sent = await asyncio.gather(*[self._to_queue(part, held, waits) for part in parts])
+        counted = [with_attempt_counted(line, held.delivery.returns) for line in lines]
+        sent = await asyncio.gather(*[self._to_queue((line,), held, waits) for line in counted])
         if all(sent):
             await self._complete([held])
 
@@ -527,9 +504,7 @@ class Intake:
             # All as long as the first one: they were handled together.
             took_s = asyncio.get_running_loop().time() - next(iter(complete.values())).opened_s
             self._took.observe(took_s, sum([held.items for held in complete.values()]), self._labels)
-        # Projects take turns, so a parcel that is not opened yet may have been delivered before these.
-        waiting = min(self._open, default=None), self._unopened.lowest_tag
-        before = min((tag for tag in waiting if tag is not None), default=None)
+        before = next(iter(self._open), None)
         first = [tag for tag in complete if before is None or tag < before]
         up_to = complete[max(first)] if first else None
         single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]

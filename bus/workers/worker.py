@@ -46,7 +46,7 @@ from bus.workers.handling import (
     after_failure,
     backoff_ms,
 )
-from bus.workers.intake import Intake, Item
+from bus.workers.intake import TRIED_ALONE_FROM, Intake, Item
 from bus.workers.link import Link, pauses_of
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.runs import runs
@@ -175,10 +175,10 @@ class Worker(Generic[Tx]):
         while batch := await self.intake.batch():
             await self._publisher.until_room()
             await self._take(batch)
-            # A message that came back is settled before the next is handled: the next one may kill the worker.
-            came_back = batch[0].received.attempts > 0
+            # A message that is handled alone is settled before the next is handled: the next one may kill the worker.
+            is_alone = len(batch) == 1 and batch[0].received.attempts >= TRIED_ALONE_FROM
             most = self._settings.batches_unsaid_max * self._at_once
-            await self._until_unsaid_below(1 if came_back else most)
+            await self._until_unsaid_below(1 if is_alone else most)
 
     async def stop(self) -> None:
         self._stopping = True

@@ -90,19 +90,19 @@ def unroutable_counts_as_delivered() -> AbstractContextManager[None]:
 
 def attempts_not_counted() -> AbstractContextManager[None]:
     """A message that goes back to its queue keeps its number of attempts: one that always fails is retried for ever."""
-    return replaced(intake, "with_attempt_counted", lambda _real: lambda line: line)
+    return replaced(intake, "with_attempt_counted", lambda _real: lambda line, _more=1: line)
 
 
 def half_a_parcel_lost() -> AbstractContextManager[None]:
     """A redelivered parcel is split, and only its first half goes back to the queue."""
 
     def planted(real: Any) -> Any:
-        async def halve(self: Any, held: Any, lines: Any) -> None:
+        async def take_apart(self: Any, held: Any, lines: Any) -> None:
             await real(self, held, lines[: (len(lines) + 1) // 2])
 
-        return halve
+        return take_apart
 
-    return replaced(Intake, "_halve", planted)
+    return replaced(Intake, "_take_apart", planted)
 
 
 def dead_letter_without_reason() -> AbstractContextManager[None]:

@@ -173,7 +173,7 @@ async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_u
             await publish(setup.brokers.api.broker(by.user), by.exchange, requests, by.name)
 
         async with setup.scheduler():
-            # As an application that an earlier release added.
+            # It is registered before it has queues.
             await register(setup, SHOP)
             await publish(setup.brokers.api.broker(SHOP.user), API, [wrong(1, "shop")], "shop")
             await until_rejected(1)
