@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from tests.pages import client_page, command_helps, dashboard, moves_page, nova_map, rights
+from tests.pages import command_helps, dashboard, nova_map, rights
 
 TOP = Path(__file__).parents[2]
 DOCS = TOP / "docs"
@@ -14,8 +14,6 @@ DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 
 
 def main() -> None:
-    _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
-    _replace("client", client_page.BEGIN, client_page.END, client_page.section())
     _replace("nova", nova_map.BEGIN, nova_map.END, nova_map.section())
     command_helps.FILE.write_text(command_helps.page())
     rights.FILE.write_text(rights.text())

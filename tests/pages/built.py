@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement_worker.api.openapi_document import openapi
-from tests.pages import bus_reference, command_reference, metrics_page, placement_reference, settings_page
+from tests.pages import (
+    bus_reference,
+    client_page,
+    command_reference,
+    metrics_page,
+    moves_page,
+    placement_reference,
+    settings_page,
+)
 from tests.pages.placement_openapi import every_route
 
 
@@ -16,8 +24,10 @@ def pages() -> dict[str, str]:
     """The text of each, by its name in docs/."""
     return {
         "bus-reference.md": bus_reference.page(),
+        "client-reference.md": client_page.page(),
         "command-reference.md": command_reference.page(),
         "metrics.md": metrics_page.page(),
+        "moves-reference.md": moves_page.page(),
         "placement-reference.md": placement_reference.page(),
         "settings.md": settings_page.page(),
         "asyncapi.json": _json(bus_reference.asyncapi()),

@@ -1,4 +1,4 @@
-"""The lists of docs/client.md, from the code: methods, the fields that they share, and errors. `python -m tests.pages` writes them."""
+"""The site's page client-reference, from the code: the client's methods, the arguments that they share, and errors."""
 
 import inspect
 import re
@@ -17,7 +17,10 @@ from moor.client.moving import MoveCalls
 from moor.client.planning import PlanCalls
 from moor.client.quotas import QuotaCalls
 
-BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
+HEAD = """# The Python client: reference
+
+Every method of `moor.client.Client`, from the code; `SyncClient` has the same ones. [client.md](client.md) explains them, with programs.
+"""
 SECTIONS: dict[str, type[object]] = {
     "Instances": InstanceCalls,
     "Moves and rebuilds": MoveCalls,
@@ -34,8 +37,8 @@ SECTIONS: dict[str, type[object]] = {
 }
 
 
-def section() -> str:
-    return "\n".join((BEGIN, "", *_methods(), *_fields(), *_errors(), END))
+def page() -> str:
+    return "\n".join((HEAD, *_methods(), *_fields(), *_errors()))
 
 
 def methods_of(kind: type[object]) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def methods_of(kind: type[object]) -> dict[str, Any]:
 
 def _methods() -> Iterator[str]:
     for title, kind in SECTIONS.items():
-        yield from (f"### {title}", "", "| method | |", "| --- | --- |")
+        yield from (f"## {title}", "", "| method | |", "| --- | --- |")
         for name, method in methods_of(kind).items():
             yield f"| `{name}({_arguments(method)})`{_kind_of(method)} | {_in_a_cell(method.__doc__)} |"
         yield ""
@@ -81,7 +84,7 @@ def _in_a_cell(text: str | None) -> str:
 
 
 def _fields() -> Iterator[str]:
-    yield from ("### Shared arguments", "", "| name | its arguments |", "| --- | --- |")
+    yield from ("## Shared arguments", "", "| name | its arguments |", "| --- | --- |")
     for kind in (BuildFields, OrderFields, MoveFields):
         fields = ", ".join(f"`{name}`" for name in sorted(kind.__annotations__))
         yield f"| `{kind.__name__}` | {fields} |"
@@ -89,7 +92,7 @@ def _fields() -> Iterator[str]:
 
 
 def _errors() -> Iterator[str]:
-    yield from ("### Errors", "", "| error | is a | fields | raised |", "| --- | --- | --- | --- |")
+    yield from ("## Errors", "", "| error | is a | fields | raised |", "| --- | --- | --- | --- |")
     for kind in sorted_errors():
         fields = ", ".join(f"`{name}`" for name in fields_of(kind))
         yield f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {fields} | {_in_a_cell(kind.__doc__)} |"

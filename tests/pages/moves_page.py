@@ -1,5 +1,5 @@
-"""Draws the state machine of moves and rebuilds from the code, for docs/moves.md: the picture is the docstring of the conductor's module, and
-the table is what its decisions lead to. `python -m tests.pages` writes both; a test fails when the page is out of date.
+"""The site's page moves-reference: the state machine of moves and rebuilds, from the code. The picture is the docstring of the conductor's
+module, and the table is what its decisions lead to.
 
 The table is found by trying: every message that is about the current attempts is heard in every row that can be reached.
 """
@@ -39,7 +39,11 @@ from tests.unit.conductor.test_conductor_rebuilds import rebuild, redeployed
 if TYPE_CHECKING:
     from bus.messages.placement import ClaimVerdict
 
-BEGIN, END = "<!-- moves: begin -->", "<!-- moves: end -->"
+HEAD = """# The steps of moves
+
+The drawing is the docstring of `cell_conductor/core/moving.py`. The table is made by trying every message in every row that a move
+can reach; a message of an attempt that is over changes nothing anywhere. [moves.md](moves.md) explains moves.
+"""
 KINDS: tuple[MoveKind, ...] = (
     "migrate",
     "live-migrate",
@@ -69,9 +73,9 @@ class Heard(Struct, frozen=True):
     after: Instance
 
 
-def section() -> str:
+def page() -> str:
     assert moving.__doc__ is not None, "the module draws its moves"
-    return "\n".join((BEGIN, "", "```", moving.__doc__.strip(), "```", "", *_table(), "", END))
+    return "\n".join((HEAD, "```", moving.__doc__.strip(), "```", "", *_table(), ""))
 
 
 @cache

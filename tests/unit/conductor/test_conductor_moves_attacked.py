@@ -1,6 +1,6 @@
 """Every row that a move can reach, and messages that nobody sends in order: old numbers, strange attempts, a delete at any step.
 
-The rows are those of the table in docs/moves.md (tests/pages/moves_page.py).
+The rows are those of the table of the site's page moves-reference (tests/pages/moves_page.py).
 """
 
 from collections.abc import Iterator
