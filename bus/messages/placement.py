@@ -14,9 +14,6 @@ from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Integer, 
 
 # PostgreSQL's integer, which is also the bound of Placement's API.
 INTEGER_MAX = 2_147_483_647
-# A provider with this trait gives one resource class at a time. So a network card that is passed through whole excludes its
-# virtual functions, and the reverse.
-ONE_CLASS_AT_A_TIME = "CUSTOM_ONE_CLASS_AT_A_TIME"
 # How many providers a page of all of them may have.
 SNAPSHOT_PAGE_MAX = 1_000
 
@@ -239,17 +236,15 @@ class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
 class Shortfall(Value, frozen=True):
     """Why a provider could not give an amount, in numbers.
 
-    `rule` is the limit that was broken: the capacity, or a bound of the inventory, whose value is `bound`. With `one_class` the
-    provider gives one class at a time, and the classes in `beside` are in use there, or asked for in the same step.
+    `rule` is the limit that was broken: the capacity, or a bound of the inventory, whose value is `bound`.
     """
 
     provider: ProviderId
     resource: ResourceClass
     asked: Integer
     free: Integer
-    rule: Literal["capacity", "min_unit", "max_unit", "step_size", "no_inventory", "one_class"] = "capacity"
+    rule: Literal["capacity", "min_unit", "max_unit", "step_size", "no_inventory"] = "capacity"
     bound: Integer = 0
-    beside: tuple[ResourceClass, ...] = ()
 
 
 def broken_rule_in_words(shortfall: Shortfall) -> str:
@@ -257,8 +252,6 @@ def broken_rule_in_words(shortfall: Shortfall) -> str:
     match shortfall.rule:
         case "capacity":
             return ""
-        case "one_class":
-            return f" (it gives one class at a time, and {', '.join(shortfall.beside)} would be beside it)"
         case rule:
             return f" ({rule} {shortfall.bound})"
 

@@ -20,7 +20,6 @@ from msgspec import Struct, structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     InventoryState,
     ProviderState,
     ReportedInventory,
@@ -95,7 +94,6 @@ class _Room:
         self._total = Counter[str]()
         for (_, resource), capacity in self._free.items():
             self._total[resource] += capacity
-        self._in_use: dict[ProviderId, set[str]] = {}
 
     def has_inventory(self, provider: ProviderId, resource: str) -> bool:
         return (provider, resource) in self._free
@@ -116,16 +114,14 @@ class _Room:
         return [(one, found) for one, found in having if len(found) == most]
 
     def fits(self, provider: ProviderId, amounts: Mapping[str, int]) -> bool:
-        return not self._mixes(provider, amounts) and all(
-            self._gives(provider, resource, amount) for resource, amount in amounts.items()
-        )
+        return all(self._gives(provider, resource, amount) for resource, amount in amounts.items())
 
     def part(self, provider: ProviderId, resource: str, wanted: int) -> int:
         """How much of a class the provider can give of the wanted amount: a multiple of its step, 0 if it is less than its least."""
         inventory = self._providers[provider].inventories[resource]
         most = min(wanted, self._free[provider, resource], inventory.max_unit)
         most -= most % inventory.step_size
-        return most if most >= inventory.min_unit and not self._mixes(provider, {resource: most}) else 0
+        return most if most >= inventory.min_unit else 0
 
     def most_first(self, resource: str) -> list[ProviderId]:
         having = [one for one in self._providers if (one, resource) in self._free]
@@ -133,7 +129,6 @@ class _Room:
 
     def take(self, provider: ProviderId, resource: str, amount: int) -> None:
         self._free[provider, resource] -= amount
-        self._in_use.setdefault(provider, set()).add(resource)
 
     def _gives(self, provider: ProviderId, resource: str, amount: int) -> bool:
         inventory = self._providers[provider].inventories[resource]
@@ -142,11 +137,6 @@ class _Room:
             and inventory.min_unit <= amount <= inventory.max_unit
             and amount % inventory.step_size == 0
         )
-
-    def _mixes(self, provider: ProviderId, amounts: Mapping[str, int]) -> bool:
-        if ONE_CLASS_AT_A_TIME not in self._providers[provider].traits:
-            return False
-        return len(self._in_use.get(provider, set()).union(amounts)) > 1
 
 
 def _place(room: _Room, piece: _Piece, held: Counter[tuple[ProviderId, str]]) -> str:

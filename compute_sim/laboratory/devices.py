@@ -1,11 +1,9 @@
-"""Devices of simulated hosts: PCI functions, physical ones with virtual ones among them, and GPUs that are shared."""
+"""Devices of simulated hosts: PCI functions, virtual functions of network cards, and GPUs that are shared."""
 
 import re
 from collections.abc import Mapping
 
 from msgspec import Struct
-
-from bus.messages.placement import ONE_CLASS_AT_A_TIME
 
 VIRTUAL_FUNCTIONS = "SRIOV_NET_VF"
 DIRECT_PORTS = "CUSTOM_VNIC_TYPE_DIRECT"
@@ -13,7 +11,7 @@ _NOT_IN_NAMES = re.compile("[^A-Z0-9_]")
 
 
 class Device(Struct, frozen=True):
-    """A device: how much it gives of each class, and its traits. One of several classes gives one of them at a time."""
+    """A device: how much it gives of each class, and its traits."""
 
     gives: Mapping[str, int]
     traits: frozenset[str] = frozenset()
@@ -24,24 +22,15 @@ def pci_function(vendor: str, product: str, *traits: str) -> Device:
     return Device({_pci_class(vendor, product): 1}, frozenset(traits))
 
 
-def physical_function(vendor: str, product: str, virtual: int, network: str) -> Device:
-    """A network card's function: a guest gets it as a whole, or several guests get one of its virtual functions each."""
-    physnet = f"CUSTOM_PHYSNET_{_in_names(network)}"
-    return Device(
-        {_pci_class(vendor, product): 1, VIRTUAL_FUNCTIONS: virtual},
-        frozenset({physnet, DIRECT_PORTS, ONE_CLASS_AT_A_TIME}),
-    )
+def virtual_functions(count: int, network: str) -> Device:
+    """The virtual functions of a network card: each of so many guests gets one."""
+    traits = frozenset({f"CUSTOM_PHYSNET_{_in_names(network)}", DIRECT_PORTS})
+    return Device({VIRTUAL_FUNCTIONS: count}, traits)
 
 
-def gpu(**instances: int) -> Device:
-    """A GPU that gives so many instances of each type: one of several types gives those of one type at a time."""
-    if len(instances) == 1:
-        ((kind, count),) = instances.items()
-        return Device({"VGPU": count}, frozenset({f"CUSTOM_{_in_names(kind)}"}))
-    return Device(
-        {f"CUSTOM_VGPU_{_in_names(kind)}": count for kind, count in instances.items()},
-        frozenset({ONE_CLASS_AT_A_TIME}),
-    )
+def gpu(kind: str, count: int) -> Device:
+    """A GPU that gives so many instances of one type."""
+    return Device({"VGPU": count}, frozenset({f"CUSTOM_{_in_names(kind)}"}))
 
 
 def _pci_class(vendor: str, product: str) -> str:

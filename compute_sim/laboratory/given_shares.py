@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from bus.guests import GuestShape, ShareDiffersError, cells_of, read_guest
 from bus.message import ConsumerId, ProviderId
 from bus.messages.cell import BuildOrder, SpawnInstance
-from bus.messages.placement import ONE_CLASS_AT_A_TIME
 from compute_sim.core.tree import ProviderTree
 
 # These may be given to more instances than there are: by a ratio, or while a host shrinks.
@@ -28,7 +27,6 @@ class GivenShares:
         cells = [each.id for each in tree.providers.values() if CELL in each.traits] or [tree.root]
         self._cells = {provider: number for number, provider in enumerate(cells)}
         self._names = {each.id: each.name for each in tree.providers.values()}
-        self._one_class = {each.id for each in tree.providers.values() if ONE_CLASS_AT_A_TIME in each.traits}
         self._most = {
             (each.id, resource): inventory.total - inventory.reserved
             for each in tree.providers.values()
@@ -85,16 +83,6 @@ class GivenShares:
                 yield (
                     f"{self._names[provider]} has {self._most[part]} {resource}, and {holders} instances are given {sum(held)}"
                 )
-        for provider in sorted({provider for provider, _ in parts} & self._one_class):
-            classes = {
-                resource
-                for attempts in self._given.values()
-                for held in attempts.values()
-                for at, resource in held
-                if at == provider
-            }
-            if len(classes) > 1:
-                yield f"{self._names[provider]} gives one class at a time, and is to give {', '.join(sorted(classes))}"
 
 
 def _is_shared(resource: str) -> bool:

@@ -8,24 +8,24 @@ import msgspec
 from msgspec import Meta, structs
 
 from bus.messages.placement import INTEGER_MAX, Ratio
-from compute_sim.laboratory.devices import Device, gpu, pci_function, physical_function
+from compute_sim.laboratory.devices import Device, gpu, pci_function, virtual_functions
 from compute_sim.laboratory.hosts import HostSize, in_cells
 
 # A size with some of everything: laboratory/hosts.py says what.
 CELLS = "cells"
-FORM = "cells or NAME=VALUE,... such as vcpus=64,ram_mb=262144,numa_nodes=2,pcpus=16,pages=2048:8192,device=pf:8086:1572:8:net0"
+FORM = "cells or NAME=VALUE,... such as vcpus=64,ram_mb=262144,numa_nodes=2,pcpus=16,pages=2048:8192,device=vf:8:net0"
 NUMA_NODES_MAX, DEVICES_MAX = 64, 256
 # The sizes of the pages that processors have, in KiB.
 _PAGES = re.compile(r"(?P<kib>[1-9][0-9]{0,7}):(?P<mb>[1-9][0-9]{0,9})", re.ASCII)
 _DEVICES: Mapping[str, tuple[re.Pattern[str], Callable[..., Device]]] = {
     "pci:VENDOR:PRODUCT": (re.compile(r"pci:([0-9a-fA-F]{4}):([0-9a-fA-F]{4})"), pci_function),
-    "pf:VENDOR:PRODUCT:VIRTUAL:NETWORK": (
-        re.compile(r"pf:([0-9a-fA-F]{4}):([0-9a-fA-F]{4}):([1-9][0-9]{0,2}):([\w-]{1,100})", re.ASCII),
-        lambda vendor, product, virtual, network: physical_function(vendor, product, int(virtual), network),
+    "vf:COUNT:NETWORK": (
+        re.compile(r"vf:([1-9][0-9]{0,2}):([\w-]{1,100})", re.ASCII),
+        lambda count, network: virtual_functions(int(count), network),
     ),
     "gpu:TYPE:COUNT": (
         re.compile(r"gpu:([\w-]{1,100}):([1-9][0-9]{0,3})", re.ASCII),
-        lambda kind, count: gpu(**{kind: int(count)}),
+        lambda kind, count: gpu(kind, int(count)),
     ),
 }
 _NUMBER_TYPES = {int: Annotated[int, Meta(ge=0, le=INTEGER_MAX)], float: Ratio}

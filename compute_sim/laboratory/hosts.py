@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 from bus.messages.hosts import Supported
 from bus.messages.placement import Ratio
 from compute_sim.core.hosts import Host
-from compute_sim.laboratory.devices import Device, gpu, physical_function
+from compute_sim.laboratory.devices import Device, gpu, pci_function, virtual_functions
 from compute_sim.laboratory.faults import Changes, Fault, is_on
 
 # What simulated hosts tell: they are plain x86 machines.
@@ -63,7 +63,7 @@ def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[Si
 
 def in_cells(size: HostSize) -> HostSize:
     """This size in two NUMA cells: a quarter of the CPUs are dedicated ones, and half of the memory is in huge pages. Each cell has a
-    network card, which gives a physical function or its virtual ones, and a GPU.
+    network card and a GPU; the functions of the first card are virtual ones, the second card is passed through whole.
     """
     pcpus, in_pages = size.vcpus // 4, size.ram_mb // 4
     return structs.replace(
@@ -74,10 +74,10 @@ def in_cells(size: HostSize) -> HostSize:
         ram_mb=size.ram_mb - 2 * in_pages,
         pages=((2048, in_pages), (1048576, in_pages)),
         devices=(
-            physical_function("8086", "10fb", virtual=8, network="physnet0"),
-            physical_function("8086", "10fb", virtual=8, network="physnet0"),
-            gpu(nvidia_11=4, nvidia_12=2),
-            gpu(nvidia_11=4),
+            virtual_functions(8, "physnet0"),
+            pci_function("8086", "10fb", "CUSTOM_PHYSNET_PHYSNET0"),
+            gpu("nvidia_12", 2),
+            gpu("nvidia_11", 4),
         ),
     )
 

@@ -155,7 +155,7 @@ class HostView:
             return known
         with self._lock:
             foreign = self._foreign
-        tree = tree_of(self._layout, foreign, known)
+        tree = tree_of(self._layout, foreign)
         self.known = ProviderTree(tree.root, {**known.providers, **tree.providers})
         return tree
 

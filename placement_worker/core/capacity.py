@@ -88,34 +88,6 @@ def shortfalls_of(usage: UsageDraft, resource: str, each: Sequence[int], held: i
         yield _broken(usage, resource, asked, free, CAPACITY)
 
 
-def mixed_classes(
-    usage: UsageDraft, after: Mapping[str, int], held: Mapping[str, int]
-) -> tuple[Shortfall, ...]:
-    """Why a provider that gives one class at a time may not give these amounts, for each class that grows; nothing if it may.
-
-    `held` is what the same consumers give back. If nothing grows, the step is granted even where several classes are in use
-    already: the trait may have come later than the allocations.
-    """
-    growing = [resource for resource, amount in after.items() if amount > held.get(resource, 0)]
-    in_use = (
-        {resource for resource, used in usage.used.items() if used > held.get(resource, 0)} if growing else ()
-    )
-    return tuple(
-        [
-            Shortfall(
-                provider=usage.row.id,
-                resource=resource,
-                asked=after[resource],
-                free=0,
-                rule="one_class",
-                beside=tuple(beside),
-            )
-            for resource in growing
-            if (beside := sorted({*in_use, *after} - {resource}))
-        ]
-    )
-
-
 def _broken(usage: UsageDraft, resource: str, asked: int, free: int, broken: Rule) -> Shortfall:
     rule, bound = broken
     return Shortfall(provider=usage.row.id, resource=resource, asked=asked, free=free, rule=rule, bound=bound)

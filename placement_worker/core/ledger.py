@@ -90,7 +90,6 @@ class ProviderRow(Struct, frozen=True, gc=False):
     """The columns of a provider that claims need. `shape` is the shape of its tree if it is a root, otherwise None.
 
     `limits` and `used` are those of its inventories, by class. `consumers` counts the consumers that have it as their host.
-    `one_class`: it gives one class at a time (trait ONE_CLASS_AT_A_TIME).
     """
 
     id: ProviderId
@@ -101,7 +100,6 @@ class ProviderRow(Struct, frozen=True, gc=False):
     limits: Mapping[str, InventoryLimits] = {}
     used: Mapping[str, int] = {}
     consumers: int = 0
-    one_class: bool = False
 
 
 class Quota(Struct, frozen=True):

@@ -20,7 +20,7 @@ from bus.messages.administration import (
 )
 from bus.messages.books import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import NO_OWNER, DoesNotFit
-from placement_worker.core.capacity import mixed_classes, shortfall_of
+from placement_worker.core.capacity import shortfall_of
 from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, Consumer, Ledger
@@ -101,13 +101,7 @@ def _refused(
     if claim.group is not None and (wrong := draft.groups.other_definition(claim.group)):
         return wrong
     held, wanted = draft.amounts_of(consumer.held), draft.amounts_of(share.amounts)
-    mixed = [
-        short
-        for usage, of_provider in wanted.items()
-        if usage.row.one_class
-        for short in mixed_classes(usage, of_provider, held.get(usage, {}))
-    ]
-    short = mixed or [
+    short = [
         shortfall
         for usage, of_provider in wanted.items()
         for resource, amount in of_provider.items()

@@ -22,7 +22,7 @@ from bus.messages.placement import (
     Shortfall,
     SwapClaim,
 )
-from placement_worker.core.capacity import UsageDraft, mixed_classes, shortfall_of
+from placement_worker.core.capacity import UsageDraft, shortfall_of
 from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
 from placement_worker.core.ledger import Consumer
 
@@ -197,9 +197,6 @@ def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
     short: list[Shortfall] = []
     for usage, of_provider in wanted.items():
         given_back = held.get(usage, {})
-        if usage.row.one_class and (mixed := mixed_classes(usage, of_provider, given_back)):
-            short += mixed
-            continue
         for resource, asked in of_provider.items():
             held_of_it = given_back.get(resource, 0)
             if asked != held_of_it and (shortfall := shortfall_of(usage, resource, asked, held_of_it)):

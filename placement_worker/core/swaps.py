@@ -23,8 +23,7 @@ from datetime import datetime
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import DoesNotFit, GroupRefused, NotAllowed, QuotaExceeded, SwapClaim
-from placement_worker.core.capacity import mixed_classes
+from bus.messages.placement import GroupRefused, NotAllowed, QuotaExceeded, SwapClaim
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
 from placement_worker.core.drafts.ledger_draft import (
     Amounts,
@@ -74,11 +73,9 @@ def swap(
         if keeps_all
         else _judge(draft, order, given_back, leaving, joins, by_cell=by_cell, beside=beside)
     )
-    inherited = _inherited(order, own, wanted) if heir and isinstance(wanted, dict) else {}
-    if inherited and isinstance(wanted, dict):
-        wanted = _unless_mixed(wanted, inherited, given_back)
     if not isinstance(wanted, dict):
         return wanted
+    inherited = _inherited(order, own, wanted) if heir else {}
     after = summed(wanted, inherited)
     draft.take(left_over(after, given_back))
     draft.free(left_over(given_back, after))
@@ -262,17 +259,6 @@ def _takes_all(order: SwapClaim) -> bool:
 
 def _inherited(order: SwapClaim, own: Amounts, wanted: Amounts) -> Amounts:
     return own if _takes_all(order) else left_over(own, wanted)
-
-
-def _unless_mixed(wanted: Amounts, inherited: Amounts, given_back: Amounts) -> Amounts | DoesNotFit:
-    """The wanted amounts; or the refusal, if the heir keeps another class of a provider that gives one class at a time."""
-    short = [
-        each
-        for usage, amounts in summed(wanted, inherited).items()
-        if usage.row.one_class
-        for each in mixed_classes(usage, amounts, given_back.get(usage, {}))
-    ]
-    return DoesNotFit(shortfalls=tuple(short)) if short else wanted
 
 
 def _hand_over(

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 
 from bus.messages.books import BESIDE_INSTANCES
-from bus.messages.placement import ONE_CLASS_AT_A_TIME
 from placement_worker.core.quotas import wrong_quota
 from placement_worker.store_sql.amounts import held_sums, living, missing_holders, stale_holders, used_amounts
 from placement_worker.store_sql.driver_rows import NOTHING
@@ -20,20 +19,12 @@ from placement_worker.tables import (
     consumers,
     holders,
     inventories,
-    provider_traits,
     providers,
     resource_classes,
-    traits,
 )
 
 _parent = providers.alias("parent")
 _root = providers.alias("root")
-
-_GIVING_ONE_CLASS = (
-    sa.select(provider_traits.c.provider_id)
-    .join(traits, traits.c.id == provider_traits.c.trait_id)
-    .where(traits.c.name == ONE_CLASS_AT_A_TIME)
-)
 
 Question = tuple[str, Select[Any]]
 
@@ -64,17 +55,6 @@ def _of_usage(connection: Connection) -> Iterator[Question]:
         .outerjoin(sums, _same_stock(sums, used))
         .where(used.c.used != in_all)
         .order_by(providers.c.id, used.c.class_id),
-    )
-    names = sa.func.min(resource_classes.c.name), sa.func.max(resource_classes.c.name)
-    yield (
-        f"provider {{}} gives one class at a time ({ONE_CLASS_AT_A_TIME}), and {{}} of its classes are in use: {{}} and {{}} among them",
-        sa.select(providers.c.uuid, sa.func.count(), *names)
-        .join_from(used, providers, providers.c.id == used.c.provider_id)
-        .join(resource_classes, resource_classes.c.id == used.c.class_id)
-        .where(used.c.used > 0, providers.c.id.in_(_GIVING_ONE_CLASS))
-        .group_by(providers.c.id, providers.c.uuid)
-        .having(sa.func.count() > 1)
-        .order_by(providers.c.id),
     )
     yield (
         "{} of class {} are held of provider {}, whose row does not say that any is in use (by internal ids)",

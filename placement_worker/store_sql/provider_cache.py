@@ -4,7 +4,7 @@ Most claims of a batch go to providers of a recent batch, and of such a provider
 with its usage. So these two things are taken from the cache, and everything else is read:
 
 - The internal id of a provider never changes, and no other provider ever gets it.
-- Inventories, traits and cell change only together with the column `base`, the revision at which they were last written. Each batch
+- Inventories and cell change only together with the column `base`, the revision at which they were last written. Each batch
   reads `base`, and reads them again if it differs from the cached one.
 
 The cached root only says what to lock. After locking, the batch reads the rows. If a provider is in a tree that is not
@@ -35,7 +35,7 @@ PROVIDERS_MAX = 100_000
 FoundRow = Sequence[Any]
 # id, root's id, base, generation, shape, used, consumers
 UsageRow = tuple[int, int, int, int, int, str, int]
-# Internal id, cell, whether it gives one class at a time, and for each inventory (or NULLs, if there is none): class id, total, reserved, min_unit, max_unit,
+# Internal id, cell, and for each inventory (or NULLs, if there is none): class id, total, reserved, min_unit, max_unit,
 # step_size, allocation_ratio.
 StockRow = tuple[Any, ...]
 NO_BASE = -1
@@ -45,7 +45,6 @@ class CachedProvider(Struct, frozen=True, gc=False):
     """A provider as it was at the revision `base`. If only its ids were read, `base` is NO_BASE.
 
     Everything else is then not known. `classes` has the names of the resource classes of its inventories, by class id.
-    `one_class`: it has the trait ONE_CLASS_AT_A_TIME.
     """
 
     number: int
@@ -55,7 +54,6 @@ class CachedProvider(Struct, frozen=True, gc=False):
     cell: str = ""
     classes: Mapping[int, str] = {}
     limits: Mapping[str, InventoryLimits] = {}
-    one_class: bool = False
 
 
 class ProviderCache:
@@ -122,11 +120,9 @@ class CachedProviders:
         provider's were last written: while a provider has that `base`, they hold.
         """
         cells: dict[int, str] = {}
-        one_class: dict[int, bool] = {}
         stocks: dict[int, dict[int, InventoryState]] = {number: {} for number in bases}
-        for number, cell, gives_one_class, class_id, *stock in rows:
+        for number, cell, class_id, *stock in rows:
             cells[number] = cell
-            one_class[number] = bool(gives_one_class)
             if class_id is not None:
                 stocks[number][class_id] = InventoryState(*stock)
         for number, base in bases.items():
@@ -136,7 +132,7 @@ class CachedProviders:
             self._learn(
                 CachedProvider(
                     number,
-                    *(known.id, known.root, base, cells[number], classes, limits, one_class[number]),
+                    *(known.id, known.root, base, cells[number], classes, limits),
                 )
             )
 

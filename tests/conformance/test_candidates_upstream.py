@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, ProviderState
+from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
 from tests.conformance.worlds_asked import Question, World
@@ -72,16 +72,10 @@ def upstream() -> Iterator[Upstream]:
         process.terminate()
 
 
-def as_upstream_has_it(state: ProviderState) -> ProviderState:
-    """The provider, without the trait that has a meaning here only."""
-    return structs.replace(state, traits=tuple(each for each in state.traits if each != ONE_CLASS_AT_A_TIME))
-
-
 # Hypothesis does not shrink examples: each takes the real one a tenth of a second.
 @settings(BOUNDED, max_examples=WORLDS, phases=[Phase.generate])
 @given(random_forests(), st.lists(queries(), min_size=QUESTIONS, max_size=QUESTIONS))
 def _compare(upstream: Upstream, states: list[ProviderState], asked: list[CandidatesQuery]) -> None:
-    states = list(map(as_upstream_has_it, states))
     asked = [askable(query) for query in asked if not is_beyond_upstream(query)]
     answers = upstream.ask(states, [question(query) for query in asked])
     for query, answer in zip(asked, answers, strict=True):

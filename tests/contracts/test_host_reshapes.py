@@ -10,7 +10,6 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, CreateProvider
 from bus.messages.host_shapes import AskHostShape, HostHolder, HostShapeFound, ReshapeHost, ReshapeVerdict
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     Claimed,
     DoesNotFit,
     InventoryInUse,
@@ -255,8 +254,6 @@ async def test_a_refusal_changes_nothing_and_says_why(client: ReshapingClient) -
     assert isinstance(foreign, NotAllowed)
     spoken = await refused(both, by="c2")
     assert isinstance(spoken, NotAllowed)
-    card = a_provider("card", LEFT, inventories(CUSTOM_NIC=2, CUSTOM_OTHER=2), (ONE_CLASS_AT_A_TIME,))
-    assert isinstance(await refused({}, (NESTED[0], *NESTED[1:3], card)), InventoryInUse)
 
 
 async def test_what_changed_since_the_sender_looked_is_told(client: ReshapingClient) -> None:

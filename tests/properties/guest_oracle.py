@@ -15,7 +15,6 @@ class SmallProvider:
     has: Mapping[str, int]
     above: str = ""
     is_cell: bool = False
-    gives_one_class: bool = False
     # Memory in pages is given in steps.
     steps: Mapping[str, int] = ()  # type: ignore[assignment]
 
@@ -74,14 +73,7 @@ class SmallHost:
         return line
 
     def _fits(self, parts: Mapping[tuple[str, str], int], used: Mapping[tuple[str, str], int]) -> bool:
-        if not all(self._has_room(part, amount, used) for part, amount in parts.items()):
-            return False
-        taken = {part for part, amount in used.items() if amount} | {*parts}
-        return not any(
-            provider.gives_one_class
-            and len({resource for name, resource in taken if name == provider.name}) > 1
-            for provider in self.providers.values()
-        )
+        return all(self._has_room(part, amount, used) for part, amount in parts.items())
 
     def _has_room(self, part: tuple[str, str], amount: int, used: Mapping[tuple[str, str], int]) -> bool:
         name, resource = part

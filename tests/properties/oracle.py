@@ -35,7 +35,6 @@ class PlainProvider:
     cell: str
     stocks: dict[str, PlainInventory]
     generation: int
-    one_class: bool = False
 
 
 @dataclass
@@ -140,7 +139,8 @@ class Oracle:
         wanted, given_up = summed(order.share), added(past.holds, migration.holds if migration else {})
         is_back = order.returns is not None and self._still_there(order.share, given_up, past, migration)
         rest = past.holds if takes_all else minus(past.holds, wanted) if kind else {}
-        if not is_back and (no := self._no_swap(order, wanted, given_up, rest, takes_all=takes_all)):
+        given_back = {} if takes_all else given_up
+        if not is_back and (no := self._why_not(order.cell, order.share, given_back)):
             return no
         if migration is not None:
             assert order.returns is not None
@@ -160,13 +160,6 @@ class Oracle:
             self.claimed.append((order.heir.id, past.attempt))
         self._grant(order.consumer, past, order.attempt, order.share, {provider for provider, _ in rest})
         return ("claimed",)
-
-    def _no_swap(
-        self, order: SwapClaim, wanted: Amounts, given_up: Amounts, rest: Amounts, *, takes_all: bool
-    ) -> Said | None:
-        no = self._why_not(order.cell, order.share, {} if takes_all else given_up)
-        mixed = [] if no else self._mixed(added(wanted, rest), given_up)
-        return no or (("does not fit", *mixed) if mixed else None)
 
     def _heir_of(self, order: SwapClaim) -> ConsumerHistory | None:
         """What is known about the heir. What another cell's release left behind does not count."""
@@ -243,38 +236,13 @@ class Oracle:
             return ("not allowed", "share.host")
         if all(self.providers[amount.provider].root != share.host for amount in share.amounts):
             return ("not allowed", "share.amounts")
-        mixed = {no[:2]: no for no in self._mixed(summed(share), given_back)}
-        mixed_at = {provider for provider, _ in mixed}
         short = [
             no
             for (provider, resource), asked in summed(share).items()
-            if (no := mixed.get((provider, resource)))
-            or (
-                provider not in mixed_at
-                and asked != (given := given_back.get((provider, resource), 0))
-                and (no := self._short(provider, resource, asked, given))
-            )
+            if asked != (given := given_back.get((provider, resource), 0))
+            and (no := self._short(provider, resource, asked, given))
         ]
         return ("does not fit", *short) if short else None
-
-    def _mixed(self, after: Amounts, given_back: Amounts) -> list[Said]:
-        """The classes that would grow beside another one on a provider that gives one class at a time."""
-        return [
-            (provider, resource, "one_class", asked, 0, 0)
-            for (provider, resource), asked in after.items()
-            if self.providers[provider].one_class and asked > given_back.get((provider, resource), 0)
-            if any(
-                other != resource
-                and (
-                    after.get((provider, other), 0)
-                    or self.used(provider, other) > given_back.get((provider, other), 0)
-                )
-                for other in {
-                    *self.providers[provider].stocks,
-                    *[name for at, name in after if at == provider],
-                }
-            )
-        ]
 
     def _short(self, provider: ProviderId, resource: str, asked: int, given_back: int) -> Said | None:
         stock = self.providers[provider].stocks.get(resource)

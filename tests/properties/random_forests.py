@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from bus.message import AggregateId, ProviderId
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, InventoryState, ProviderState
+from bus.messages.placement import InventoryState, ProviderState
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
@@ -61,7 +61,6 @@ SHELVES: tuple[dict[str, InventoryState], ...] = (
 )
 ONE_EACH = tuple((trait,) for trait in TRAITS)
 SOME_TRAITS = (*ONE_EACH, TRAITS[:2], TRAITS[1:], TRAITS)
-ONE_CLASS = tuple((*traits, ONE_CLASS_AT_A_TIME) for traits in ((), (), (TRAITS[0],), (SHARES,)))
 SHARING = tuple((*traits, SHARES) for traits in ((), *ONE_EACH))
 SOME_AGGREGATES = tuple(aggregates for size in (1, 2) for aggregates in combinations(AGGREGATES, size))
 
@@ -82,7 +81,7 @@ def random_forests(draw: st.DrawFn) -> list[ProviderState]:
                     root=provider_id(first),
                     parent=None if parent < 0 else provider_id(first + parent),
                     inventories=draw(st.sampled_from(SHELVES)),
-                    traits=draw(st.sampled_from((*[()] * 6, *SOME_TRAITS, *SHARING, *ONE_CLASS))),
+                    traits=draw(st.sampled_from((*[()] * 6, *SOME_TRAITS, *SHARING))),
                     aggregates=draw(rarely(SOME_AGGREGATES, (), one_in=2)),
                 )
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from bus.message import ProviderId
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, InventoryState, ProviderState
+from bus.messages.placement import InventoryState, ProviderState
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
@@ -56,10 +56,6 @@ def gives(provider: ProviderState, resource: str, amount: int) -> bool:
         and inventory.used + amount <= capacity(inventory)
         and inventory.min_unit <= amount <= inventory.max_unit
         and amount % inventory.step_size == 0
-        and not (
-            ONE_CLASS_AT_A_TIME in provider.traits
-            and any(each.used and name != resource for name, each in provider.inventories.items())
-        )
     )
 
 
@@ -158,14 +154,6 @@ class World:
 
     def fits(self, query: CandidatesQuery, choices: Sequence[Choice]) -> bool:
         amounts, _ = told(query, choices)
-        classes: dict[ProviderId, set[str]] = {}
-        for provider, resource, _ in amounts:
-            classes.setdefault(provider, set()).add(resource)
-        if any(
-            len(names) > 1 and ONE_CLASS_AT_A_TIME in self.by_id[provider].traits
-            for provider, names in classes.items()
-        ):
-            return False
         return all(
             inventory.used + amount <= capacity(inventory) and amount <= inventory.max_unit
             for provider, resource, amount in amounts

@@ -32,7 +32,7 @@ from tests.contracts.store_client import StoreClient
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, minus, summed
-from tests.properties.worlds import CELLS, CONSUMERS, ONE_CLASS, PARENTS, Restock, World, report_of, worlds
+from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
 
 Usage = dict[tuple[ProviderId, str], int]
 
@@ -45,13 +45,7 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
     def search(world: World) -> None:
         met.update(asyncio.run(compare(world)))
 
-    @THOROUGH
-    @given(worlds(ONE_CLASS))
-    def search_of_one_class(world: World) -> None:
-        met.update(asyncio.run(compare(world)))
-
     search()
-    search_of_one_class()
     # The generated worlds reach all these verdicts.
     said_of_shares = ("claimed", "already claimed", "does not fit", "moved", "superseded", "not allowed")
     assert set(met) >= {
@@ -60,13 +54,11 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
         ("claim", "too old"),
         ("way back", False),
         ("way back", True),
-        ("one class", "claim"),
-        ("one class", "swap"),
     }
 
 
 @BOUNDED
-@given(worlds((frozenset(), *ONE_CLASS)))
+@given(worlds())
 def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None:
     async def scenario() -> None:
         client = await a_client(world)
@@ -75,7 +67,7 @@ def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None
             before = usage(await client.providers())
             if isinstance(batch, Restock):
                 shelves[batch.provider][batch.resource] = batch.inventory
-                await client.report(report_of(batch.provider, shelves[batch.provider], world.one_class))
+                await client.report(report_of(batch.provider, shelves[batch.provider]))
             else:
                 await client.judge(batch)
             after = await client.providers()
@@ -111,17 +103,12 @@ async def compare(world: World) -> list[tuple[str, object]]:
         assert feed is not None
         for batch in world.batches:
             if isinstance(batch, Restock):
-                await restock(client, oracle, batch, world)
+                await restock(client, oracle, batch)
                 continue
             said = [plainly(verdict) for verdict in await client.judge(batch)]
             assert said == [oracle.answer(asked) for asked in batch]
             await assert_same_books(client, oracle)
             met += [(type_of(asked.order), words[0]) for asked, words in zip(batch, said, strict=True)]
-            met += [
-                ("one class", type_of(asked.order))
-                for asked, words in zip(batch, said, strict=True)
-                if words[0] == "does not fit" and "one_class" in str(words)
-            ]
             met += [
                 ("way back", asked.order.heir is not None)
                 for asked, words in zip(batch, said, strict=True)
@@ -135,7 +122,7 @@ async def compare(world: World) -> list[tuple[str, object]]:
 
 async def a_client(world: World) -> StoreClient:
     client = StoreClient(MemoryPlacementStore())
-    await client.report(*[report_of(which, world.shelves[which], world.one_class) for which in PARENTS])
+    await client.report(*[report_of(which, world.shelves[which]) for which in PARENTS])
     return client
 
 
@@ -148,7 +135,6 @@ def an_oracle(world: World) -> Oracle:
                 cell=CELLS[which],
                 stocks={resource: plain_inventory(inventory) for resource, inventory in holds.items()},
                 generation=1,
-                one_class=which in world.one_class,
             )
             for which, holds in world.shelves.items()
         },
@@ -170,7 +156,7 @@ def plain_inventory(inventory: ReportedInventory) -> PlainInventory:
     )
 
 
-async def restock(client: StoreClient, oracle: Oracle, restocked: Restock, world: World) -> None:
+async def restock(client: StoreClient, oracle: Oracle, restocked: Restock) -> None:
     standing = oracle.providers[restocked.provider]
     new = plain_inventory(restocked.inventory)
     if standing.stocks[restocked.resource] != new:
@@ -188,7 +174,7 @@ async def restock(client: StoreClient, oracle: Oracle, restocked: Restock, world
         )
         for resource, stock in standing.stocks.items()
     }
-    await client.report(report_of(restocked.provider, holds, world.one_class))
+    await client.report(report_of(restocked.provider, holds))
 
 
 def plainly(verdict: ClaimJudgement) -> Said:  # noqa: C901, PLR0911 - one for each kind of verdict

@@ -11,7 +11,7 @@ import os_resource_classes
 import pytest
 
 from bus.messages.build import BuildInstance, Flavor, PortRequest, RequestId
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, InventoryState, ProviderState
+from bus.messages.placement import InventoryState, ProviderState
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.near_slots import Nearness, NearSlots
 from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
@@ -39,9 +39,8 @@ CELLS = SmallHost(
         "h_NUMA1", {"VCPU": 2, "PCPU": 4, "MEMORY_MB": 4, HUGE: 4}, "h", is_cell=True, steps={HUGE: 2}
     ),
     SmallProvider("h_card", {CARD: 1}, "h_NUMA0"),
-    # A physical function, or its virtual ones.
-    SmallProvider("h_card1", {CARD: 1, "SRIOV_NET_VF": 2}, "h_NUMA1", gives_one_class=True),
-    SmallProvider("h_nic", {"SRIOV_NET_VF": 1}, "h_NUMA1"),
+    SmallProvider("h_card1", {CARD: 1}, "h_NUMA1"),
+    SmallProvider("h_nic", {"SRIOV_NET_VF": 2}, "h_NUMA1"),
     SmallProvider("h_gpu", {GPU: 1}, "h"),
     SmallProvider("h_gpu1", {GPU: 1}, "h_NUMA1"),
 )
@@ -153,7 +152,7 @@ class World:
                 internal=number + 1,
                 parent=provider(each.above) if each.above else None,
                 root=provider("h"),
-                traits=("HW_NUMA_ROOT",) * each.is_cell + (ONE_CLASS_AT_A_TIME,) * each.gives_one_class,
+                traits=("HW_NUMA_ROOT",) * each.is_cell,
             )
             for number, each in enumerate(self.host.providers.values())
         ]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, ReportedInventory, ResourceAmount
+from bus.messages.placement import ReportedInventory, ResourceAmount
 from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit, flaw_of_answer
 from compute_sim.core.tree import ProviderTree, TreeProvider
 from tests.properties.bounds import BOUNDED, THOROUGH
@@ -37,7 +37,6 @@ def trees(draw: st.DrawFn) -> ProviderTree:
                 name=f"p{number}",
                 parent=None if one == ROOT else ROOT,
                 inventories=draw(shelf),
-                traits=frozenset(draw(st.sampled_from([(), (), (ONE_CLASS_AT_A_TIME,)]))),
             )
             for number, one in enumerate(ids)
         },
@@ -96,18 +95,11 @@ def test_nothing_is_lost_and_nothing_gets_more_than_it_has(
             for consumer, some in before.items()
         }
     )
-    in_use: dict[ProviderId, set[str]] = {}
-    grown: set[ProviderId] = set()
     for (provider, resource), amount in used(after).items():
         stock = new.providers[provider].inventories[resource]
         # What stays is not judged; whatever comes must fit.
         assert amount == stays[provider, resource] or amount <= int(stock.total * stock.allocation_ratio)
         assert amount >= stays[provider, resource]
-        in_use.setdefault(provider, set()).add(resource)
-        if amount > stays[provider, resource]:
-            grown.add(provider)
-    for provider in grown:
-        assert len(in_use[provider]) == 1 or ONE_CLASS_AT_A_TIME not in new.providers[provider].traits
 
 
 def has(tree: ProviderTree, provider: ProviderId, resource: str) -> bool:

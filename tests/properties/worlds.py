@@ -8,7 +8,6 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     ClaimResources,
     Heir,
     ReleaseClaim,
@@ -55,12 +54,9 @@ class Restock(NamedTuple):
 
 
 class World(NamedTuple):
-    """`batches` is one sequence of orders, cut anywhere; a restock is a batch of its own. The providers in `one_class` give
-    one class at a time.
-    """
+    """`batches` is one sequence of orders, cut anywhere; a restock is a batch of its own."""
 
     shelves: Shelves
-    one_class: frozenset[ProviderId]
     batches: list[list[SentOrder] | Restock]
 
 
@@ -106,7 +102,6 @@ RARE_SHARES = (
     share(NOWHERE, amounts(HOST, VCPU=1)),
     share(FAR, amounts(FAR, VCPU=1)),
 )
-ONE_CLASS = (frozenset({HOST}), frozenset({HOST, OTHER}))
 inventory = mostly(
     [ReportedInventory(total=total) for total in (2, 3, 4)],
     [
@@ -197,7 +192,7 @@ def lives_of(who: ConsumerId) -> st.SearchStrategy[tuple[ClaimOrder, ...]]:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, one_class: Sequence[frozenset[ProviderId]] = (frozenset(),)) -> World:
+def worlds(draw: st.DrawFn) -> World:
     web, db, moved = draw(lives_of(WEB)), draw(lives_of(DB)), draw(moves(draw(st.sampled_from((WEB, DB)))))
     # Orders that begin a life are more frequent than those that end one, or few consumers would be alive.
     orders = (
@@ -221,15 +216,12 @@ def worlds(draw: st.DrawFn, one_class: Sequence[frozenset[ProviderId]] = (frozen
             batches[-1].append(one)
         else:
             batches.append([one])
-    return World(draw(shelves), draw(st.sampled_from(one_class)), batches)
+    return World(draw(shelves), batches)
 
 
-def report_of(
-    which: ProviderId, holds: dict[str, ReportedInventory], one_class: frozenset[ProviderId]
-) -> ReportInventory:
-    traits = (ONE_CLASS_AT_A_TIME,) if which in one_class else ()
+def report_of(which: ProviderId, holds: dict[str, ReportedInventory]) -> ReportInventory:
     return a_report(
-        a_provider(NAMES[which], PARENTS[which], holds, traits),
+        a_provider(NAMES[which], PARENTS[which], holds),
         root=PARENTS[which] or which,
         cell=CELLS[which],
     )

@@ -1,9 +1,8 @@
 """A second copy of placement's books, built from the rows that each transaction wrote, by other code than placement's.
 
-After each commit it checks: no inventory that gained usage is over its capacity, and no provider that gives one class at a
-time gives two; `used` equals what consumers hold;
-each holder is a living consumer, on one host; no host exceeds the limit of instances that claims carry; and each
-granted claim named the shape that the tree has.
+After each commit it checks: no inventory that gained usage is over its capacity; `used` equals what consumers hold; each holder is a
+living consumer, on one host; no host exceeds the limit of instances that claims carry; and each granted claim named the shape
+that the tree has.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,6 @@ from msgspec import Struct, structs
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     ClaimResources,
     InventoryState,
     ReleaseClaim,
@@ -124,7 +122,6 @@ class BooksChecker:
         self._check_used(existing)
         self._check_gone(touched - self._inventories.keys())
         self._check_capacity(gained)
-        self._check_one_class(gained)
         for each in claims:
             self._check_granted(orders, each)
             self._check_holders(each)
@@ -170,16 +167,10 @@ class BooksChecker:
                     resource: _capacity(inventory) - self._held_sums.get((provider, resource), 0)
                     for resource, inventory in self._inventories[provider].items()
                 },
-                self._in_use(provider),
             )
             for provider, of in self._roots.items()
             if of == root
         }
-
-    def _in_use(self, provider: ProviderId) -> frozenset[str]:
-        return frozenset(
-            resource for resource in self._inventories[provider] if self._held_sums.get((provider, resource))
-        )
 
     def free(self, provider: ProviderId, resource: str) -> int | None:
         inventory = self._inventories.get(provider, {}).get(resource)
@@ -425,19 +416,6 @@ class BooksChecker:
                 self._findings.breaks(
                     "capacity is law",
                     f"{resource} of {self._hosts.name(provider)}: {held} is held of {capacity}, and this commit added to it",
-                )
-
-    def _check_one_class(self, gained: Iterable[InventoryKey]) -> None:
-        """Check that no provider that gives one class at a time gained something while it gives two."""
-        for provider in dict.fromkeys(provider for provider, _ in gained):
-            if ONE_CLASS_AT_A_TIME not in self._traits.get(provider, ()):
-                continue
-            in_use = self._in_use(provider)
-            self._findings.count("one class", "given")
-            if len(in_use) > 1:
-                self._findings.breaks(
-                    "one class at a time",
-                    f"{self._hosts.name(provider)} gives {' and '.join(sorted(in_use))}, and this commit added to it",
                 )
 
     def _check_granted(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.build import BuildInstance, Flavor, PortRequest, VolumeRequest
-from bus.messages.placement import ONE_CLASS_AT_A_TIME
 
 # What an instance takes: provider and resource class, with the amount.
 Taken = Mapping[tuple[ProviderId, str], int]
@@ -131,12 +130,11 @@ _FILLED_IN = (
 
 
 class ProviderNow(Struct, frozen=True):
-    """A provider at one moment. `free` has the classes of its inventories, `in_use` those that consumers hold something of."""
+    """A provider at one moment. `free` has the classes of its inventories."""
 
     parent: ProviderId | None
     traits: frozenset[str]
     free: Mapping[str, int]
-    in_use: frozenset[str] = frozenset()
 
 
 Tree = Mapping[ProviderId, ProviderNow]
@@ -174,19 +172,7 @@ def ways(demand: Demand, tree: Tree) -> Iterator[Taken]:
 def has_room(demand: Demand, tree: Tree) -> bool:
     return any(
         all(tree[provider].free[name] >= amount for (provider, name), amount in taken.items())
-        and not _mixes(taken, tree)
         for taken in ways(demand, tree)
-    )
-
-
-def _mixes(taken: Taken, tree: Tree) -> bool:
-    """Would a provider that gives one class at a time give another one, too?"""
-    classes: dict[ProviderId, set[str]] = {}
-    for (provider, name), amount in taken.items():
-        if amount:
-            classes.setdefault(provider, set(tree[provider].in_use)).add(name)
-    return any(
-        len(names) > 1 and ONE_CLASS_AT_A_TIME in tree[provider].traits for provider, names in classes.items()
     )
 
 

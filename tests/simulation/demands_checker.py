@@ -38,7 +38,7 @@ def _of_guest(demand: Demand, share: Share) -> tuple[tuple[object, str], ...]:
         (cells and any("_PAGES_" in each for each in classes), "in huge pages"),
         ("SRIOV_NET_VF" in classes, "with a virtual function"),
         (any(each.startswith("CUSTOM_PCI_") for each in classes), "with a physical function"),
-        (any(each.startswith("CUSTOM_VGPU_") for each in classes), "with a type of a GPU"),
+        ("VGPU" in classes, "with a type of a GPU"),
         *(
             (any(part.nearness == near for part in demand.parts), f"with a device: {near}")
             for near in ("required", "legacy", "preferred")

@@ -1,5 +1,5 @@
 """Draws the guests of one seed in forty that have a shape: dedicated processors, pages, cells, and devices near these. Most hosts have two
-NUMA cells and cards of which a guest gets the physical function, or several guests a virtual one each.
+NUMA cells, a card of which several guests get a virtual function each, and one that a guest gets whole.
 """
 
 import random
@@ -8,7 +8,13 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.laboratory.devices import DIRECT_PORTS, VIRTUAL_FUNCTIONS, gpu, physical_function
+from compute_sim.laboratory.devices import (
+    DIRECT_PORTS,
+    VIRTUAL_FUNCTIONS,
+    gpu,
+    pci_function,
+    virtual_functions,
+)
 from compute_sim.laboratory.hosts import SimulatedHost
 from tests.simulation.demands import Demand, Part
 from tests.simulation.drawing_demands import BUSY_S, FEATURES, WATTS
@@ -43,14 +49,14 @@ def with_guests(plan: Plan, chance: random.Random) -> Plan:
 
 
 def _host(host: SimulatedHost, chance: random.Random, *, has_cells: bool) -> SimulatedHost:
-    card = physical_function("8086", "10fb", virtual=2, network=NETWORK)
-    gpus = gpu(nvidia_11=2, nvidia_12=1), gpu(nvidia_11=1, nvidia_12=1)
+    functions, card = virtual_functions(3, NETWORK), pci_function("8086", "10fb")
+    gpus = gpu("nvidia_11", 2), gpu("nvidia_12", 1)
     size = structs.replace(
         host.size,
         numa_nodes=2 if has_cells else 0,
         pcpus=chance.choice((4, 6, 7)),
         pages=((2048, chance.choice((32, 48))),),
-        devices=(card, gpus[0], gpus[1], card)[: chance.choice((3, 4))],
+        devices=(functions, card, *gpus)[: chance.choice((3, 4))],
     )
     return structs.replace(host, size=size, capabilities={FEATURES: "aes"}, metrics={WATTS: 1_000.0})
 
@@ -99,7 +105,7 @@ def _demand(chance: random.Random) -> Demand:
             part = Part("_PF", ((CARD, 1),), nearness=near)
             parts, guest, sizes = (pinned, part), (DEDICATED, affinity), (2, 64)
         case _:
-            part = Part("_GPU", ((f"CUSTOM_VGPU_NVIDIA_1{chance.choice('12')}", 1),), nearness=near)
+            part = Part("_GPU", (("VGPU", 1),), (f"CUSTOM_NVIDIA_1{chance.choice('12')}",), nearness=near)
             parts, guest, sizes = (pinned, part), (DEDICATED, affinity), (2, 64)
     return Demand((DISK, *parts), guest=guest, sizes=sizes)
 

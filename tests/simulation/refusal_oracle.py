@@ -1,12 +1,11 @@
 """Checks the reason of a refused write against the state of the books before it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from bus.messages.administration import (
     AlreadyThere,
-    ConsumerAllocations,
     ConsumerMoved,
     CreateProvider,
     GenerationMoved,
@@ -27,7 +26,6 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     DoesNotFit,
     InventoryInUse,
     NotAllowed,
@@ -86,29 +84,11 @@ def _is_short(expected: ExpectedBooks, write: Write, shortfall: Shortfall) -> bo
     asked = [amount for one in consumers if (amount := summed(one.amounts).get(stock, 0))]
     held = [expected.holdings[one.consumer] for one in consumers if one.consumer in expected.holdings]
     given_back = sum(each.amounts.get(stock, 0) for each in held)
-    if shortfall.rule == "one_class":
-        return shortfall.asked == sum(asked) and _are_beside(expected, consumers, shortfall)
     if shortfall.free != capacity(inventory) - expected.used(stock) + given_back:
         return False
     if shortfall.rule != "capacity":
         return shortfall.asked in asked and broken_bound(inventory, shortfall.asked) == shortfall.rule
     return shortfall.asked in (*asked, sum(asked)) and shortfall.asked > max(shortfall.free, given_back)
-
-
-def _are_beside(
-    expected: ExpectedBooks, consumers: Sequence[ConsumerAllocations], shortfall: Shortfall
-) -> bool:
-    """Whether the provider gives one class at a time, and others that this write leaves in use, or asks for, are those named."""
-    record = expected.providers[shortfall.provider]
-    written = {one.consumer for one in consumers}
-    kept = [holding.amounts for consumer, holding in expected.holdings.items() if consumer not in written]
-    beside = {
-        resource
-        for amounts in (*kept, *(summed(one.amounts) for one in consumers))
-        for (provider, resource), amount in amounts.items()
-        if provider == shortfall.provider and amount
-    } - {shortfall.resource}
-    return ONE_CLASS_AT_A_TIME in record.traits and beside == {*shortfall.beside}
 
 
 def _inventory(expected: ExpectedBooks, write: Write, shortfall: Shortfall) -> ReportedInventory | None:

@@ -34,7 +34,7 @@ def adopted(text: str, order: GuestOrder, layout: HostLayout) -> str | NoPlan:
             len(functions),
             ("CUSTOM_PCI_", VIRTUAL_PORT),
         ),
-        ("mediated devices", len(domain.mediated), ("VGPU", "CUSTOM_VGPU_")),
+        ("mediated devices", len(domain.mediated), ("VGPU",)),
     ):
         claimed = sum(each.amount for each in order.share.amounts if each.resource.startswith(classes))
         if claimed != given:
@@ -66,4 +66,4 @@ def _dedicated(domain: ForeignGuest, emulator: tuple[int, ...], layout: HostLayo
 
 
 def _all_gives(layout: HostLayout) -> Iterator[Gives]:
-    return (gives for devices in layout.devices for gives in devices.gives)
+    return (devices.gives for devices in layout.devices)

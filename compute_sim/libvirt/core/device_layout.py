@@ -1,7 +1,8 @@
 """Which providers a host's devices are, and what each of them gives.
 
-A PCI function is a provider. A physical function and its virtual functions are one: it gives either itself or these. A GPU with
-mediated devices is one, too, and several GPUs may be one pool. Whatever has several classes gives of one at a time.
+A PCI function that guests get whole is a provider. The virtual functions of a card are one together. A GPU with mediated devices is
+one, too, and several GPUs may be one pool. The operator's settings say which of these a device is, as in Nova: settings that make
+one device two of these are refused.
 """
 
 import re
@@ -15,16 +16,16 @@ from compute_sim.core.networks import Network
 from compute_sim.libvirt.core.node_devices import NodeDevices, PciFunction
 from compute_sim.libvirt.core.offer import DeviceOffer, HostOffer, MediatedOffer
 
-ONE_CLASS = "CUSTOM_ONE_CLASS_AT_A_TIME"
 VIRTUAL_PORT = "SRIOV_NET_VF"
 VGPU = "VGPU"
+_NOT_IN_NAMES = re.compile("[^A-Z0-9_]")
 # How Neutron calls ports that are a virtual function, and ports that are a whole card.
 DIRECT, DIRECT_PHYSICAL = "CUSTOM_VNIC_TYPE_DIRECT", "CUSTOM_VNIC_TYPE_DIRECT_PHYSICAL"
 
 
 class Gives(Struct, frozen=True):
-    """A resource class of a provider of devices: one for each of these functions, or mediated devices of this type, which these
-    parents make.
+    """What a provider of devices gives: a resource class, one for each of these functions, or mediated devices of this type, which
+    these parents make.
     """
 
     resource: str
@@ -39,11 +40,8 @@ class OfferedDevices(Struct, frozen=True):
     provider: ProviderId
     name: str
     parent: ProviderId
-    gives: tuple[Gives, ...]
+    gives: Gives
     traits: frozenset[str] = frozenset()
-
-    def what_gives(self, resource: str) -> Gives | None:
-        return next((each for each in self.gives if each.resource == resource), None)
 
 
 def device_layout(
@@ -51,20 +49,39 @@ def device_layout(
 ) -> tuple[OfferedDevices, ...]:
     """The providers of devices. `cells` are the providers of the host's cells, by number."""
     draft = _Draft(root, offer.name, {each.address: each for each in found.functions}, cells)
+    offered: set[str] = set()
     for function in found.functions:
-        if chosen := next((each for each in offer.devices if each.has(function)), None):
+        chosen = next((each for each in offer.devices if each.has(function)), None)
+        if chosen is not None:
+            offered.add(function.address)
             draft.add_function(function, chosen)
-        if types := _types_of(function, offer.mediated):
-            draft.add_mediated(function, types)
+        if kind := _type_of(function, offer.mediated):
+            if chosen is not None:
+                raise ValueError(
+                    f"devices offers {function.address}, and mediated_types offers its {kind.type}: "
+                    "a GPU is passed through whole, or makes mediated devices"
+                )
+            draft.add_mediated(function, kind)
+    for function in found.functions:
+        if offered.issuperset((function.address, function.physical)):
+            raise ValueError(
+                f"devices offers {function.physical} and its virtual function {function.address}: a card is passed through "
+                "whole, or by its virtual functions; name the addresses of each kind, as in 8086:10ed@0000:81:*"
+            )
     return draft.finished()
 
 
-def _types_of(function: PciFunction, offers: Iterable[MediatedOffer]) -> list[MediatedOffer]:
+def _type_of(function: PciFunction, offers: Iterable[MediatedOffer]) -> MediatedOffer | None:
     makes = {each.name for each in function.mediated_types}
     chosen = {
         each.type: each for each in offers if each.type in makes and _matches(function.address, each.address)
     }
-    return list(chosen.values())
+    if len(chosen) > 1:
+        raise ValueError(
+            f"mediated_types offers {' and '.join(chosen)} of {function.address}: a GPU makes devices of one type; name the "
+            "GPUs of each type, as in nvidia-35@0000:3b:*"
+        )
+    return next(iter(chosen.values()), None)
 
 
 def _matches(address: str, pattern: str) -> bool:
@@ -96,57 +113,42 @@ class _Draft:
             traits.add(DIRECT if function.physical else DIRECT_PHYSICAL)
         if function.is_network and (function.physical or function.virtual):
             traits.add("HW_NIC_SRIOV")
-        draft = self._draft(owner.address, f"pci-{owner.address}", self._cell_of(owner))
-        physnets = {each for each in draft.traits | traits if each.startswith("CUSTOM_PHYSNET_")}
+        known = self._drafts.get(owner.address)
+        physnets = {
+            each for each in traits.union(known.traits if known else ()) if each.startswith("CUSTOM_PHYSNET_")
+        }
         if len(physnets) > 1:
             raise ValueError(
                 f"devices gives the functions of {owner.address} the networks {' and '.join(sorted(physnets))}: a card is on one"
             )
-        self._give(owner.address, Gives(resource, functions=(function.address,)), traits)
+        gives = Gives(resource, functions=(function.address,))
+        self._give(owner.address, f"pci-{owner.address}", self._cell_of(owner), gives, traits)
 
-    def add_mediated(self, function: PciFunction, types: list[MediatedOffer]) -> None:
-        for each in types:
-            key = each.pool or function.address
-            of_id = f"gpus-{each.pool}" if each.pool else f"pci-{function.address}"
-            draft = self._draft(key, of_id, self._cell_of(function))
-            if draft.parent != self._cell_of(function):
-                # A pool of GPUs near several cells is near none.
-                self._drafts[key] = structs.replace(draft, parent=self._root)
-            resource = VGPU if len(types) == 1 or each.pool else f"CUSTOM_VGPU_{_as_name(each.type)}"
-            traits = {f"CUSTOM_{_as_name(each.type)}"} if resource == VGPU else set()
-            self._give(key, Gives(resource, mediated_type=each.type, parents=(function.address,)), traits)
+    def add_mediated(self, function: PciFunction, kind: MediatedOffer) -> None:
+        gives = Gives(VGPU, mediated_type=kind.type, parents=(function.address,))
+        of_id = f"gpus-{kind.pool}" if kind.pool else f"pci-{function.address}"
+        trait = f"CUSTOM_{_NOT_IN_NAMES.sub('_', kind.type.upper())}"
+        self._give(kind.pool or function.address, of_id, self._cell_of(function), gives, {trait})
 
     def finished(self) -> tuple[OfferedDevices, ...]:
-        return tuple(
-            structs.replace(each, traits=each.traits | {ONE_CLASS}) if len(each.gives) > 1 else each
-            for each in self._drafts.values()
-        )
+        return tuple(self._drafts.values())
 
-    def _draft(self, key: str, of_id: str, parent: ProviderId) -> OfferedDevices:
-        return self._drafts.setdefault(
-            key, OfferedDevices(ProviderId(uuid5(self._root, of_id)), f"{self._host}_{key}", parent, ())
-        )
-
-    def _give(self, key: str, new: Gives, traits: Iterable[str]) -> None:
-        draft = self._drafts[key]
-        old = draft.what_gives(new.resource)
-        merged = (
-            new
-            if old is None
-            else structs.replace(
-                old, functions=(*old.functions, *new.functions), parents=(*old.parents, *new.parents)
-            )
-        )
-        others = tuple(each for each in draft.gives if each.resource != new.resource)
+    def _give(self, key: str, of_id: str, parent: ProviderId, new: Gives, traits: Iterable[str]) -> None:
+        draft = self._drafts.get(key)
+        if draft is None:
+            provider, name = ProviderId(uuid5(self._root, of_id)), f"{self._host}_{key}"
+            self._drafts[key] = OfferedDevices(provider, name, parent, new, frozenset(traits))
+            return
+        old = draft.gives
         self._drafts[key] = structs.replace(
             draft,
-            gives=tuple(sorted((*others, merged), key=lambda each: each.resource)),
+            # A pool of GPUs near several cells is near none.
+            parent=parent if draft.parent == parent else self._root,
+            gives=structs.replace(
+                old, functions=(*old.functions, *new.functions), parents=(*old.parents, *new.parents)
+            ),
             traits=draft.traits.union(traits),
         )
 
     def _cell_of(self, function: PciFunction) -> ProviderId:
         return self._cells.get(function.numa_node, self._root)
-
-
-def _as_name(text: str) -> str:
-    return re.sub("[^A-Z0-9_]", "_", text.upper())

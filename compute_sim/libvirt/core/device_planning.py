@@ -28,8 +28,8 @@ def planned_devices(order: GuestOrder, share: Mapping[ProviderId, Amounts], take
     new_ids = (uuid5(order.instance, f"mediated-{order.attempt}-{number}") for number in count())
     for devices in taken.layout.devices:
         for resource, amount in sorted(share.get(devices.provider, {}).items()):
-            gives = devices.what_gives(resource)
-            if gives is None:
+            gives = devices.gives
+            if gives.resource != resource:
                 raise CannotGiveError(
                     f"{devices.name} gives no {resource} any more, and {amount} are claimed"
                 )

@@ -62,26 +62,19 @@ def foreign_memory(
     return taken
 
 
-def foreign_devices(
-    layout: HostLayout, gives: Gives, others: Iterable[Gives], foreign: Sequence[ForeignGuest]
-) -> int:
-    """How many of these devices foreign guests keep from the host; all of them while they use another class of the provider."""
-    functions = {address for guest in foreign for address in guest.functions}
+def foreign_devices(layout: HostLayout, gives: Gives, foreign: Sequence[ForeignGuest]) -> int:
+    """How many of these devices foreign guests keep from the host: also by a part of the card, or by the card of a part."""
     uuids = {uuid for guest in foreign for uuid in guest.mediated}
     used = [each for each in layout.mediated if each.uuid in uuids]
-
-    def count(each: Gives) -> int:
-        if each.mediated_type:
-            return sum(1 for one in used if one.parent in each.parents and one.type == each.mediated_type)
-        return len(functions.intersection(each.functions))
-
-    if any(count(other) for other in others):
-        return len(gives.functions) or MANY
-    return count(gives)
-
-
-# More than any provider has: a reserve is cut to the total.
-MANY = 1_000_000
+    if gives.mediated_type:
+        return sum(1 for one in used if one.parent in gives.parents and one.type == gives.mediated_type)
+    taken = {address for guest in foreign for address in guest.functions} | {each.parent for each in used}
+    return sum(
+        1
+        for each in layout.functions
+        if each.address in gives.functions
+        and not taken.isdisjoint((each.address, each.physical, *each.virtual))
+    )
 
 
 def _is_pinned(layout: HostLayout, pins: Sequence[int]) -> bool:

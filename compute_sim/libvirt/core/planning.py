@@ -29,7 +29,6 @@ _OWN_CLASSES = (
     "CUSTOM_PCI_",
     "SRIOV_NET_VF",
     "VGPU",
-    "CUSTOM_VGPU_",
 )
 
 

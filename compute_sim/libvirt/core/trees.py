@@ -25,16 +25,12 @@ BANDWIDTHS = ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC")
 NORMAL_PORTS = "CUSTOM_VNIC_TYPE_NORMAL"
 
 
-def tree_of(
-    layout: HostLayout, foreign: Sequence[ForeignGuest] = (), known: ProviderTree | None = None
-) -> ProviderTree:
-    """The tree as it is now. `known` is the tree that was last reported: a GPU that makes one type of mediated devices does not
-    say how many it could make of another.
-    """
+def tree_of(layout: HostLayout, foreign: Sequence[ForeignGuest] = ()) -> ProviderTree:
+    """The tree as it is now."""
     providers = (
         _root(layout, foreign),
         *_cells(layout, foreign),
-        *(_devices(layout, each, foreign, known) for each in layout.devices),
+        *(_devices(layout, each, foreign) for each in layout.devices),
         *(_network(layout, each) for each in layout.offer.networks),
     )
     return ProviderTree(layout.root, {each.id: each for each in providers})
@@ -140,32 +136,15 @@ def _devices(
     layout: HostLayout,
     devices: OfferedDevices,
     foreign: Sequence[ForeignGuest],
-    known: ProviderTree | None,
 ) -> TreeProvider:
-    before = known.providers.get(devices.provider) if known else None
-    totals = {gives.resource: _total(layout, gives) for gives in devices.gives}
-    if before is not None:
-        makes = {gives.resource for gives in devices.gives if gives.mediated_type}
-        for resource in makes:
-            # It makes another type now, of which it says nothing.
-            if (
-                not totals[resource]
-                and any(totals[other] for other in makes)
-                and resource in before.inventories
-            ):
-                totals[resource] = before.inventories[resource].total
-    inventories = {
-        gives.resource: _inventory(
-            totals[gives.resource],
-            foreign_devices(layout, gives, (each for each in devices.gives if each is not gives), foreign),
-        )
-        for gives in devices.gives
-    }
+    gives = devices.gives
+    total = _total(layout, gives)
+    inventory = _inventory(total, foreign_devices(layout, gives, foreign))
     return TreeProvider(
         id=devices.provider,
         name=devices.name,
         parent=devices.parent,
-        inventories={resource: each for resource, each in inventories.items() if each.total},
+        inventories={gives.resource: inventory} if total else {},
         traits=devices.traits,
     )
 

@@ -7,7 +7,6 @@ import numpy as np
 from bus.messages.placement import ProviderState
 from placement_worker.api.grammar.queries import ProviderQuery
 from placement_worker.core.candidates.columns import Flags
-from placement_worker.core.candidates.one_class import OneClassProviders
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import Group
 from placement_worker.replica import ProviderReplica
@@ -46,9 +45,6 @@ def _having(index: ProviderIndex, group: Group) -> Flags | None:
     for resource, amount in group.resources.items():
         stock = index.stocks.get(resource)
         conditions.append(index.members(()) if stock is None else stock.giving(amount, rows))
-    if group.resources and index.one_class.rows:
-        asked = tuple((name, amount) for name, amount in group.resources.items() if name in index.stocks)
-        conditions.append(~index.flags_of(OneClassProviders(index, {}).barred(asked)))
     conditions += [index.traits.having_any(any_of, index.everywhere) for any_of in group.required]
     conditions += [index.members(any_of) for any_of in group.member_of]
     if group.forbidden:

@@ -28,7 +28,6 @@ from bus.messages.administration import (
 )
 from bus.messages.candidates import TooCostly
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     DoesNotFit,
     InventoryInUse,
     NotAllowed,
@@ -204,11 +203,6 @@ def _shortfall(short: Shortfall) -> str:
             return (
                 f"{where}: asked {short.asked}, free {max(short.free, 0)}. "
                 "The requested amount would exceed the capacity"
-            )
-        case "one_class":
-            return (
-                f"{where}: asked {short.asked}, and the provider gives one class at a time (trait {ONE_CLASS_AT_A_TIME}): "
-                f"{', '.join(short.beside)} would be in use beside it"
             )
         case rule:
             return f"{where}: asked {short.asked}, and its {rule} is {short.bound}"

@@ -14,7 +14,6 @@ from msgspec import Struct
 from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Floats, Rows
 from placement_worker.core.candidates.near_slots import CELL_TRAIT
-from placement_worker.core.candidates.one_class import NOTHING_KEPT, Kept, OneClassProviders
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
 from placement_worker.core.candidates.suitable import (
@@ -96,14 +95,12 @@ class FittingProviders(Struct, frozen=True):
 
 class SearchScope(Struct, frozen=True):
     """Which part of the index is searched: the trees of these `roots` (None: all), without the pools in `barred`. `taken`
-    has what is reserved beside the usage in the index, by resource class and row; `kept` what stays in use although it is
-    counted as given back (`OneClassProviders`).
+    has what is reserved beside the usage in the index, by resource class and row.
     """
 
     roots: Flags | None = None
     barred: frozenset[int] = frozenset()
     taken: Taken = {}
-    kept: Kept = NOTHING_KEPT
 
 
 EVERYTHING = SearchScope()
@@ -122,7 +119,6 @@ def fit(
         roots = roots & scope.roots
     slots: list[ColumnSlot] = []
     having_traits: tuple[Flags, ...] = ()
-    one_class = _one_class_providers(index, scope, budget)
     for group in query.groups:
         _charge(index, group, budget)
         suits = suitable_providers(index, group)
@@ -133,11 +129,6 @@ def fit(
                 giving = _giving(index, resource, amount, scope.taken)
                 fits = fits & giving
                 shared = None if shared is None else shared & giving
-            if one_class is not None and resources:
-                barred = one_class.barred(resources)
-                fits[barred] = False
-                if shared is not None:
-                    shared[barred] = False
             slots.append(ColumnSlot(group.suffix, resources, suits.worth, fits, shared))
     pools = _fitting_pools(index, slots, scope)
     for slot in slots:
@@ -146,15 +137,6 @@ def fit(
         return None
     cells = index.traits.having_any((CELL_TRAIT,), index.everywhere) if query.near else None
     return FittingProviders(tuple(slots), having_traits, roots, pools, cells)
-
-
-def _one_class_providers(
-    index: ProviderIndex, scope: SearchScope, budget: Budget
-) -> OneClassProviders | None:
-    if not index.one_class.rows:
-        return None
-    budget.spend(len(index.one_class_stocks) * (2 + len(index.one_class.rows) // ROWS_PER_STEP))
-    return OneClassProviders(index, scope.taken, scope.kept)
 
 
 def _fitting_pools(

@@ -8,14 +8,13 @@ The caller keeps the order: each `put` of a provider is later than the one befor
 same time.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from bus.message import AggregateId, ProviderId
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, ProviderState
+from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.columns import (
     At,
     BatchedValues,
@@ -38,7 +37,7 @@ CHANGES_MAX = 5_000
 _ARRAYS = ("attached", "shares", "root", "parent", "uuids")
 _COPIED = (
     *(*_ARRAYS, "traits", "states", "changes", "sharing"),
-    *("_row_of_internal", "_row_of_id", "_detached", "_free_rows", "one_class", "one_class_stocks"),
+    *("_row_of_internal", "_row_of_id", "_detached", "_free_rows"),
     *("_kept", "_changed"),
 )
 
@@ -52,9 +51,6 @@ class _Kept(NamedTuple):
 
 class ProviderIndex:
     """All providers that a process knows, as columns: each has one row.
-
-    `one_class` has the rows of the providers that give one class at a time, and `one_class_stocks` counts how many of them have
-    an inventory of each class.
 
     `attached` flags the rows that are in a complete tree. For these, `root` and `parent` are the rows of the provider's root
     and parent (`parent` is -1 for a root). `changes` counts the changes of each row, for callers that cache what they
@@ -76,8 +72,6 @@ class ProviderIndex:
         self.traits = BitSets(self._length)
         self.layouts: dict[tuple[int, ...], TreeLayout] = {}
         self.sharing: set[int] = set()
-        self.one_class = Members()
-        self.one_class_stocks = Counter[str]()
         self._members: dict[int, Members] = {}
         self._row_of_internal: dict[int, int] = {}
         self._row_of_id: dict[int, int] = {}
@@ -118,19 +112,12 @@ class ProviderIndex:
         if row is None:
             row = self._add(state)
         before = self.states[row]
-        gives_one = row in self.one_class.rows
-        if gives_one:
-            self._leave_one_class(row)
         self.states[row] = state
         self.changes[row] += 1
         self._put_parent(row, before, state)
         self._put_inventories(row, before, state)
         if before is None or before.traits != state.traits:
             self._put_traits(row, before, state)
-            gives_one = ONE_CLASS_AT_A_TIME in state.traits
-        if gives_one:
-            self.one_class.add(row)
-            self.one_class_stocks.update(state.inventories.keys())
         if before is None or before.aggregates != state.aggregates:
             self._put_aggregates(row, before, state)
 
@@ -161,8 +148,6 @@ class ProviderIndex:
         for resource in state.inventories:
             self._clear_inventory(resource, row)
         self.traits.put(row, state.traits, ())
-        if row in self.one_class.rows:
-            self._leave_one_class(row)
         self.shares[row] = False
         self.sharing.discard(row)
         for aggregate in state.aggregates:
@@ -190,12 +175,6 @@ class ProviderIndex:
 
     def used(self, row: int, resource: str) -> int:
         return int(self.stocks[resource].used[row])
-
-    def flags_of(self, rows: Rows) -> Flags:
-        """Flags of these rows."""
-        flags = np.zeros(self.rows, dtype=np.bool_)
-        flags[rows] = True
-        return flags
 
     def members(self, aggregates: Iterable[AggregateId]) -> Flags:
         """Flags of the providers (rows) that are members of any of these aggregates."""
@@ -323,11 +302,6 @@ class ProviderIndex:
         else:
             self.sharing.discard(row)
         self._note_changes((row,))
-
-    def _leave_one_class(self, row: int) -> None:
-        self.one_class.discard(row)
-        self.one_class_stocks.subtract(self.state(row).inventories.keys())
-        self.one_class_stocks = +self.one_class_stocks
 
     def _put_aggregates(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
         for aggregate in () if before is None else before.aggregates:

@@ -60,12 +60,6 @@ class ProblemBuilder:
         self._cells = provider_index.traits.having_any((CELL_TRAIT,), everywhere) if query.near else None
         self._taking = frozenset(index for index, slot in enumerate(slots) if slot.resources)
         self._one_per_tree = query.one_provider_per_tree
-        numbers: dict[str, int] = {}
-        self._classes = tuple(
-            numbers.setdefault(slot.resources[0][0], len(numbers)) if slot.resources else -1 for slot in slots
-        )
-        # Only slots of different classes can be in each other's way at a provider that gives one class at a time.
-        self._one_class = provider_index.one_class.rows if len(numbers) > 1 else frozenset[int]()
         self._some_are_preferred = any(slot.worth is not None for slot in slots)
         self._choices_of_pools: set[tuple[frozenset[int], ...]] = set()
 
@@ -83,9 +77,6 @@ class ProblemBuilder:
         With `needs_own` at least one slot must get one of the tree's own providers.
         """
         rows, places = (*own, *pools), len(own)
-        one_class = 0
-        if self._one_class:
-            one_class = sum([1 << place for place, row in enumerate(rows) if row in self._one_class])
         # Lists are faster to make than to draw from generators, and single trees are searched for each boot.
         return SlotProblem(
             domains=tuple([slot.domain(rows, places) for slot in self._slots]),
@@ -107,8 +98,6 @@ class ProblemBuilder:
             worth=self._preferences(rows),
             near=self._near,
             in_cells=self._in_cells(layout, own),
-            one_class=one_class,
-            classes=self._classes if one_class else (),
         )
 
     def _in_cells(self, layout: TreeLayout, own: Sequence[int]) -> int:

@@ -19,7 +19,6 @@ step cheap checks follow; a partial solution that fails one of them cannot becom
   since small amounts hide that there are more large ones than places. Slots of which no place has room for two must all
   have different places. The question is bin packing, which is hard in general, so these checks find many dead ends but
   not all. They decide queries with equal amounts, and queries for more than half of a place.
-- A place that gives one class at a time leaves the domains of the slots that take another class. They may not miss it.
 - Is there a place left for each missing trait? And if the solution needs a place of the tree itself, is one left?
 
 The condition `same_subtree` is removed before that. In each solution exactly one place is above all others of a
@@ -31,7 +30,7 @@ lie on one path from the root down, each solution has an apex, and no split is n
 Some packings remain that the sums allow and that still fail. They fail again and again in the same way, since siblings
 are alike: if a slot fails with one of eight equal devices it fails with the others. So the search remembers a dead end by
 what matters for its future: the open slots, and how many places of each kind there are. Two places are of one kind if they
-are open to the same slots, have as much left, have the same traits, and both give one class at a time or both do not. Counting kinds instead of places turns factorials
+are open to the same slots, have as much left and have the same traits. Counting kinds instead of places turns factorials
 into polynomials. Before the first dead end this costs nothing. When the remembered dead ends fill their share of the
 budget's bytes, no more are remembered.
 
@@ -75,9 +74,7 @@ class SlotProblem(Struct, frozen=True):
 
     The slots in `unsuffixed` must together have all traits in `wanted`; `has_traits` has the traits of each place. `taking`
     are the slots that take resources. If one of them has a place, no other one may have a place that `excludes` names for it.
-    The places in `one_class` give one resource class at a time: of the slots with such a place all that take something take of one class.
-    `classes` numbers the class of each slot; -1 if it takes nothing. With `needs_own` one of the tree's own places must be in
-    the solution, not only pools. `worth` is the weight of preferred traits by slot and place; it is empty if there are none.
+    With `needs_own` one of the tree's own places must be in the solution, not only pools. `worth` is the weight of preferred traits by slot and place; it is empty if there are none.
     Slots in `near` get a place near that of a guest's cell, and `in_cells` are the places in NUMA cells of the host
     (near_slots.py).
     """
@@ -96,8 +93,6 @@ class SlotProblem(Struct, frozen=True):
     worth: tuple[tuple[float, ...], ...] = ()
     near: tuple[NearSlots, ...] = ()
     in_cells: int = 0
-    one_class: int = 0
-    classes: tuple[int, ...] = ()
 
     @property
     def own(self) -> int:
@@ -292,8 +287,6 @@ class _Search:
             _strike(domains, (each for each in still_open if each in problem.differing), bit)
         if problem.excludes and slot in problem.taking:
             _strike(domains, (each for each in still_open if each in problem.taking), problem.excludes[place])
-        if problem.one_class & bit and (own := problem.classes[slot]) >= 0:
-            _strike(domains, (each for each in still_open if problem.classes[each] not in (-1, own)), bit)
         loads = partial.loads
         for index, packing in enumerate(problem.packings):
             if packing.amounts[slot]:
@@ -414,8 +407,7 @@ class _Search:
             has_traits = problem.has_traits[place] & partial.missing if partial.missing else 0
             # A place that bars others is a kind of its own.
             tree = place if problem.excludes and problem.excludes[place] else -1
-            needs_it, gives_one = partial.needs_one_of >> place & 1, problem.one_class >> place & 1
-            kind = (open_to, left, has_traits, needs_it, gives_one, tree)
+            kind = (open_to, left, has_traits, partial.needs_one_of >> place & 1, tree)
             kinds.append(numbers.setdefault(kind, len(numbers)))
         return (partial.open, partial.missing, partial.needs_one_of, tuple(sorted(kinds)))
 

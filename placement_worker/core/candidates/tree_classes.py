@@ -37,13 +37,12 @@ def tree_classes(
 ) -> Iterator[TreeClass]:
     """The trees in which a provider fits each slot (part of the query), grouped into classes that the query cannot tell apart."""
     pools = _sets_of_pools(index, fitting)
-    one_class = index.flags_of(index.one_class.array) if index.one_class.rows else None
     for layout in list(index.layouts.values()):
         rows = layout.rows[fitting.roots[layout.rows[:, 0]]]
         if len(rows):
             told = len(fitting.slots) + len(fitting.having_traits) + len(packings) + len(fitting.pools)
             budget.spend(told * (20 + 4 * rows.size // ROWS_PER_STEP))
-            for lines in _alike(rows, fitting, packings, pools, one_class):
+            for lines in _alike(rows, fitting, packings, pools):
                 near = index.pools_of(int(rows[lines[0], 0]))
                 shared = tuple([row for row in near if row in fitting.pools])
                 yield TreeClass(layout, rows[lines], shared)
@@ -54,7 +53,6 @@ def _alike(
     fitting: FittingProviders,
     packings: Sequence[ColumnPacking],
     pools: Ints | None,
-    one_class: Flags | None,
 ) -> Iterator[Rows]:
     """Group trees of one layout (the lines of `rows`) by everything that the query can tell apart. Returns the lines of each
     group.
@@ -73,8 +71,6 @@ def _alike(
             labels.tell_apart(worth.reshape(rows.shape))
     for bearing in fitting.having_traits:
         labels.tell_apart(bearing[rows] & unsuffixed)
-    if one_class is not None:
-        labels.tell_apart(one_class[rows] & asked)
     for packing in packings:
         labels.tell_apart(np.where(asked, packing.level[rows], 0))
     if fitting.cells is not None:

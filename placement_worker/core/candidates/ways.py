@@ -22,7 +22,6 @@ from placement_worker.core.candidates.columns import Rows, Stock
 from placement_worker.core.candidates.fitting import SearchScope, Slot
 from placement_worker.core.candidates.found import Block, CandidatePattern
 from placement_worker.core.candidates.layouts import TreeLayout
-from placement_worker.core.candidates.one_class import NOTHING_KEPT, Kept, OneClassProviders
 from placement_worker.core.candidates.packings import RowPacking, packed_amounts
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
@@ -101,8 +100,7 @@ class TreeSearch:
     """Searches single trees of an index for ways, and keeps what several searches of one batch need.
 
     The index must not change meanwhile. `taken` is what is reserved beside the usage in the index, by resource class and
-    row, and `kept` what stays in use although it is counted as given back (`OneClassProviders`); the caller may add to
-    both between searches.
+    row; the caller may add to it between searches.
     """
 
     def __init__(
@@ -110,12 +108,10 @@ class TreeSearch:
         index: ProviderIndex,
         taken: dict[str, dict[int, int]],
         shared: SharedBudget,
-        kept: Kept = NOTHING_KEPT,
     ) -> None:
         index.attach_trees()
         self._index = index
         self._taken = taken
-        self._one_class = OneClassProviders(index, taken, kept) if index.one_class.rows else None
         self._shared = shared
         self._suited: dict[tuple[object, ...], _SuitablePlaces] = {}
         # By root and barred pools: the layout, its rows and its pools.
@@ -188,7 +184,7 @@ class TreeSearch:
             (self._index.stocks[resource], amount, self._taken.setdefault(resource, {}))
             for resource, amount in resources
         ]
-        return _TreeSlot(group.suffix, resources, suited.suits.worth, suited, asked, self._one_class)
+        return _TreeSlot(group.suffix, resources, suited.suits.worth, suited, asked)
 
     def _solutions(self, problem: SlotProblem, most: int) -> Sequence[tuple[int, ...]]:
         key = problem, most
@@ -231,7 +227,6 @@ class _TreeSlot(Slot, frozen=True):
 
     suited: _SuitablePlaces
     asked: Sequence[tuple[Stock, int, Mapping[int, int]]]
-    one_class: OneClassProviders | None
 
     def domain(self, rows: tuple[int, ...], own: int) -> int:
         domain = 0
@@ -240,8 +235,7 @@ class _TreeSlot(Slot, frozen=True):
                 if not stock.gives(amount, row, taken.get(row, 0)):
                     break
             else:
-                if self.one_class is None or not self.one_class.bars(row, self.resources):
-                    domain |= bit
+                domain |= bit
         return domain
 
 

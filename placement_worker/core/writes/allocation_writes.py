@@ -29,9 +29,9 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
-from placement_worker.core.capacity import UsageDraft, mixed_classes, shortfalls_of
+from placement_worker.core.capacity import UsageDraft, shortfalls_of
 from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
-from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in, summed
+from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, Consumer, Ledger
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
@@ -157,23 +157,9 @@ def _unknown_provider(draft: LedgerDraft, consumers: Iterable[ConsumerAllocation
 
 
 def _shortfalls(plans: Sequence[_Plan]) -> Iterator[Shortfall]:
-    mixed = dict(_mixed(plans))
-    for short in mixed.values():
-        yield from short
     for (usage, resource), each in _asked(plans).items():
-        if usage in mixed:
-            continue
         held = sum(plan.held.get(usage, {}).get(resource, 0) for plan in plans)
         yield from shortfalls_of(usage, resource, each, held)
-
-
-def _mixed(plans: Sequence[_Plan]) -> Iterator[tuple[UsageDraft, tuple[Shortfall, ...]]]:
-    """For each provider that gives one class at a time: why it may not give what all these plans take of it."""
-    for usage in dict.fromkeys(usage for plan in plans for usage in plan.wanted if usage.row.one_class):
-        after = summed(*[{usage: plan.wanted[usage]} for plan in plans if usage in plan.wanted])
-        held = summed(*[{usage: plan.held[usage]} for plan in plans if usage in plan.held])
-        if short := mixed_classes(usage, after[usage], held.get(usage, {})):
-            yield usage, short
 
 
 def _asked(plans: Iterable[_Plan]) -> dict[tuple[UsageDraft, str], list[int]]:

@@ -20,7 +20,6 @@ from bus.message import ProviderId
 from bus.messages.administration import ConsumerAllocations, ConsumerMoved, Done, WriteVerdict
 from bus.messages.host_shapes import ReshapeHost, ReshapeVerdict
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     DoesNotFit,
     NotAllowed,
     ReportAccepted,
@@ -208,7 +207,6 @@ def _with_tree(ledger: Ledger, tree: TreeBook) -> Ledger:
             shape=tree.shape if book.id == tree.root else None,
             limits=limits_in(book.inventories),
             used=used_in(book.inventories),
-            one_class=ONE_CLASS_AT_A_TIME in book.traits | book.operator_traits,
         )
         for book in tree.providers.values()
     }

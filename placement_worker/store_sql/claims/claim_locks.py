@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from bus.errors import Bug, Transient
 from bus.message import GroupId, ProviderId
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, ServerGroup
+from bus.messages.placement import ServerGroup
 from bus.sql import RowColumns, Transaction
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.group_draft import HARD
@@ -38,14 +38,12 @@ WHERE providers.id = ANY ($1::text::bigint[])
 
 _STOCK = """
 SELECT FIRST, providers.cell,
-       EXISTS (SELECT 1 FROM provider_traits AS own JOIN traits ON traits.id = ANY (ARRAY[own.trait_id])
-               WHERE own.provider_id = ANY (ARRAY[providers.id]) AND traits.name = 'ONE_CLASS_AT_A_TIME'),
        stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
        stock.step_size, stock.allocation_ratio
 FROM providers JOINED LEFT JOIN inventories AS stock ON stock.provider_id = ANY (ARRAY[providers.id])
 WHERE NAMED
 ORDER BY providers.id + 0, stock.class_id
-""".replace("ONE_CLASS_AT_A_TIME", ONE_CLASS_AT_A_TIME)
+"""
 
 
 def _stocks(first: str, named: str, joined: str = "") -> Statement:
@@ -230,7 +228,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         }
         if moved:
             stocks = await rows_of(self._transaction, _READ_STOCKS, moved)
-            named = {row[3] for row in stocks if row[3] is not None}
+            named = {row[2] for row in stocks if row[2] is not None}
             known.read(moved, stocks, await self._names_in(named))
         locked.add_providers([provider_rows[number] for number in numbers])
 

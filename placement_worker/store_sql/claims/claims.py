@@ -71,7 +71,7 @@ _NOTHING_HELD: Held = {}
 
 
 def classes_in(rows: Iterable[FoundProvider]) -> set[int]:
-    return {row[11] for row in rows if row[11] is not None}
+    return {row[10] for row in rows if row[10] is not None}
 
 
 class LockedClaims:
@@ -230,7 +230,6 @@ class LockedClaims:
                 known.limits,
                 used,
                 consumers,
-                known.one_class,
             )
 
     def add_groups(self, known: Iterable[GroupRow], members: Iterable[MemberRow]) -> None:

@@ -155,7 +155,7 @@ class Draft:
             if index.state(row).root == host:
                 in_tree[each.resource] += each.amount
             if self.picture.compound[leaving.row]:
-                self.compounds.room.give_back(row, each.resource, each.amount)
+                self.compounds.room.count(row, each.resource, -each.amount)
         self._write(leaving.row, -1, in_tree, leaving.group)
 
     def _write(

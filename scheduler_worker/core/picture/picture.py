@@ -14,7 +14,7 @@ from msgspec import Struct
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import NODE, HostState, cell_and_name
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, ProviderState, ProviderUsage, Share
+from bus.messages.placement import ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
@@ -307,9 +307,7 @@ class Picture:
 
     @property
     def compound(self) -> Flags:
-        """For each row: does its host have child providers, a root that gives one class at a time, or a provider that shares
-        with it?
-        """
+        """For each row: does its host have child providers, or a provider that shares with it?"""
         if self._compound is None:
             self._compound = self.columns.nested[: self.columns.rows] | self.sharing.is_shared_with
         return self._compound
@@ -405,7 +403,7 @@ class Picture:
             stock = columns.stock(resource)
             stock.put(row, inventory)
             stock.use(row, used)
-        columns.nested[row] = len(tree.providers) > 1 or ONE_CLASS_AT_A_TIME in tree.traits
+        columns.nested[row] = len(tree.providers) > 1
         root = None if top is None else self.index.row_of(top.id)
         columns.root[row] = -1 if root is None else root
         columns.put_traits(row, tree.traits)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.books import BESIDE_INSTANCES
-from bus.messages.placement import ONE_CLASS_AT_A_TIME, ResourceAmount
+from bus.messages.placement import ResourceAmount
 from placement_worker.core.apply_report import depths_under
 from placement_worker.core.ledger import Consumer, TreeBook
 
@@ -47,9 +47,6 @@ def _of_usage(held: Held, trees: Trees) -> Iterator[str]:
                 total = sums.pop((book.id, resource), 0)
                 if inventory.used != total:
                     yield f"{resource} of provider {book.id}: used is {inventory.used}, but {total} is held"
-            in_use = sorted(resource for resource, inventory in book.inventories.items() if inventory.used)
-            if len(in_use) > 1 and ONE_CLASS_AT_A_TIME in book.traits | book.operator_traits:
-                yield f"provider {book.id} gives one class at a time, and {', '.join(in_use)} are in use"
     for (provider, resource), total in sums.items():
         yield f"{resource} of provider {provider}: {total} is held, but there is no such inventory"
 

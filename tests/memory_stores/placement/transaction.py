@@ -15,7 +15,6 @@ from msgspec import structs
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import KindOfNames
 from bus.messages.placement import (
-    ONE_CLASS_AT_A_TIME,
     GroupMember,
     Holder,
     InventoryState,
@@ -300,7 +299,6 @@ class MemoryTransaction:
             limits=row.limits,
             used=used_in(book.inventories),
             consumers=row.consumers,
-            one_class=ONE_CLASS_AT_A_TIME in book.traits | book.operator_traits,
         )
 
     def _put(self, rows: dict[K, V], key: K, row: V | None) -> None:

@@ -128,7 +128,6 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
         "a page size ignored": guest_bugs.page_size_ignored,
         "a virtual function given twice": guest_bugs.virtual_function_given_twice,
         "a pinned processor given twice": guest_bugs.pinned_processor_given_twice,
-        "a physical function and its virtual ones both given": guest_bugs.both_functions_given,
     },
     "feeds": {
         "a new feed queue raises no doubt": scheduler_bugs.new_feed_queue_not_doubted,

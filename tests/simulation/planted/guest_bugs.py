@@ -24,11 +24,6 @@ def pinned_processor_given_twice() -> AbstractContextManager[None]:
     return _always_fits("PCPU")
 
 
-def both_functions_given() -> AbstractContextManager[None]:
-    """A claim gets a physical function whose virtual ones are in use, and the reverse."""
-    return replaced(shares, "mixed_classes", lambda _: lambda _usage, _after, _held: ())
-
-
 def _always_fits(always: str) -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         def shortfall_of(usage: Any, resource: str, asked: int, held: int) -> Any:

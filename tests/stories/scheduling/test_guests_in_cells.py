@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor
-from bus.messages.placement import ONE_CLASS_AT_A_TIME
-from compute_sim.laboratory.devices import gpu, pci_function, physical_function
+from compute_sim.laboratory.devices import gpu, pci_function, virtual_functions
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
@@ -34,9 +33,9 @@ IN_CELLS = SimulatedHost(
         pages=((2048, 12),),
         devices=(
             pci_function("8086", "10fb"),
-            physical_function("8086", "10fb", virtual=2, network="blue"),
-            gpu(nvidia=1),
-            gpu(nvidia=1),
+            virtual_functions(2, "blue"),
+            gpu("nvidia", 1),
+            gpu("nvidia", 1),
         ),
     ),
 )
@@ -54,7 +53,6 @@ async def host_and_used(setup: Cloud) -> tuple[SmallHost, Used]:
                 {resource: each.total for resource, each in state.inventories.items()},
                 names[state.parent] if state.parent else "",
                 is_cell="HW_NUMA_ROOT" in state.traits,
-                gives_one_class=ONE_CLASS_AT_A_TIME in state.traits,
                 steps={resource: each.step_size for resource, each in state.inventories.items()},
             )
             for state in states.values()

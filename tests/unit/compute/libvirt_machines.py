@@ -41,8 +41,8 @@ def an_offer(**terms: object) -> HostOffer:
         "cpus_dedicated": DEDICATED,
         "memory_reserved_mb": 1024,
         "disk_gb": 500,
-        "devices": read_devices(["8086:1572=physnet1", "8086:154c=physnet1", "144d:a808"]),
-        "mediated": read_mediated(["nvidia-222", "nvidia-230"]),
+        "devices": read_devices(["8086:154c=physnet1", "144d:a808"]),
+        "mediated": read_mediated(["nvidia-230@0000:3b:*", "nvidia-222@0000:5e:*", "nvidia-222@0000:d8:*"]),
     }
     return HostOffer(**(chosen | terms))  # type: ignore[arg-type]
 
@@ -115,7 +115,7 @@ def samples() -> list[GuestPlan]:
                     "NUMA0": {"PCPU": 3, "VCPU": 1, "CUSTOM_MEMORY_MB_PAGES_2048": 1024},
                     "NUMA1": {"PCPU": 2, "CUSTOM_MEMORY_MB_PAGES_2048": 1024},
                     "0000:81:00.0": {"SRIOV_NET_VF": 2},
-                    "0000:3b:00.0": {"CUSTOM_VGPU_NVIDIA_230": 1},
+                    "0000:3b:00.0": {"VGPU": 1},
                     "0000:03:00.0": {"CUSTOM_PCI_144D_A808": 1},
                 },
                 specs(

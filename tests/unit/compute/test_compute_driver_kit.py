@@ -20,7 +20,7 @@ from compute_sim.core.pools import Pool
 from compute_sim.core.reshaping import Allocations, CannotReshape
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
-from compute_sim.laboratory.devices import gpu, pci_function, physical_function
+from compute_sim.laboratory.devices import gpu, pci_function, virtual_functions
 from compute_sim.laboratory.driver import SimulatedDriver
 from compute_sim.laboratory.faults import (
     Changes,
@@ -51,7 +51,7 @@ STORAGE_POOL = Pool("c1-nfs", "DISK_GB", 500)
 
 ADDRESSES = Pool("c1-net", "IPV4_ADDRESS", 250, "c1-*")
 
-# Two cells with dedicated processors and huge pages; a physical function and a GPU in each by turns.
+# Two cells with dedicated processors and huge pages; a device and a GPU in each by turns.
 DEEP = HostSize(
     vcpus=4,
     ram_mb=1024,
@@ -59,10 +59,10 @@ DEEP = HostSize(
     pcpus=5,
     pages=((2048, 1026), (1048576, 3072)),
     devices=(
-        physical_function("8086", "10fb", virtual=4, network="net.1"),
+        virtual_functions(4, "net.1"),
         pci_function("10de", "1eb8", "CUSTOM_FAST"),
-        gpu(nvidia_11=2, nvidia_12=1),
-        gpu(nvidia_11=2),
+        gpu("nvidia_12", 1),
+        gpu("nvidia_11", 2),
     ),
 )
 
@@ -326,23 +326,15 @@ def test_cells_have_their_parts_of_dedicated_processors_and_pages_and_devices_by
             "CUSTOM_MEMORY_MB_PAGES_1048576": (1024, 1024),
         },
     }
-    function, passed, several, one = (by_name[f"h1_0000:{bus}:00.0"] for bus in (81, 82, 83, 84))
+    function, passed, first, second = (by_name[f"h1_0000:{bus}:00.0"] for bus in (81, 82, 83, 84))
     assert {each.name: built[each.parent].name for each in (function, passed) if each.parent} == {
         function.name: "h1_NUMA0",
         passed.name: "h1_NUMA1",
     }
-    assert {name: each.total for name, each in function.inventories.items()} == {
-        "CUSTOM_PCI_8086_10FB": 1,
-        "SRIOV_NET_VF": 4,
-    }
-    assert function.traits == {
-        "CUSTOM_ONE_CLASS_AT_A_TIME",
-        "CUSTOM_PHYSNET_NET_1",
-        "CUSTOM_VNIC_TYPE_DIRECT",
-    }
+    assert {name: each.total for name, each in function.inventories.items()} == {"SRIOV_NET_VF": 4}
+    assert function.traits == {"CUSTOM_PHYSNET_NET_1", "CUSTOM_VNIC_TYPE_DIRECT"}
     assert set(passed.inventories) == {"CUSTOM_PCI_10DE_1EB8"}
     assert passed.traits == {"CUSTOM_FAST"}
-    assert set(several.inventories) == {"CUSTOM_VGPU_NVIDIA_11", "CUSTOM_VGPU_NVIDIA_12"}
-    assert several.traits == {"CUSTOM_ONE_CLASS_AT_A_TIME"}
-    assert set(one.inventories) == {"VGPU"}
-    assert one.traits == {"CUSTOM_NVIDIA_11"}
+    assert set(first.inventories) == set(second.inventories) == {"VGPU"}
+    assert first.traits == {"CUSTOM_NVIDIA_12"}
+    assert second.traits == {"CUSTOM_NVIDIA_11"}

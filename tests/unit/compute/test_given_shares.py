@@ -18,7 +18,7 @@ from tests.unit.compute.test_compute_driver_kit import DEEP
 PAGES = "CUSTOM_MEMORY_MB_PAGES_2048"
 PINNED = Flavor(vcpus=2, ram_mb=4, extra_specs={"hw:cpu_policy": "dedicated", "hw:mem_page_size": "2MB"})
 IN_CELL_0 = {"h1_NUMA0": {"PCPU": 2, PAGES: 4}}
-CARD, FUNCTION, VIRTUAL = "h1_0000:81:00.0", "CUSTOM_PCI_8086_10FB", "SRIOV_NET_VF"
+CARD, VIRTUAL = "h1_0000:81:00.0", "SRIOV_NET_VF"
 
 
 class Complaining(SimulatedDriver):
@@ -71,7 +71,6 @@ class Complaining(SimulatedDriver):
         ([{**IN_CELL_0, "h1": {"VGPU": 1}}], "h1 has no VGPU"),
         ([{**IN_CELL_0, CARD: {VIRTUAL: 4}}], ""),
         ([{**IN_CELL_0, CARD: {VIRTUAL: 5}}], f"{CARD} has 4 {VIRTUAL}, and 1 instances are given 5"),
-        ([{**IN_CELL_0, CARD: {FUNCTION: 1, VIRTUAL: 1}}], f"{CARD} gives one class at a time"),
     ],
 )
 def test_a_share_that_the_host_cannot_give_fails_and_is_complained_of(
@@ -90,18 +89,16 @@ def test_a_share_that_the_host_cannot_give_fails_and_is_complained_of(
         assert not driver.spawn("other", shares[1])
 
 
-def test_a_function_goes_to_one_instance_or_its_virtual_ones_to_several() -> None:
+def test_virtual_functions_go_to_as_many_instances_as_there_are() -> None:
     driver = Complaining()
     plain = Flavor(vcpus=1, ram_mb=1)
     share = {"h1_NUMA0": {"VCPU": 1, "MEMORY_MB": 1}}
 
     assert not driver.spawn("a", {**share, CARD: {VIRTUAL: 1}}, flavor=plain)
     assert not driver.spawn("b", {**share, CARD: {VIRTUAL: 3}}, flavor=plain)
-    assert driver.spawn("c", {**share, CARD: {FUNCTION: 1}}, flavor=plain)
+    assert driver.spawn("c", {**share, CARD: {VIRTUAL: 1}}, flavor=plain)
     driver.destroy("a")
-    assert driver.spawn("c", {**share, CARD: {FUNCTION: 1}}, flavor=plain)
-    driver.destroy("b")
-    assert not driver.spawn("c", {**share, CARD: {FUNCTION: 1}}, flavor=plain)
+    assert not driver.spawn("c", {**share, CARD: {VIRTUAL: 1}}, flavor=plain)
 
 
 def test_attempts_of_one_instance_are_the_same_instance() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from compute_sim.laboratory.devices import gpu, pci_function, physical_function
+from compute_sim.laboratory.devices import gpu, pci_function, virtual_functions
 from compute_sim.laboratory.host_sizes import read_host_size
 from compute_sim.laboratory.hosts import HostSize, in_cells
 
@@ -14,15 +14,15 @@ def test_what_is_not_named_is_as_usual() -> None:
 
 
 def test_a_host_has_cells_dedicated_cpus_pages_and_devices() -> None:
-    devices = "device=pf:8086:1572:8:net0,device=pci:10de:20b0,device=gpu:A40-4Q:4"
+    devices = "device=vf:8:net0,device=pci:10de:20b0,device=gpu:A40-4Q:4"
     assert read_host_size(f"numa_nodes=2,pcpus=16,pages=2048:8192,pages=1048576:4096,{devices}") == HostSize(
         numa_nodes=2,
         pcpus=16,
         pages=((2048, 8192), (1_048_576, 4096)),
         devices=(
-            physical_function("8086", "1572", 8, "net0"),
+            virtual_functions(8, "net0"),
             pci_function("10de", "20b0"),
-            gpu(**{"A40-4Q": 4}),
+            gpu("A40-4Q", 4),
         ),
     )
 

@@ -300,17 +300,19 @@ def test_no_function_is_given_twice() -> None:
     assert "0000:81:10.0 is guest-1's" in refusal(an_order(layout, claim, number=3), layout, first, second)
 
 
-def test_a_physical_function_excludes_its_virtual_ones() -> None:
-    layout = a_layout()
-    whole = an_order(layout, {"NUMA1": SMALL, "0000:81:00.0": {"CUSTOM_PCI_8086_1572": 1}})
-    part = an_order(layout, {"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 1}}, number=2)
+def test_a_guest_with_the_whole_card_keeps_its_virtual_functions() -> None:
+    """The settings have changed since: the card was passed through whole, or by its virtual functions."""
+    in_parts, in_one = a_layout(), a_layout(an_offer(devices=read_devices(["8086:1572"])))
+    whole = an_order(in_one, {"NUMA1": SMALL, "0000:81:00.0": {"CUSTOM_PCI_8086_1572": 1}})
+    part = an_order(in_parts, {"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 1}}, number=2)
 
-    assert refusal(part, layout, planned(whole, layout)) == (
+    assert refusal(part, in_parts, planned(whole, in_one)) == (
         "h1_0000:81:00.0 has 0 free SRIOV_NET_VF, and 1 are claimed: 0000:81:00.0 is guest-1's"
     )
-    assert refusal(whole, layout, planned(part, layout)) == (
+    assert refusal(whole, in_one, planned(part, in_parts)) == (
         "h1_0000:81:00.0 has 0 free CUSTOM_PCI_8086_1572, and 1 are claimed: 0000:81:10.0 is guest-2's"
     )
+    assert refusal(part, in_one) == "h1_0000:81:00.0 gives no SRIOV_NET_VF any more, and 1 are claimed"
 
 
 def test_a_device_that_vanished_is_named() -> None:
@@ -327,7 +329,7 @@ def test_a_device_that_vanished_is_named() -> None:
     bare = a_layout(
         devices=without(devices_of_two_cells(), *(f"0000:81:10.{number}" for number in (0, 2, 4, 6)))
     )
-    assert refusal(port, bare) == "h1_0000:81:00.0 gives no SRIOV_NET_VF any more, and 1 are claimed"
+    assert refusal(port, bare).endswith("is not on this host any more; 1 SRIOV_NET_VF of it are claimed")
 
 
 def test_amounts_of_pools_are_none_of_the_hosts_business() -> None:
@@ -350,7 +352,7 @@ def without(devices: NodeDevices, *addresses: str) -> NodeDevices:
 
 def test_mediated_devices_are_made_of_the_claimed_gpu_and_type() -> None:
     layout = a_layout()
-    claim = {"NUMA0": SMALL, "0000:3b:00.0": {"CUSTOM_VGPU_NVIDIA_230": 3}}
+    claim = {"NUMA0": SMALL, "0000:3b:00.0": {"VGPU": 3}}
     first = planned(an_order(layout, claim), layout)
     again = planned(an_order(layout, claim), layout)
 
@@ -359,10 +361,11 @@ def test_mediated_devices_are_made_of_the_claimed_gpu_and_type() -> None:
     assert first == again, "a build that is repeated makes the same devices"
     # The GPU can make four, and says so until the first guest's are made.
     assert refusal(an_order(layout, claim, number=2), layout, first) == (
-        "h1_0000:3b:00.0 can make 1 devices of nvidia-230, and 3 CUSTOM_VGPU_NVIDIA_230 are claimed"
+        "h1_0000:3b:00.0 can make 1 devices of nvidia-230, and 3 VGPU are claimed"
     )
-    other = {"NUMA0": SMALL, "0000:3b:00.0": {"CUSTOM_VGPU_NVIDIA_222": 1}}
-    assert "can make 0 devices of nvidia-222" in refusal(an_order(layout, other, number=2), layout, first)
+    other = a_layout(an_offer(mediated=read_mediated(["nvidia-222"])))
+    claim = {"NUMA0": SMALL, "0000:3b:00.0": {"VGPU": 1}}
+    assert "can make 0 devices of nvidia-222" in refusal(an_order(other, claim, number=2), other, first)
 
 
 def test_a_mediated_device_that_nobody_has_comes_last() -> None:
@@ -386,16 +389,17 @@ def test_a_pool_of_gpus_gives_of_any_of_them() -> None:
 
 
 def test_a_gpu_that_makes_devices_is_not_given_whole() -> None:
-    offer = an_offer(devices=read_devices(["10de:1eb8"]), mediated=read_mediated(["nvidia-222"]))
-    layout = a_layout(offer)
-    part = planned(an_order(layout, {"NUMA1": SMALL, "0000:d8:00.0": {"VGPU": 1}}), layout)
-    whole = an_order(layout, {"NUMA1": SMALL, "0000:d8:00.0": {"CUSTOM_PCI_10DE_1EB8": 1}}, number=2)
+    """The settings have changed since: the GPU made mediated devices, or was passed through whole."""
+    in_parts = a_layout()
+    in_one = a_layout(an_offer(devices=read_devices(["10de:1eb8@0000:d8:*"]), mediated=()))
+    part = planned(an_order(in_parts, {"NUMA1": SMALL, "0000:d8:00.0": {"VGPU": 1}}), in_parts)
+    whole = an_order(in_one, {"NUMA1": SMALL, "0000:d8:00.0": {"CUSTOM_PCI_10DE_1EB8": 1}}, number=2)
 
     made = MediatedDevice(part.mediated[0].uuid, "nvidia-222", "0000:d8:00.0")
-    for at in (layout, structs.replace(layout, mediated=(*layout.mediated, made))):
+    for at in (in_one, structs.replace(in_one, mediated=(*in_one.mediated, made))):
         assert "0000:d8:00.0 makes a mediated device of guest-1" in refusal(whole, at, part)
     assert "can make 0 devices" in refusal(
-        an_order(layout, {"NUMA1": SMALL, "0000:d8:00.0": {"VGPU": 1}}), layout, planned(whole, layout)
+        an_order(in_parts, {"NUMA1": SMALL, "0000:d8:00.0": {"VGPU": 1}}), in_parts, planned(whole, in_one)
     )
 
 

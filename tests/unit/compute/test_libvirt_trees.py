@@ -4,7 +4,6 @@ from uuid import UUID
 
 import os_traits
 import pytest
-from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.placement import ReportedInventory
@@ -41,7 +40,6 @@ from tests.unit.compute.libvirt_machines import (
     two_cells,
 )
 
-ONE_CLASS = "CUSTOM_ONE_CLASS_AT_A_TIME"
 FOREIGN = UUID(int=0xF0)
 # The mediated devices that exist on the machine.
 MADE = (UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a01"), UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a02"))
@@ -70,19 +68,32 @@ def test_cells_have_shared_and_dedicated_cpus_and_memory_by_page_size() -> None:
     assert found["NUMA0"].parent == found["NUMA1"].parent == ROOT
 
 
-def test_a_physical_function_is_one_provider_with_its_virtual_ones() -> None:
+def test_the_virtual_functions_of_a_card_are_one_provider() -> None:
     found = named(tree_of(a_layout()))
 
     card = found["0000:81:00.0"]
-    assert card.inventories == {
-        "CUSTOM_PCI_8086_1572": ReportedInventory(total=1),
-        "SRIOV_NET_VF": ReportedInventory(total=4),
-    }
+    assert card.inventories == {"SRIOV_NET_VF": ReportedInventory(total=4)}
     assert card.parent == found["NUMA1"].id
-    assert {ONE_CLASS, "CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_VNIC_TYPE_DIRECT"} < card.traits
+    assert card.traits == {"HW_NIC_SRIOV", "CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_VNIC_TYPE_DIRECT"}
     assert found["0000:03:00.0"].parent == ROOT, "the disk is near no cell"
     assert found["0000:03:00.0"].inventories == {"CUSTOM_PCI_144D_A808": ReportedInventory(total=1)}
-    assert ONE_CLASS not in found["0000:03:00.0"].traits
+
+
+def test_a_card_is_passed_through_whole_if_the_settings_say_so() -> None:
+    offer = an_offer(devices=read_devices(["8086:1572=physnet1"]))
+    card = named(tree_of(a_layout(offer)))["0000:81:00.0"]
+
+    assert card.inventories == {"CUSTOM_PCI_8086_1572": ReportedInventory(total=1)}
+    assert card.traits == {"HW_NIC_SRIOV", "CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_VNIC_TYPE_DIRECT_PHYSICAL"}
+
+
+def test_a_card_is_not_offered_whole_and_in_virtual_functions() -> None:
+    offer = an_offer(devices=read_devices(["8086:1572", "8086:154c@0000:81:10.[02]"]))
+
+    with pytest.raises(
+        ValueError, match=r"devices offers 0000:81:00\.0 and its virtual function 0000:81:10\.0: .* whole, or"
+    ):
+        a_layout(offer)
 
 
 def test_virtual_functions_are_offered_without_their_physical_one() -> None:
@@ -94,7 +105,7 @@ def test_virtual_functions_are_offered_without_their_physical_one() -> None:
 
 
 def test_functions_of_one_card_are_on_one_network() -> None:
-    offer = an_offer(devices=read_devices(["8086:1572=physnet1", "8086:154c=physnet2"]))
+    offer = an_offer(devices=read_devices(["8086:154c@0000:81:10.0=physnet1", "8086:154c=physnet2"]))
 
     with pytest.raises(
         ValueError, match=r"0000:81:00\.0 the networks CUSTOM_PHYSNET_PHYSNET1 and CUSTOM_PHYSNET_PHYSNET2"
@@ -102,36 +113,21 @@ def test_functions_of_one_card_are_on_one_network() -> None:
         a_layout(offer)
 
 
-def test_a_gpu_of_several_types_has_a_class_for_each_and_gives_one_at_a_time() -> None:
+def test_each_gpu_makes_devices_of_the_type_that_the_settings_give_it() -> None:
     found = named(tree_of(a_layout()))
 
-    assert found["0000:3b:00.0"].inventories == {
-        "CUSTOM_VGPU_NVIDIA_222": ReportedInventory(total=16),
-        "CUSTOM_VGPU_NVIDIA_230": ReportedInventory(total=4),
-    }
-    assert found["0000:3b:00.0"].traits == {ONE_CLASS}
+    assert found["0000:3b:00.0"].inventories == {"VGPU": ReportedInventory(total=4)}
+    assert found["0000:3b:00.0"].traits == {"CUSTOM_NVIDIA_230"}
     assert found["0000:3b:00.0"].parent == found["NUMA0"].id
+    assert found["0000:5e:00.0"].inventories == {"VGPU": ReportedInventory(total=16)}
+    assert found["0000:5e:00.0"].traits == {"CUSTOM_NVIDIA_222"}
 
 
-def test_a_gpu_in_use_keeps_the_total_of_the_type_that_it_cannot_make_now() -> None:
-    idle = structs.replace(
-        devices_of_two_cells(),
-        mediated=(),
-        functions=tuple(
-            structs.replace(each, mediated_types=devices_of_two_cells().functions[1].mediated_types)
-            if each.address == "0000:5e:00.0"
-            else each
-            for each in devices_of_two_cells().functions
-        ),
-    )
-    before = tree_of(a_layout(devices=idle))
-    assert named(before)["0000:5e:00.0"].inventories["CUSTOM_VGPU_NVIDIA_230"].total == 4
-
-    busy = tree_of(a_layout(), known=before)
-    unknown = tree_of(a_layout())
-
-    assert busy == before
-    assert "CUSTOM_VGPU_NVIDIA_230" not in named(unknown)["0000:5e:00.0"].inventories
+def test_a_gpu_of_several_types_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"mediated_types offers nvidia-222 and nvidia-230 of 0000:3b:00\.0: .* one type"
+    ):
+        a_layout(an_offer(mediated=read_mediated(["nvidia-222", "nvidia-230"])))
 
 
 def test_a_gpu_of_one_type_has_plain_vgpus() -> None:
@@ -155,12 +151,13 @@ def test_several_gpus_are_one_pool() -> None:
     assert wide.parent == ROOT, "its GPUs are near different cells"
 
 
-def test_a_gpu_that_is_also_offered_whole_excludes_its_mediated_devices() -> None:
+def test_a_gpu_is_not_offered_whole_and_for_mediated_devices() -> None:
     offer = an_offer(devices=read_devices(["10de:1eb8@0000:d8:*"]), mediated=read_mediated(["nvidia-230"]))
-    gpu = named(tree_of(a_layout(offer)))["0000:d8:00.0"]
 
-    assert set(gpu.inventories) == {"CUSTOM_PCI_10DE_1EB8", "VGPU"}
-    assert ONE_CLASS in gpu.traits
+    with pytest.raises(
+        ValueError, match=r"devices offers 0000:d8:00\.0, and mediated_types offers its nvidia-230"
+    ):
+        a_layout(offer)
 
 
 def test_a_flat_host_has_all_on_its_root() -> None:
@@ -245,17 +242,20 @@ def test_foreign_guests_are_reserved() -> None:
     assert found["0000:03:00.0"].inventories["CUSTOM_PCI_144D_A808"].reserved == 1
     card = found["0000:81:00.0"].inventories
     assert card["SRIOV_NET_VF"].reserved == 1
+    assert found["0000:5e:00.0"].inventories["VGPU"] == ReportedInventory(total=16, reserved=2)
+    whole = a_layout(an_offer(devices=read_devices(["8086:1572"])))
+    card = named(tree_of(whole, foreign))["0000:81:00.0"].inventories
     assert card["CUSTOM_PCI_8086_1572"].reserved == 1, "a virtual function in use keeps the physical one"
-    assert found["0000:5e:00.0"].inventories["CUSTOM_VGPU_NVIDIA_222"] == ReportedInventory(
-        total=16, reserved=2
-    )
 
 
 def test_a_physical_function_of_a_foreign_guest_keeps_all_virtual_ones() -> None:
     foreign = (ForeignGuest(name="router", uuid=FOREIGN, functions=("0000:81:00.0",)),)
     card = named(tree_of(a_layout(), foreign))["0000:81:00.0"].inventories
 
-    assert (card["SRIOV_NET_VF"].reserved, card["CUSTOM_PCI_8086_1572"].reserved) == (4, 1)
+    assert card["SRIOV_NET_VF"].reserved == 4
+    whole = a_layout(an_offer(devices=read_devices(["8086:1572"])))
+    card = named(tree_of(whole, foreign))["0000:81:00.0"].inventories
+    assert card["CUSTOM_PCI_8086_1572"].reserved == 1
 
 
 def test_foreign_guests_use_first_what_the_host_does_not_offer() -> None:

@@ -1,7 +1,6 @@
 """Find the providers of a compound host that an instance takes its amounts from, by placement's own search.
 
-A host is compound if its tree has more than a root, if its root gives one class at a time, or if a provider shares with
-that tree. The sums in its columns say
+A host is compound if its tree has more than a root, or if a provider shares with that tree. The sums in its columns say
 how good it is, but not what it can give: two NUMA cells with room for one each have no room for two. So the search for
 candidates decides whether it qualifies, and the share of each instance. The choice of a host searches single hosts, the best
 first; a refusal, a plan and preferred traits need a search of all trees at once. The search counts as taken what this
@@ -72,7 +71,7 @@ class Compounds:
         self.room = ProviderRoom(picture)
         self.pools = Pools(picture, self.room)
         self._budget = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
-        self._trees = TreeSearch(picture.index, self.room.taken, self._budget, self.room.kept)
+        self._trees = TreeSearch(picture.index, self.room.taken, self._budget)
         # Valid until an instance takes something.
         self._found: dict[Needs, Found] = {}
         self._worth: dict[Needs, Floats] = {}
@@ -205,7 +204,7 @@ class Compounds:
         for barred, roots in self._by_pools(hosts):
             flags = np.zeros(self._index.rows, dtype=np.bool_)
             flags[roots] = True
-            scope = SearchScope(flags, barred, self.room.taken, self.room.kept)
+            scope = SearchScope(flags, barred, self.room.taken)
             for trees in ways_of_trees(self._index, query, scope, self._budget, ways=ways):
                 at = host_of[trees.roots]
                 if isinstance(trees, CutInTrees):

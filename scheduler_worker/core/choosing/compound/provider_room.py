@@ -5,7 +5,6 @@ taken.
 from collections.abc import Mapping, Sequence
 
 from bus.message import ProviderId
-from placement_worker.core.candidates.one_class import OneClassProviders
 from scheduler_worker.core.picture.picture import Picture
 
 # The row of a provider in the index, a class, and the amount that an instance takes. A search makes so many of these that
@@ -22,10 +21,6 @@ class ProviderRoom:
     def __init__(self, picture: Picture) -> None:
         self._index = picture.index
         self.taken: dict[str, dict[int, int]] = {}
-        # Classes that an instance which leaves keeps in use until its move is confirmed, although `taken` counts them as
-        # given back: a provider that gives one class at a time gives no other one beside them.
-        self.kept: dict[int, frozenset[str]] = {}
-        self._one_class = OneClassProviders(picture.index, self.taken, self.kept)
         # Counts what is taken, so that callers know whether an answer still holds.
         self.changes = 0
         for share in picture.held_on_compound():
@@ -53,22 +48,7 @@ class ProviderRoom:
         return 0 if row is None else self.free(row, resource)
 
     def has(self, parts: Parts) -> bool:
-        return all(
-            self.free(row, resource) >= amount and not self._one_class.bars(row, ((resource, amount),))
-            for row, resource, amount in parts
-        )
-
-    def give_back(self, row: int, resource: str, amount: int) -> None:
-        """Count this amount, which an instance that leaves holds, as free for this instance."""
-        self.count(row, resource, -amount)
-        self.kept[row] = self.kept.get(row, frozenset()) | {resource}
-
-    def classes_beside(self, provider: ProviderId, resource: str) -> list[str]:
-        """The other classes in use at a provider that gives one class at a time; none at any other provider."""
-        row = self._index.row_of(provider)
-        if row is None or row not in self._index.one_class.rows:
-            return []
-        return sorted(self._one_class.in_use(row) - {resource})
+        return all(self.free(row, resource) >= amount for row, resource, amount in parts)
 
     def take(self, parts: Parts) -> None:
         for row, resource, amount in parts:

@@ -4,7 +4,6 @@ condition between groups fails.
 
 from collections.abc import Sequence
 
-from bus.messages.placement import ONE_CLASS_AT_A_TIME
 from placement_worker.core.capacity import capacity_of
 from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.needs import Needs
@@ -24,9 +23,7 @@ def why_no_room(host: OneHost, needs: Needs) -> str:
             return f"{name_of(alone)}: {_shortfalls_of_group(host, alone.amounts)}"
     unbound = needs._replace(isolates=False, same_subtree=(), near=(), cells=needs.cells[:1])
     if unbound == needs or not host.compounds.can_give(unbound, host.row):
-        return (
-            f"each of {_names(needs)} has room alone, but not all together{_one_class_in_words(host, needs)}"
-        )
+        return f"each of {_names(needs)} has room alone, but not all together"
     return f"{_names(needs)} have room together, but not {_conditions(needs)}"
 
 
@@ -52,23 +49,6 @@ def _root_traits(host: OneHost, needs: Needs) -> str:
     has = [trait for trait in needs.forbidden if trait in root]
     said = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has forbidden {', '.join(has)}"] * bool(has)
     return "; ".join(said)
-
-
-def _one_class_in_words(host: OneHost, needs: Needs) -> str:
-    """The providers that give one class at a time, and of which this asks for several classes; empty if there are none."""
-    asked = {resource for alone in needs.one_by_one() for resource in _classes_of(alone)}
-    said = [
-        f"{state.name} gives one of {', '.join(classes)} at a time"
-        for state in host.providers
-        if ONE_CLASS_AT_A_TIME in state.traits
-        and len(classes := sorted(asked & state.inventories.keys())) > 1
-    ]
-    return f" ({'; '.join(said)})" if said else ""
-
-
-def _classes_of(alone: Needs) -> list[str]:
-    amounts = alone.groups[0].amounts if alone.groups else alone.amounts
-    return [resource for resource, _ in amounts]
 
 
 def name_of(needs: Needs) -> str:
@@ -98,10 +78,7 @@ def _shortfall_of_compound(host: OneHost, resource: str, amount: int) -> str:
     for state, free in providers:
         inventory = state.inventories[resource]
         bounds = (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
-        shortfalls += list(
-            shortfalls_of(resource, amount, bounds, free)
-            or beside_in_words(resource, amount, host.compounds.room.classes_beside(state.id, resource))
-        )
+        shortfalls += shortfalls_of(resource, amount, bounds, free)
     if not providers:
         return f"{resource} asked {amount}, has none"
     if len(shortfalls) < len(providers):
@@ -128,9 +105,7 @@ def _shortfalls_of_group(host: OneHost, amounts: Amounts) -> str:
                 if inventory
                 else (0, 0, 0, 0)
             )
-            said += shortfalls_of(resource, amount, bounds, free) or beside_in_words(
-                resource, amount, host.compounds.room.classes_beside(state.id, resource) if inventory else ()
-            )
+            said += shortfalls_of(resource, amount, bounds, free)
             missing += max(0, amount - free)
         mine = (len(said), missing, state.name, "; ".join(said))
         best = mine if best is None else min(best, mine)
@@ -157,15 +132,6 @@ def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int],
         # Inventory may shrink below what is used: then nothing is free.
         return [f"{resource} asked {amount}, free {max(free, 0)} of {capacity}"]
     return []
-
-
-def beside_in_words(resource: str, amount: int, beside: Sequence[str]) -> list[str]:
-    """Why a provider that gives one class at a time cannot give the amount: the classes beside it are in use. Nothing if
-    there are none.
-    """
-    if not beside:
-        return []
-    return [f"{resource} asked {amount}, gives one class at a time, and {' and '.join(beside)} is in use"]
 
 
 def _missing_traits(host: OneHost, needs: Needs) -> str:

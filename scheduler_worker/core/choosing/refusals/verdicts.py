@@ -28,7 +28,6 @@ from bus.messages.placement import (
     Share,
     Superseded,
     TooOld,
-    broken_rule_in_words,
     over_quota_in_words,
 )
 from scheduler_worker.core.choosing.choosing import Chosen
@@ -133,9 +132,7 @@ def amounts_of(share: Share) -> dict[str, int]:
 
 def _shortage(verdict: DoesNotFit) -> str:
     said = [
-        f"{short.resource} asked {short.asked}, free {max(short.free, 0)}"
-        + (broken_rule_in_words(short) if short.rule == "one_class" else "")
-        for short in verdict.shortfalls
+        f"{short.resource} asked {short.asked}, free {max(short.free, 0)}" for short in verdict.shortfalls
     ]
     if full := verdict.full:
         said.append(f"has {full.instances} instances, at most {full.instances_max}")
