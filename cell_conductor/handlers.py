@@ -28,7 +28,6 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
 )
-from bus.messages.cells import TellLive
 from bus.messages.host_modes import HostHolds, HostsNotHere, SetHostInCell
 from bus.workers.handling import Bury, Handlers, OutboxKey, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, Decision, Input, decide
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from bus.configuration.live import Remade
 
 LOG = InstanceLog("moor.instances")
-M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, TellLive, AskCellBooks)
+M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, AskCellBooks)
 
 
 _CELL = ("cell",)

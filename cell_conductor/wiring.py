@@ -92,7 +92,7 @@ def conductor_parts(
     # Questions do not wait behind orders, nor orders behind them.
     answers = station.worker(
         f"conductor.{cell}.questions",
-        question_handlers(cell, store, clock),
+        question_handlers(cell, store),
         store,
     )
     return (worker, timers, watch, beats, answers)

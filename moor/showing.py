@@ -14,7 +14,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bus.messages.build import Flavor, InstanceDetails, InstanceId, InstanceState, NoValidHost, Size
+from bus.messages.build import (
+    CellHeard,
+    Flavor,
+    InstanceDetails,
+    InstanceId,
+    InstanceState,
+    NoValidHost,
+    Size,
+)
 from bus.messages.hosts import NODE, HostState, Supported, names_clash
 from moor.forms import Form, form
 from moor.options import WIDTH_OF_NO_TERMINAL, fail, out, say
@@ -44,6 +52,8 @@ FOLLOWED_MAX = 16
 # How many existing names an error suggests in place of an unknown one.
 NAMED_MAX = 8
 LINES_MAX = 20
+# The fields of InstanceDetails that documents have. Only audits need the others.
+_OF_ROW = ("size", "accepted_at", "placed_at", "move_placed_at")
 _FIRST = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 
 
@@ -164,6 +174,41 @@ def print_instance(state: InstanceState, cell: str = "", details: InstanceDetail
     print_passed_over(state)
     if state.no_valid_host is not None:
         print_no_valid_host(state.name or str(state.id), state.no_valid_host)
+
+
+def as_document(
+    state: InstanceState,
+    heard: Mapping[str, CellHeard],
+    details: Mapping[InstanceId, InstanceDetails],
+) -> dict[str, Any]:
+    """The instance as JSON: its state, its size and times, and what is heard of its cell."""
+    cell = heard.get(state.cell)
+    known = details.get(state.id) or InstanceDetails(id=state.id)
+    return {
+        **plain(state),
+        **{field: plain(getattr(known, field)) for field in _OF_ROW},
+        "cell_life": cell.life if cell else "",
+        "cell_heard_at": plain(cell.heard_at) if cell else None,
+    }
+
+
+def print_last_heard(states: Sequence[InstanceState], heard: Mapping[str, CellHeard]) -> None:
+    """Print, below a list of instances, when each of their cells was last heard: how old the states may be."""
+    lines = [_last_heard(heard[cell]) for cell in sorted({each.cell for each in states}) if cell in heard]
+    for line in shortened(lines):
+        out.print(line, style="dim")
+
+
+def last_heard(cell: str, heard: Mapping[str, CellHeard]) -> str:
+    """When this cell was last heard, as text for the view of one instance; empty if it has no cell."""
+    return _last_heard(heard[cell]).removeprefix("cell ") if cell in heard else ""
+
+
+def _last_heard(cell: CellHeard) -> str:
+    if cell.life == "unknown":
+        return f"cell {cell.cell}: no conductor was heard yet"
+    down = " [red]and is down[/red]" if cell.life == "down" else ""
+    return f"cell {cell.cell} was last heard {time_in_words(cell.heard_at)}{down}"
 
 
 def _flavor(state: InstanceState, size: Size | None) -> str:

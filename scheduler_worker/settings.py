@@ -68,13 +68,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             "and their orders wait for it."
         ),
     ] = "elsewhere"
-    live_answer_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long a cell has to answer a question about its own instances. Longer waits for slow cells; shorter answers the "
-            "user sooner, without that cell."
-        ),
-    ] = 5.0
     failed_builds_max: Annotated[
         CountOr0,
         Meta(

@@ -7,16 +7,12 @@ import msgspec
 from msgspec import Meta
 
 from bus.chunks import chunks
-from bus.message import CellMessage, Message, Project, ProjectMessage, StrictMessage
-from bus.messages.build import CellHeard, CellLife, InstanceId, InstanceState
+from bus.message import CellMessage, Message, StrictMessage
+from bus.messages.build import CellHeard, CellLife
 from bus.messages.placement import Label, Moment, Natural, Value
 
 # A message and its envelope must fit into a parcel.
 VALUES_BYTES_MAX = 248 * 1024
-
-# At most so many instances may be asked for, or be on a page.
-Page = Annotated[int, Meta(ge=1, le=200)]
-Asked = Annotated[tuple[InstanceId, ...], Meta(max_length=200)]
 
 
 class ConductorAlive(CellMessage, frozen=True, tag="conductor.beat"):
@@ -61,60 +57,6 @@ class CellsFound(Message, frozen=True, tag="cell.found"):
     """The cells in the order of their names."""
 
     cells: tuple[CellState, ...]
-
-
-class AskLive(ProjectMessage, frozen=True, tag="live.query"):
-    """Asks what a cell itself has: these instances, or a page of all instances of the cell.
-
-    A scheduler asks a conductor of the cell, and passes on what it tells. Pages are in the order of ids, and begin
-    after the id `after`.
-
-    With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
-    """
-
-    in_cell: Label
-    instances: Asked = ()
-    after: InstanceId | None = None
-    limit: Page = 200
-
-
-class TellLive(CellMessage, frozen=True, tag="live.tell"):
-    """Order to the conductors of this cell: publish what a `live.query` asks for, as `live.told`.
-
-    `question` identifies the `live.query` in both messages. A conductor obeys the order soon, or not at all.
-    """
-
-    question: Label
-    asked_at: Moment
-    instances: Asked = ()
-    after: InstanceId | None = None
-    limit: Page = 200
-    project: Project = ""
-
-
-class LiveTold(CellMessage, frozen=True, tag="live.told"):
-    """A page of the instances that a cell has, published for the scheduler that asked by `live.tell`.
-
-    It is an event, since cells have no right to send messages to schedulers.
-    """
-
-    question: Label
-    instances: tuple[InstanceState, ...] = ()
-    next: InstanceId | None = None
-
-
-class LiveFound(Message, frozen=True, tag="live.found"):
-    """A page of the instances that a cell itself has, with the cell's own states.
-
-    These are `building`, `swapping`, `active`, `rebuilding`, `moving`, `moved`, `broken`, `error`, `deleting` and
-    `deleted`. `next` is where the next page begins, null on the last page. A page that is not the last may have fewer
-    instances than were asked for, or none. `silent` says why the cell has not answered; empty if it has.
-    """
-
-    cell: Label
-    instances: tuple[InstanceState, ...] = ()
-    next: InstanceId | None = None
-    silent: str = ""
 
 
 T = TypeVar("T")

@@ -93,7 +93,6 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "instance.query.*"),
             Binding(API, "history.query.*"),
             Binding(API, "migration.query"),
-            Binding(API, "live.query.*"),
             Binding(API, "console.query.*"),
             Binding(API, "cell.query"),
             Binding(API, "overview.query"),
@@ -203,7 +202,7 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "conductor.{cell}.questions",
         QueueKind.QUESTIONS,
-        (Binding(CELL, "cell.books.query.{cell}"), Binding(CELL, "live.tell.{cell}")),
+        (Binding(CELL, "cell.books.query.{cell}"),),
         Site.CELL,
     ),
     Queue(

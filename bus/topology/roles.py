@@ -51,7 +51,7 @@ FACTS = (
 # The heartbeats of a cell's hosts.
 BEATS = ("host.beat.{cell}",)
 # Events for schedulers alone.
-OF_CONDUCTORS = ("conductor.beat", "live.told")
+OF_CONDUCTORS = ("conductor.beat",)
 OF_COMPUTES = ("console.told",)
 # The heartbeats of workers: those of a cell say so for their own cell.
 WORKER_BEAT = "worker.beat"
@@ -62,7 +62,7 @@ _OF_A_PROJECT = (
         Grant(API, (f"{key}.{{project}}",))
         for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
     ),
-    Grant(API, ("instance.query.{project}", "live.query.{project}", "console.query.{project}")),
+    Grant(API, ("instance.query.{project}", "console.query.{project}")),
     Grant(API, ("group.*.{project}",)),
     Grant(API, ("flavor.query.{project}", "image.query.{project}", "device.profile.query.{project}")),
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
@@ -114,7 +114,6 @@ ROLES: tuple[Role, ...] = (
                     "settle.*",
                     "alternates.*",
                     "host.mode.*",
-                    "live.tell.*",
                     "console.tell.*",
                 ),
             ),

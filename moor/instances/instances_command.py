@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from msgspec import structs
 
 from bus.messages.build import (
     AskInstances,
     DeleteInstance,
-    InstanceId,
     InstancesFound,
     InstanceState,
 )
@@ -18,11 +16,20 @@ from bus.messages.hosts import cell_and_name
 from moor.asking import FOUND_AT_ONCE_MAX, Client, answers_of, ask_bus, client, hosts_of
 from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
 from moor.instances.following import Following, Timeout, followed
-from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
-from moor.instances.live_showing import as_document, last_heard, print_last_heard, print_live
 from moor.naming import instances_or_requests
 from moor.options import ID, NOT_IN_TIME, AsJson, BusUrl, IsWide, Project, fail, run, tell
-from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json, wide
+from moor.showing import (
+    COLOURS,
+    INSTANCES,
+    as_document,
+    check_known,
+    last_heard,
+    print_all,
+    print_instance,
+    print_json,
+    print_last_heard,
+    wide,
+)
 
 Names = Annotated[
     list[str],
@@ -34,17 +41,6 @@ Names = Annotated[
 ]
 
 
-Live = Annotated[
-    bool,
-    typer.Option(
-        "--live", help="Also ask the cells what they have themselves. Exit code 3 if one has not answered."
-    ),
-]
-LiveWithin = Annotated[
-    float, typer.Option(metavar="S", min=0.1, help="With --live: how long each cell has to answer.")
-]
-
-
 def show(
     named: Annotated[
         str, typer.Argument(metavar=ID, help="An instance, or a request.", autocompletion=complete_instances)
@@ -52,25 +48,19 @@ def show(
     bus: BusUrl = "",
     *,
     project: Project = "",
-    live: Live = False,
-    live_within: LiveWithin = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Show an instance, or all instances of a request."""
 
-    async def work(asking: Client) -> tuple[list[InstanceState], Client, LiveView | None]:
-        states = [*(await instances_or_requests(asking, [named], project)).values()]
-        view = await live_view_of(asking, states, project, live_within) if live else None
-        return states, asking, view
+    async def work(asking: Client) -> tuple[list[InstanceState], Client]:
+        return [*(await instances_or_requests(asking, [named], project)).values()], asking
 
-    states, asked, view = ask_bus(bus, work, operates=False)
-    if not as_json:
-        for state in states:
-            print_instance(state, last_heard(state.cell, asked.cells), asked.details.get(state.id))
-    if view is not None:
-        print_live(view, as_json=as_json)
-    elif as_json:
+    states, asked = ask_bus(bus, work, operates=False)
+    if as_json:
         print_json([as_document(each, asked.cells, asked.details) for each in states])
+        return
+    for state in states:
+        print_instance(state, last_heard(state.cell, asked.cells), asked.details.get(state.id))
 
 
 def list_instances(
@@ -95,8 +85,6 @@ def list_instances(
     ] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
     is_wide: IsWide = False,
-    live: Live = False,
-    live_within: LiveWithin = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """List the instances, deleted ones too, ordered by id: each as its cell told it last.
@@ -111,46 +99,41 @@ def list_instances(
     cell = of_host or cell
     wanted = {"cell": cell, "host": host, "project": project, "name": name, "state": state}
 
-    async def work(asking: Client) -> tuple[Listed, Client, LiveView | None]:
-        listed = await _listed(asking, wanted, limit, whole=live)
-        if (cell or host) and not listed.found:
+    async def work(asking: Client) -> tuple[list[InstanceState], Client]:
+        found = await _found(asking, wanted, limit)
+        if (cell or host) and not found:
             hosts = await hosts_of(asking)
             check_known("--cell", cell, (each.cell for each in hosts))
             check_known("--host", host, (each.name for each in hosts))
-        view = await live_view(asking, listed, wanted, live_within) if live else None
-        return listed, asking, view
+        return found, asking
 
-    listed, asked, view = ask_bus(bus, work, operates=False)
-    if view is not None:
-        print_live(view, "no instances", as_json=as_json)
-    elif as_json:
-        print_json([as_document(each, asked.cells, asked.details) for each in listed.found])
+    found, asked = ask_bus(bus, work, operates=False)
+    shown = found[:limit]
+    if as_json:
+        print_json([as_document(each, asked.cells, asked.details) for each in shown])
     else:
         columns = wide(asked.details) if is_wide else INSTANCES
-        print_all(listed.found, columns, "no instances", as_json=False)
-        print_last_heard(listed.found, asked.cells)
-    if listed.until is not None:
+        print_all(shown, columns, "no instances", as_json=False)
+        print_last_heard(shown, asked.cells)
+    if len(found) > limit:
         tell(f"there are more than {limit} instances: a higher --limit shows them", "yellow")
 
 
-async def _listed(asking: Client, wanted: Mapping[str, str], limit: int, *, whole: bool) -> Listed:
-    """The first instances whose fields are as `wanted`, at most `limit` of them, and the ids of all instances that were
-    read.
-
-    With `whole`, instances in every state are read up to the last listed one. Otherwise only those in the wanted state
-    and with the wanted name are read.
-    """
-    question = AskInstances(project=wanted["project"], limit=FOUND_AT_ONCE_MAX)
-    if not whole:
-        question = structs.replace(question, state=wanted["state"], name=wanted["name"])
+async def _found(asking: Client, wanted: Mapping[str, str], limit: int) -> list[InstanceState]:
+    """The first instances whose fields are as `wanted`: `limit` of them, and more if there are more."""
+    question = AskInstances(
+        project=wanted["project"], state=wanted["state"], name=wanted["name"], limit=FOUND_AT_ONCE_MAX
+    )
     found: list[InstanceState] = []
-    seen: list[InstanceId] = []
     async for page in asking.pages_of_instances(question):
-        seen += [each.id for each in page.instances]
-        found += [each for each in page.instances if matches(each, wanted)]
+        found += [
+            each
+            for each in page.instances
+            if all(getattr(each, field) == value for field, value in wanted.items() if value)
+        ]
         if len(found) > limit:
-            return Listed(tuple(found[:limit]), frozenset(seen), until=found[limit - 1].id)
-    return Listed(tuple(found), frozenset(seen))
+            break
+    return found
 
 
 def delete(

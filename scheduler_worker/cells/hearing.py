@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from bus.message import Message
-from bus.messages.cells import ConductorAlive, LiveTold
+from bus.messages.cells import ConductorAlive
 from bus.messages.consoles import ConsoleTold
 from bus.messages.overview import WorkerAlive
 from bus.workers.handling import Received
+from scheduler_worker.cells.consoles import ConsoleRelay
 from scheduler_worker.cells.registry import CellRegistry
-from scheduler_worker.cells.relaying import CellRelay
 from scheduler_worker.cells.workers import WorkerRegistry
 from scheduler_worker.hosts.registry import HostRegistry
 
@@ -17,7 +17,7 @@ def hear_cells(
     cells: CellRegistry,
     workers: WorkerRegistry,
     hosts: HostRegistry,
-    relay: CellRelay,
+    consoles: ConsoleRelay,
     batch: Sequence[Received[Message]],
 ) -> None:
     """Give each message to the object that keeps what it says."""
@@ -26,8 +26,8 @@ def hear_cells(
             case ConductorAlive() as beat:
                 cells.hear(beat, heard.cell)
                 hosts.hear_of_cell(beat.cell, heard.cell)
-            case LiveTold() | ConsoleTold() as told:
-                relay.hear(told)
+            case ConsoleTold() as told:
+                consoles.hear(told)
             case WorkerAlive() as beat:
                 workers.hear(beat, heard.sender, heard.cell)
             case _:

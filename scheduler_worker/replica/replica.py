@@ -21,7 +21,7 @@ from scheduler_worker.replica.catching_up import CatchingUp
 from scheduler_worker.waiting import WaitingSpecs
 
 # What schedulers hear of cells, from their own brokers or the API level's.
-_OF_CELLS = ("host.*.*", "conductor.beat.*", "live.told.*", "console.told.*", "worker.beat.*")
+_OF_CELLS = ("host.*.*", "conductor.beat.*", "console.told.*", "worker.beat.*")
 HEARD_OF_CELLS = (Grant(EVENTS, _OF_CELLS),)
 # What a worker hears that schedules for a Nova: nothing of our own hosts, cells and instances.
 NOVA_HEARD = (Grant(EVENTS, ("providers.changed",)),)

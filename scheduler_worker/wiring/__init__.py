@@ -128,7 +128,7 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
             for at, is_there in brokers
         ],
         CellWatch(store, known.cells, known.hosts, settings.hosts_poll_s, chance),
-        known.relay,
+        known.consoles,
         *given.cells_at,
         *sending.dispatches,
         *known.listeners.values(),

@@ -6,9 +6,9 @@ from functools import partial
 from bus.parts import Periodic
 from bus.workers.station import FeedListener
 from scheduler_worker.aggregates.rows import read_aggregates
+from scheduler_worker.cells.consoles import ConsoleRelay
 from scheduler_worker.cells.hearing import hear_cells
 from scheduler_worker.cells.registry import CellRegistry
-from scheduler_worker.cells.relaying import CellRelay
 from scheduler_worker.cells.workers import WorkerRegistry
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.hosts.row_watch import HostWatch
@@ -38,17 +38,9 @@ class Knowledge:
             failed_builds_max=settings.failed_builds_max,
             excuses=self.cells.excuses,
         )
-        self.relay = CellRelay(
-            given.station,
-            given.cells,
-            self.cells,
-            self.hosts,
-            given.store,
-            clock=clock,
-            answer_s=settings.live_answer_s,
-        )
+        self.consoles = ConsoleRelay(given.station, given.cells, given.store, clock=clock)
         self.waiting = WaitingSpecs(picture, given.plugins)
-        hear = partial(hear_cells, self.cells, self.workers, self.hosts, self.relay)
+        hear = partial(hear_cells, self.cells, self.workers, self.hosts, self.consoles)
         self.replica = Replica(
             given.station,
             picture,

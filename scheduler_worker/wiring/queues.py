@@ -67,7 +67,7 @@ class Queues:
                 {
                     **Planner(picture, plugins, deciders.reader, store, ask).question_handlers(),
                     **Explainer(store, picture, plugins, ask).question_handlers(),
-                    **known.relay.question_handlers(),
+                    **known.consoles.question_handlers(),
                     **overviews.handlers(),
                 },
                 cells=known.cells,

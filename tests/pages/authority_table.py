@@ -94,7 +94,6 @@ RULES: tuple[Rule, ...] = (
         ("instance.*",),
         "nothing: request, name and project are repeated from the row",
     ),
-    Rule(("live.told",), ("instances.*", "next"), "the question under way that it answers"),
     # Operators, and other roles of the API level.
     Rule(BY_NAME, ("*",), ROLE),
     Rule(("build.rejected", "build.accepted", "host.changed", "providers.changed", "inventory.refused"), ("*",), ROLE),
@@ -105,7 +104,6 @@ RULES: tuple[Rule, ...] = (
     Rule(("reasons.query",), ("request.project",), ROLE),
     Rule(("claim", "claims", "release"), ("project",), CONSUMER),
     Rule(("place", "deploy", "spawn", "respawn", "stop"), ("project",), "nothing: it comes from the row of its sender"),
-    Rule(("live.tell",), ("project",), "the cell's own rows"),
     Rule(("*",), ("project",), KEY_PROJECT),
     Rule(("build.request",), ("request_id",), "the request's row: the same content, or it is rejected"),
     Rule(("build.request",), ("instance_ids",), "the rows of instances, and the consumer's row: an id that is taken is refused"),
@@ -114,7 +112,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("build.request", "plan.query", "reasons.query"), ("*hosts",), "nothing: a wish, to which all filters apply"),
     Rule(("plan.query", "reasons.query"), ("request.request_id", "request.instance_ids"), "nothing: nothing is built"),
     Rule(("explain.query", "instance.query"), ("request_id", "instance", "instances", "host", "name", "id_prefix", "request_prefix"), OF_ROW),
-    Rule(("live.query", "console.query"), ("instances", "instance"), OF_ROW),
+    Rule(("console.query",), ("instance",), OF_ROW),
     Rule(("instance.delete", "instance.rebuild", "history.query"), ("instance",), OF_ROW),
     Rule(("move.request", "move.end"), ("instance", "together"), OF_ROW),
     Rule(("move.request",), ("hosts",), "nothing: a wish, to which all filters apply"),
@@ -123,7 +121,6 @@ RULES: tuple[Rule, ...] = (
     Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name"), ROLE),
     # Orders to a cell, and inside it.
     Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
-    Rule(("live.tell",), ("instances",), "the cell's own rows"),
     Rule(("console.tell",), ("instance",), "the attempts of this compute's hosts"),
     Rule((*OF_API, *TO_HOST), ("instance",), "the cell's own rows; at a host: its attempt"),
     Rule(OF_API, ("*request_id", "move.*", "group.id", "other_flavors"), ROLE),

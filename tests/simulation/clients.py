@@ -42,7 +42,7 @@ from bus.messages.build import (
     RequestId,
     Wait,
 )
-from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
+from bus.messages.cells import AskCells, CellsFound
 from bus.messages.device_profiles import (
     AskDeviceProfiles,
     CreateDeviceProfile,
@@ -82,7 +82,6 @@ from tests.simulation.loop import until_s
 from tests.simulation.movers import Movers
 from tests.simulation.nodes_checker import name_of
 from tests.simulation.plan import (
-    CELLS,
     GOLD,
     PROJECT,
     AggregateOrder,
@@ -118,7 +117,7 @@ AGGREGATE = AggregateId(UUID(int=0xA66))
 AGGREGATE_TRIES = 8
 INVALID_LOOK_S = 1.0
 # After the outage began; and after all faults.
-KNOWN_DOWN_AFTER_S, CELLS_ASKED_AT_S = 14.0, 56.0
+KNOWN_DOWN_AFTER_S = 14.0
 OPERATOR_ASKS_S = (12.0, 27.0, 44.0)
 
 
@@ -392,9 +391,7 @@ class Operator:
             await self._ask(station, question, ExplanationsFound, BuildRejected)
 
     async def _ask_cells(self, station: Station, outage: CellDown) -> None:
-        """Ask for the states and the live instances of the cells: while a cell is down, and after all faults, when
-        each cell must tell what it has.
-        """
+        """Ask for the states of the cells while one is down."""
         await until_s(outage.at_s + KNOWN_DOWN_AFTER_S)
         found = await self._ask(station, AskCells(), CellsFound)
         down = (
@@ -404,13 +401,6 @@ class Operator:
         )
         if outage.cell in down:
             self._findings.count("outage", "told")
-        for cell in CELLS:
-            await self._ask(station, AskLive(in_cell=cell), LiveFound)
-        await until_s(CELLS_ASKED_AT_S)
-        for cell in CELLS:
-            live = await self._ask(station, AskLive(in_cell=cell), LiveFound)
-            if isinstance(live, LiveFound) and (live.silent or not live.instances):
-                self._findings.breaks("a question gets its answer", f"cell {cell} tells {live.silent!r}")
 
     async def _ask(self, station: Station, question: Message, *kinds: type[Message]) -> Message:
         answer = await _ask_until_answered(station, question)

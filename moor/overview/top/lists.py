@@ -15,12 +15,11 @@ from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.workers.dead_letters import open_dead_letters
 from moor.asking import Client, answer_of, hosts_of
 from moor.broker.dead_command import LETTERS, document_of, print_letter
-from moor.instances.live_showing import last_heard
 from moor.instances.moves.history_command import HISTORY, MOVES
 from moor.instances.plan_showing import print_choice
 from moor.options import broker_of, out
 from moor.settings import Settings
-from moor.showing import COLOURS, HOSTS, INSTANCES, print_host, print_instance, time_in_words
+from moor.showing import COLOURS, HOSTS, INSTANCES, last_heard, print_host, print_instance, time_in_words
 from moor.tables import Columns, print_table
 
 # So many rows are read at most: nobody reads more on a screen.

@@ -3,12 +3,6 @@
 from tests.pages.field_descriptions.shared import CELL_HEARD, FOR_USER, PAGE
 
 HOSTS: dict[str, dict[str, str]] = {
-    "AskLive": {
-        **PAGE,
-        "in_cell": "the cell that is asked",
-        "instances": "only instances with these ids",
-        "project": "only instances of this project. The routing key names the same project, or `-`",
-    },
     "AskHosts": {**PAGE, "name": "only the host with this name"},
     "SetHost": {**FOR_USER},
     "AskApplications": {},
@@ -17,12 +11,6 @@ HOSTS: dict[str, dict[str, str]] = {
         "projects": "the projects it may act for and receives events of; projects not named are removed",
         "admin": "it may act for all projects",
         "removed": "remove the application of this name",
-    },
-    "LiveFound": {
-        **PAGE,
-        "cell": "the cell that was asked",
-        "instances": "the instances, each with the cell's own state and the host of its last attempt",
-        "silent": "why the cell has not answered; empty if it has",
     },
     "CellsFound": {"cells": "the cells in the order of their names"},
     "CellState": {

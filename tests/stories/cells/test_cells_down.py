@@ -11,9 +11,10 @@ from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildInstance, DeleteInstance, InstancesFound
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
-from bus.messages.cells import AskCells, AskLive, CellsFound, CellState, ConductorAlive, LiveFound
+from bus.messages.cells import AskCells, CellsFound, CellState, ConductorAlive
+from bus.messages.consoles import AskConsole, ConsoleFound, ConsoleTold, TellConsole
 from bus.operating.health import About, Health
-from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -31,7 +32,7 @@ CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay
 # No host falls silent, however far a test moves the schedulers' clock.
 FOR_EVER_S = 1e9
 SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
-SCHEDULING = structs.replace(QUICK, hosts_poll_s=0.2, live_answer_s=0.2, cell_down_s=20.0)
+SCHEDULING = structs.replace(QUICK, hosts_poll_s=0.2, cell_down_s=20.0)
 
 
 class Clock:
@@ -57,6 +58,19 @@ class Computes:
     async def on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> list[Said]:
         self.spawns += [each.message for each in orders]
         return [Tell(_done(each.message, InstanceSpawned), each) for each in orders]
+
+    async def on_console(self, orders: Sequence[Received[TellConsole]]) -> list[Said]:
+        return [
+            Tell(
+                ConsoleTold(
+                    cell=each.message.cell,
+                    question=each.message.question,
+                    text=f"console of {each.message.instance}",
+                ),
+                each,
+            )
+            for each in orders
+        ]
 
     async def on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> list[Said]:
         return [Tell(_done(each.message, InstanceDestroyed), each) for each in orders]
@@ -102,7 +116,10 @@ class Story:
                 DestroyInstance: self.computes.on_destroy,
             }
             worker = beside.worker("compute.c1.work", handlers, self.computes)
-            await stack.enter_async_context(setup.running((beside, worker), beside))
+            consoles = beside.worker(
+                "compute.c1.questions", {TellConsole: ReadOnly(self.computes.on_console)}, self.computes
+            )
+            await stack.enter_async_context(setup.running((beside, worker, consoles), beside))
             await setup.add_host("h1", "c1", vcpu=50)
             await setup.add_host("h2", "c2", vcpu=50)
             await setup.until_reported("h1", "h2")
@@ -145,9 +162,9 @@ class Story:
 
         await wait_until(is_up, "c2 is up")
 
-    async def live(self) -> LiveFound:
-        found = await self.setup.client.ask(AskLive(in_cell="c1"))
-        assert isinstance(found, LiveFound)
+    async def console_of(self, build: BuildInstance) -> ConsoleFound:
+        found = await self.setup.client.ask(AskConsole(instance=instance_of(build)))
+        assert isinstance(found, ConsoleFound)
         return found
 
     async def until_active(self, builds: Sequence[BuildInstance]) -> set[str]:
@@ -196,7 +213,7 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
         assert [(each.cell, each.life, each.heard_at) for each in found.cells] == [
             ("c1", "down", down.heard_at)
         ]
-        assert (await told.live()).silent
+        assert (await told.console_of(old)).none.startswith("cell c1: ")
 
         await told.c2_is_heard()
         elsewhere = [a_build(number) for number in range(101, 111)]
@@ -221,18 +238,15 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
 
 
 @BACKENDS_APART
-async def test_a_cell_tells_what_it_has_itself(bus: str, books: str) -> None:
-    async with story(bus, books) as told, told.running(structs.replace(SCHEDULING, live_answer_s=60.0)):
-        builds = on_h1(1, 3)
-        await told.setup.client.ask_all(builds)
-        await told.until_active(builds)
+async def test_a_console_is_told_by_the_compute_of_the_instances_cell(bus: str, books: str) -> None:
+    async with story(bus, books) as told, told.running():
+        (build,) = on_h1(1, 1)
+        await told.setup.client.ask(build)
+        await told.until_active([build])
 
-        found = await told.live()
+        found = await told.console_of(build)
 
-        assert found.silent == ""
-        assert [(each.id, each.state, each.host) for each in found.instances] == [
-            (instance_of(build), "active", "h1") for build in builds
-        ]
+        assert (found.none, found.text) == ("", f"console of {instance_of(build)}")
 
 
 @BACKENDS_APART

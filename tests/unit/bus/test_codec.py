@@ -191,7 +191,7 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
             "host.set",
         ),
         *("application.query", "application.set", "plan.query", "reasons.query", "capability.query"),
-        *("explain.query", "drain.query", "cell.query", "overview.query", "tiles.query", "live.query"),
+        *("explain.query", "drain.query", "cell.query", "overview.query", "tiles.query"),
         *("aggregate.set", "aggregate.delete", "aggregate.query"),
         *("group.create", "group.delete", "group.query"),
         *("flavor.create", "flavor.delete", "flavor.query"),

@@ -258,15 +258,6 @@ def test_a_cell_answers_operators_alone() -> None:
     assert asks == {"moor-operator"}
 
 
-def test_only_schedulers_have_conductors_tell_what_a_cell_has_and_hear_it() -> None:
-    may = {user for user, rights in RIGHTS.items() if rights.may_publish("moor.cell.c1", "live.tell.c1")}
-    hear = {user for user, rights in RIGHTS.items() if rights.may_bind(EVENTS, "live.told.*")}
-
-    assert may == hear == {"moor-scheduler", "moor-operator"}
-    assert OF_CELLS["moor-conductor-c1"].may_publish(EVENTS, "live.told.c1")
-    assert not OF_CELLS["moor-conductor-c1"].may_publish(EVENTS, "live.told.c2")
-
-
 def test_only_schedulers_have_a_compute_tell_a_console_and_hear_it() -> None:
     may = {user for user, rights in RIGHTS.items() if rights.may_publish("moor.cell.c1", "console.tell.c1")}
     hear = {user for user, rights in RIGHTS.items() if rights.may_bind(EVENTS, "console.told.*")}

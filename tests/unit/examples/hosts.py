@@ -21,14 +21,10 @@ from bus.messages.build import (
 )
 from bus.messages.cells import (
     AskCells,
-    AskLive,
     CellsFound,
     CellState,
     ConductorAlive,
     ConductorHeard,
-    LiveFound,
-    LiveTold,
-    TellLive,
 )
 from bus.messages.groups import (
     AskGroups,
@@ -260,18 +256,6 @@ HOSTS: tuple[Message, ...] = (
             ),
         ),
     ),
-    AskLive(in_cell="c1", instances=(CONSUMER,), after=CONSUMER, limit=10, project="shop"),
-    TellLive(
-        cell="c1",
-        question="scheduler-1-7",
-        asked_at=WHEN,
-        instances=(CONSUMER,),
-        after=CONSUMER,
-        limit=10,
-        project="shop",
-    ),
-    LiveTold(cell="c1", question="scheduler-1-7", instances=(STATE,), next=CONSUMER),
-    LiveFound(cell="c1", instances=(STATE,), next=CONSUMER, silent="no conductor has answered"),
     AskHosts(name="host-1", after="host-0", limit=10),
     HostsFound(hosts=(HOST,), next="host-1"),
     CreateGroup(id=GROUP, policy="anti-affinity", max_per_host=2, name="web", project="p"),

@@ -5,27 +5,26 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.errors import Transient, Undeliverable
+from bus.errors import Transient
 from bus.memory import MemoryBroker
-from bus.messages.build import AttemptFailed, InstanceId, InstanceState, RequestId
-from bus.messages.cells import AskCells, AskLive, CellsFound, ConductorAlive, LiveFound, LiveTold, TellLive
+from bus.messages.books import AskCellBooks, CellBooksFound
+from bus.messages.cells import AskCells, CellsFound, ConductorAlive
 from bus.parts import PartState
 from bus.workers.announcing import Heartbeats
-from bus.workers.handling import Answer, Bury, ReadOnly, Said, Tell
+from bus.workers.handling import Answer, Bury, ReadOnly, Said
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
+from cell_conductor.core.instance import Instance
 from cell_conductor.heartbeats import conductor_beats
 from cell_conductor.questions import question_handlers
 from cell_conductor.store import ConductorStore
 from scheduler_worker.cells.down_watch import CellWatch
 from scheduler_worker.cells.questions import cell_questions
 from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
-from scheduler_worker.cells.relaying import CellRelay
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
@@ -33,7 +32,7 @@ from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.store import KnownCell
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.test_conductor_store import a_row, everything, instance_id, save
+from tests.contracts.test_conductor_store import a_row, instance_id, save
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state
@@ -256,7 +255,6 @@ def test_by_setting_new_instances_go_to_a_cell_that_is_down_and_its_silent_hosts
     ("fields", "why"),
     [
         ({"MOOR_SCHEDULER_CELL_DOWN_S": "0.0"}, "cell_down_s is '0.0' .* must be a number, more than 0"),
-        ({"MOOR_SCHEDULER_LIVE_ANSWER_S": "0.0"}, "live_answer_s is '0.0' .* must be a number, more than 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(fields: dict[str, str], why: str) -> None:
@@ -332,197 +330,83 @@ async def test_cells_are_listed_with_their_hosts_and_conductors() -> None:
 # Rows of a cell
 
 
-def tell(**fields: object) -> TellLive:
-    return structs.replace(TellLive(cell="c1", question="scheduler-1", asked_at=NOON), **fields)
+def an_ended(number: int) -> Instance:
+    return structs.replace(a_row(number), state="error")
+
+
+async def answered(store: ConductorStore, question: AskCellBooks) -> Said:
+    handler = question_handlers("c1", store)[AskCellBooks]
+    assert isinstance(handler, ReadOnly)
+    (said,) = await handler.handle([an_ask(question)])
+    return said
+
+
+async def books(store: ConductorStore, **fields: object) -> CellBooksFound:
+    said = await answered(store, structs.replace(AskCellBooks(cell="c1"), **fields))
+    assert isinstance(said, Answer)
+    assert isinstance(said.message, CellBooksFound)
+    return said.message
 
 
 @pytest.mark.asyncio
 async def test_a_cell_tells_its_rows_a_page_at_a_time_and_those_that_were_named() -> None:
     async with open_conductor_store("memory") as store:
-        await save(store, everything(), *(a_row(number) for number in range(2, 12)))
+        await save(store, *(an_ended(number) for number in range(1, 12)))
 
-        first = await told(store, tell(limit=4))
-        second = await told(store, tell(limit=8, after=first.next))
-        named = await told(store, tell(instances=(instance_id(3), instance_id(99))))
+        first = await books(store, limit=4)
+        second = await books(store, limit=8, after=first.next)
+        named = await books(store, instances=(instance_id(3), instance_id(99)))
 
-        assert [each.id for each in first.instances] == [instance_id(number) for number in range(1, 5)]
-        assert [each.id for each in second.instances] == [instance_id(number) for number in range(5, 12)]
-        assert (second.next, second.question) == (None, "scheduler-1")
-        assert [each.id for each in named.instances] == [instance_id(3)]
-        swapping = first.instances[0]
-        assert (swapping.state, swapping.host, swapping.attempt) == ("swapping", "h1", 1)
-
-
-@pytest.mark.asyncio
-async def test_a_page_has_only_the_instances_of_the_project_and_goes_on_behind_the_others() -> None:
-    async with open_conductor_store("memory") as store:
-        order = everything().order
-        assert order is not None
-        ours = structs.replace(a_row(3), order=structs.replace(order, project="shop"))
-        await save(store, a_row(1), a_row(2), ours)
-
-        first = await told(store, tell(limit=2, project="shop"))
-        second = await told(store, tell(limit=2, project="shop", after=first.next))
-
-        assert (first.instances, first.next) == ((), instance_id(2))
-        assert ([each.id for each in second.instances], second.next) == ([instance_id(3)], None)
+        assert [each.instance.id for each in first.entries] == [instance_id(each) for each in range(1, 5)]
+        assert [each.instance.id for each in second.entries] == [instance_id(each) for each in range(5, 12)]
+        assert second.next is None
+        assert [each.instance.id for each in named.entries] == [instance_id(3)]
 
 
 @pytest.mark.asyncio
 async def test_what_would_be_too_long_for_one_message_has_another_page() -> None:
     async with open_conductor_store("memory") as store:
-        long = (AttemptFailed(attempt=1, host="h1", reason="because " * 1000),) * 10
-        rows = [structs.replace(a_row(number), failures=long) for number in range(1, 11)]
+        rows = [structs.replace(an_ended(number), reason="because " * 10_000) for number in range(1, 11)]
         await save(store, *rows)
-        found: list[InstanceId] = []
-        after: InstanceId | None = None
-        while after is not None or not found:
-            page = await told(store, tell(instances=tuple(row.id for row in rows), after=after))
-            found += [each.id for each in page.instances]
-            after = page.next
+        ids = tuple(row.id for row in rows)
 
-        assert found == [row.id for row in rows]
+        pages = [await books(store, instances=ids)]
+        while pages[-1].next is not None:
+            pages.append(await books(store, instances=ids, after=pages[-1].next))
+
+        assert len(pages) > 1
+        assert tuple(each.instance.id for page in pages for each in page.entries) == ids
 
 
 @pytest.mark.asyncio
-async def test_a_cell_obeys_no_order_for_another_one_and_none_that_nobody_waits_for_any_more() -> None:
+async def test_a_cell_answers_no_question_for_another_one() -> None:
     async with open_conductor_store("memory") as store:
-        (buried,) = await obeyed(store, tell(cell="c2"))
+        buried = await answered(store, AskCellBooks(cell="c2"))
 
         assert isinstance(buried, Bury)
         assert buried.reason == "cell is 'c2', but this is the conductor of cell 'c1'"
-        assert await obeyed(store, tell(asked_at=NOON - timedelta(minutes=3))) == []
 
 
-async def obeyed(store: ConductorStore, order: TellLive) -> list[Said]:
-    handler = question_handlers("c1", store, lambda: NOON)[TellLive]
-    assert isinstance(handler, ReadOnly)
-    return list(await handler.handle([an_ask(order)]))
-
-
-async def told(store: ConductorStore, order: TellLive) -> LiveTold:
-    (said,) = await obeyed(store, order)
-    assert isinstance(said, Tell)
-    assert isinstance(said.message, LiveTold)
-    return said.message
+# Heartbeats
 
 
 class Sending(Station):
-    """A station that sends nothing: it notes what it would send."""
+    """A station that sends nothing: it notes what it would send, and fails to send orders if there is a problem."""
 
-    def __init__(self) -> None:
+    def __init__(self, problem: Exception | None = None) -> None:
         super().__init__(MemoryBroker().as_user(), "scheduler")
         self.sent: list[Outgoing] = []
-        self.problem: Exception | None = None
+        self._problem = problem
         self.publisher.send_all = self._send_all  # type: ignore[method-assign,assignment]
 
     def _send_all(self, outgoing: Sequence[Outgoing], _kept: object = ()) -> "asyncio.Future[None]":
         self.sent += outgoing
         done = asyncio.get_running_loop().create_future()
-        if self.problem is None or not isinstance(outgoing[0].message, TellLive):
+        if self._problem is None or outgoing[0].to:
             done.set_result(None)
         else:
-            done.set_exception(self.problem)
+            done.set_exception(self._problem)
         return done
-
-    @property
-    def orders(self) -> list[TellLive]:
-        return [each.message for each in self.sent if isinstance(each.message, TellLive)]
-
-    @property
-    def answers(self) -> list[Outgoing]:
-        return [each for each in self.sent if isinstance(each.message, LiveFound)]
-
-
-class Relay:
-    def __init__(self, *, answer_s: float = 1000.0) -> None:
-        world = World()
-        self.station = Sending()
-        hosts = HostRegistry(world.picture, timedelta(seconds=60), world.clock)
-        self.relay = CellRelay(
-            self.station,
-            {},
-            world.cells,
-            hosts,
-            MemorySchedulerStore(),
-            clock=lambda: NOON,
-            answer_s=answer_s,
-        )
-        self.running = asyncio.create_task(self.relay.run())
-
-    async def ask(self, cell: str = "c1") -> list[Said]:
-        # The part has begun to run.
-        await asyncio.sleep(0)
-        handler = self.relay.question_handlers()[AskLive]
-        assert isinstance(handler, ReadOnly)
-        question = AskLive(in_cell=cell, project="shop", limit=7)
-        return list(await handler.handle([an_ask(question, reply_to="answers.moor-app-shop.1")]))
-
-    async def until_ordered(self) -> TellLive:
-        while not self.station.orders:
-            await asyncio.sleep(0)
-        return self.station.orders[0]
-
-    async def answered(self) -> LiveFound:
-        while not self.station.answers:
-            await asyncio.sleep(0)
-        await self.relay.stop()
-        await self.running
-        (answer,) = self.station.answers
-        assert (answer.to, answer.cause) == ("answers.moor-app-shop.1", "7")
-        assert isinstance(answer.message, LiveFound)
-        return answer.message
-
-
-@pytest.mark.asyncio
-async def test_a_question_to_a_slow_cell_holds_up_nothing_and_is_asked_once_though_it_comes_twice() -> None:
-    there = Relay()
-    # It returns though the cell has told nothing.
-    assert await there.ask() == []
-    assert await there.ask() == []
-    order = await there.until_ordered()
-    state = InstanceState(id=instance_id(1), request_id=RequestId(UUID(int=1)), sequence=1, state="active")
-    # Others are about another question, or of another cell.
-    there.relay.hear(LiveTold(cell="c1", question="another"))
-    there.relay.hear(LiveTold(cell="c2", question=order.question))
-    there.relay.hear(LiveTold(cell="c1", question=order.question, instances=(state,), next=state.id))
-
-    assert await there.answered() == LiveFound(cell="c1", instances=(state,), next=state.id)
-    assert there.station.orders == [tell(question=order.question, project="shop", limit=7)]
-
-
-@pytest.mark.asyncio
-async def test_a_cell_that_cannot_be_asked_is_told_to_be_silent() -> None:
-    there = Relay()
-    there.station.problem = Undeliverable("no queue takes it")
-
-    await there.ask()
-
-    assert await there.answered() == LiveFound(cell="c1", silent="no queue takes it")
-
-
-@pytest.mark.asyncio
-async def test_a_cell_that_tells_nothing_in_time_is_told_to_be_silent() -> None:
-    there = Relay(answer_s=0.001)
-
-    await there.ask()
-
-    assert await there.answered() == LiveFound(cell="c1", silent="no conductor has told it within 0.001 s")
-
-
-@pytest.mark.asyncio
-async def test_an_unknown_cell_is_not_asked() -> None:
-    there = Relay()
-
-    (said,) = await there.ask("c9")
-
-    assert isinstance(said, Answer)
-    assert said.message == LiveFound(cell="c9", silent="there is no cell 'c9' as far as this scheduler knows")
-    await there.relay.stop()
-    await there.running
-
-
-# Heartbeats
 
 
 class Unreachable:

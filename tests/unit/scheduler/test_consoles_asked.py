@@ -1,19 +1,18 @@
 """A scheduler passes a question for a console on to the instance's cell, for those who may see the instance."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from bus.messages.cells import LiveTold
+from bus.errors import Undeliverable
 from bus.messages.consoles import AskConsole, ConsoleFound, ConsoleTold, TellConsole
 from bus.workers.handling import Answer, ReadOnly
-from scheduler_worker.cells import relaying
-from scheduler_worker.cells.relaying import CellRelay
-from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.cells import consoles
+from scheduler_worker.cells.consoles import ConsoleRelay
 from tests.memory_stores.scheduler import MemorySchedulerStore
-from tests.unit.scheduler.test_cells import NOON, Sending, World
+from tests.unit.scheduler.test_cells import NOON, Sending
 from tests.unit.scheduler.test_moves_at_api_level import ONE, a_row
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 
@@ -23,17 +22,16 @@ pytestmark = pytest.mark.asyncio
 class Asked:
     """A question for the console of an instance in cell c1, of the project `shop`."""
 
-    def __init__(self, **told: Any) -> None:
-        self.station = Sending()
+    def __init__(self, problem: Exception | None = None, **told: Any) -> None:
+        self.station = Sending(problem)
         self._told = told
 
     async def found(self, *answers: Any, project: str = "shop", answer_s: float = 1000.0) -> ConsoleFound:
         """The answer, if the cell tells these, with the question's name in place of theirs."""
-        world, store = World(), MemorySchedulerStore()
+        store = MemorySchedulerStore()
         async with store.transaction() as tx:
             await tx.save([a_row(**self._told)])
-        hosts = HostRegistry(world.picture, timedelta(seconds=60), world.clock)
-        relay = CellRelay(self.station, {}, world.cells, hosts, store, clock=lambda: NOON, answer_s=answer_s)
+        relay = ConsoleRelay(self.station, {}, store, clock=lambda: NOON, answer_s=answer_s)
         running = asyncio.create_task(relay.run())
         await asyncio.sleep(0)
         handler = relay.question_handlers()[AskConsole]
@@ -85,17 +83,23 @@ async def test_an_instance_in_no_cell_has_no_console() -> None:
     assert found.none == "the instance is accepted and in no cell: it has no console"
 
 
-async def test_a_cell_that_tells_nothing_or_something_else_is_named() -> None:
+async def test_a_cell_that_tells_nothing_or_cannot_be_asked_is_named() -> None:
     silent = await Asked().found(answer_s=0.001)
-    other = await Asked().found(lambda order: LiveTold(cell="c1", question=order.question))
+    unreachable = await Asked(Undeliverable("no queue takes it")).found()
 
     assert silent.none == "cell c1: no compute has told it within 0.001 s"
-    assert other.none == "cell c1: the cell has told a LiveTold instead"
+    assert unreachable.none == "cell c1: no queue takes it"
+
+
+async def test_what_is_told_of_another_question_is_no_answer() -> None:
+    found = await Asked().found(lambda order: structs.replace(told(order), question="another"), told)
+
+    assert found.text == "login: "
 
 
 async def test_beyond_the_limit_of_questions_that_wait_the_asker_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relaying, "WAITING_MAX", 0)
+    monkeypatch.setattr(consoles, "WAITING_MAX", 0)
 
     assert (await Asked().found()).none == "200 questions wait for cells already: ask again later"
