@@ -13,7 +13,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from moor.command_helps import HELPS
-from moor.forms import add_forms, forget_form
 from moor.options import WRONG, command_settings, defaults_of, fit_width, found, use_config
 from moor.settings import TOP
 
@@ -108,7 +107,6 @@ def command_of(name: str) -> Any:
     command: Any = typer.main.get_command(found)
     command.name = name
     command.rich_help_panel = panel
-    add_forms(command)
     _hide_values_of_switches(command)
     _name_wrong_values(command)
     return command
@@ -201,7 +199,6 @@ def moor(
     Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
     """
     fit_width()
-    forget_form()
     use_config(config)
     name = context.invoked_subcommand
     if name in COMMANDS and (written := found().written.get(TOP.name)):

@@ -13,7 +13,7 @@ from bus.message import Message
 from moor.asking import Client, ask_bus, items_of
 from moor.completing import Completer
 from moor.option_structs import NO_ARGUMENTS, PAGING, Command, typed_fields, with_options
-from moor.options import AsJson, BusUrl, fail
+from moor.options import BusUrl, Output, fail
 from moor.showing import print_all, print_one
 from moor.tables import Columns
 
@@ -47,7 +47,7 @@ def command_that_sends(
     With `named`, the only argument is a text, whose id `named` finds. The shell completes the first argument by `completes`. Without `words`, the help is the message's docstring. An operator's command `operates`.
     """
 
-    def command(message: Message, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    def command(message: Message, bus: BusUrl = "", *, _output: Output = None) -> None:
         fields = structs.asdict(message)
 
         def items_on(page: Any) -> Sequence[Any]:
@@ -66,9 +66,9 @@ def command_that_sends(
 
         found = ask_bus(bus, work, operates=operates)
         if is_about_one:
-            print_one(found[0], show, as_json=as_json)
+            print_one(found[0], show)
         else:
-            print_all(found, show, nothing.format_map(fields), as_json=as_json)
+            print_all(found, show, nothing.format_map(fields))
 
     command.__annotations__["message"] = kind
     command.__doc__ = words

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from uuid import UUID
@@ -26,7 +27,6 @@ from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.tracing import want_traces
 from bus.urls import broker_at
-from moor import forms
 from moor.settings import TOP, Settings, Sources, sources
 
 if TYPE_CHECKING:
@@ -138,9 +138,47 @@ NetworkFlags = Annotated[
         r"repeated. [dim]\[MOOR_COMPUTE_NETWORKS, or networks in \[compute]][/dim]",
     ),
 ]
-# How to print what is shown; commands.py adds -o beside it.
-AsJson = forms.AsJson
-IsWide = forms.IsWide
+
+
+class Form(StrEnum):
+    """In which form a command prints what it shows."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+_form: ContextVar[Form] = ContextVar("form", default=Form.TABLE)
+
+
+def form() -> Form:
+    return _form.get()
+
+
+def wants_document() -> bool:
+    """Whether the command prints all fields for programs, in place of a table for people."""
+    return form() in (Form.JSON, Form.YAML)
+
+
+def _note_form(value: Form | None) -> Form | None:
+    _form.set(value or Form.TABLE)
+    return value
+
+
+# Each command that shows things has this option. What prints them asks `form`.
+Output = Annotated[
+    Form | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="|".join(Form),
+        show_default=False,
+        callback=_note_form,
+        help="How to print it. `wide`: whole ids, each row on one line, and all that a table can show; "
+        "`json` and `yaml`: all fields, for programs.",
+    ),
+]
 
 
 # The value of --config; set once, by the command line.

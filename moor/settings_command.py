@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from bus.configuration.sections import Section, is_secret, near, without_password
-from moor.options import AsJson, found, out, tuned
+from moor.options import Output, found, out, tuned, wants_document
 from moor.settings import TOP
 from moor.showing import print_json
 from moor.tables import GAP
@@ -28,7 +28,7 @@ def settings(
         ),
     ] = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List all settings, with their values, where each was set (a variable, a file or the default), and what it is for."""
     sections = (TOP, *SECTIONS.values())
@@ -41,7 +41,7 @@ def settings(
         listed = f"the sections are {', '.join(SECTIONS)}, and `moor settings` lists all"
         similar = near(name, sorted(known - {""}), listed)
         raise typer.BadParameter(f"NAME is {name!r}; there is no such section or setting; {similar}")
-    if as_json:
+    if wants_document():
         print_json(rows)
         return
     for row in rows:
@@ -60,7 +60,7 @@ def _names(section: Section[Any], field: str) -> tuple[str, ...]:
 
 
 def _rows(section: Section[Any], name: str) -> Iterator[Row]:
-    """The settings of a section that have this name, as --json prints them; all if it is empty."""
+    """The settings of a section that have this name, as -o json prints them; all if it is empty."""
     wanted = [field for field in section.settings if not name or name in _names(section, field)]
     if not wanted:
         return

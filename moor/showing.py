@@ -24,8 +24,7 @@ from bus.messages.build import (
     Size,
 )
 from bus.messages.hosts import NODE, HostState, Supported, names_clash
-from moor.forms import Form, form
-from moor.options import WIDTH_OF_NO_TERMINAL, fail, out, say
+from moor.options import WIDTH_OF_NO_TERMINAL, Form, fail, form, out, say, wants_document
 from moor.tables import GAP, Columns, Rows, lines_of, print_table, styled
 
 T = TypeVar("T")
@@ -91,10 +90,10 @@ def print_line(value: Struct) -> None:
 
 
 def print_all(
-    found: Sequence[T], show: Columns[T] | Callable[[Sequence[T]], None], nothing: str = "", *, as_json: bool
+    found: Sequence[T], show: Columns[T] | Callable[[Sequence[T]], None], nothing: str = ""
 ) -> None:
-    """Print the items as JSON, or as a table with these columns, or by the function `show`; in place of no items, `nothing`."""
-    if as_json:
+    """Print the items as a document, or as a table with these columns, or by the function `show`; in place of no items, `nothing`."""
+    if wants_document():
         print_json(found)
     elif not found:
         say(nothing)
@@ -110,9 +109,9 @@ def shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:LINES_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
-def print_one(found: T, show: Columns[T] | Callable[[T], None], *, as_json: bool) -> None:
-    """Print this item as JSON, or as a table with these columns, or by the function `show`."""
-    if as_json:
+def print_one(found: T, show: Columns[T] | Callable[[T], None]) -> None:
+    """Print this item as a document, or as a table with these columns, or by the function `show`."""
+    if wants_document():
         print_json(found)
     elif isinstance(show, Columns):
         print_table((found,), show)

@@ -12,8 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from moor.forms import Form, form
-from moor.options import out
+from moor.options import Form, form, out
 
 T = TypeVar("T")
 

@@ -19,10 +19,10 @@ from moor.bare_metal.nodes import NodeReader, NodeShown, reading_nodes
 from moor.instances.flavors import Flavors, FlavorsFile, classes_of_nodes, known_flavors
 from moor.options import (
     NOT_DONE,
-    AsJson,
     DatabaseUrl,
     IronicDatabaseUrl,
     IronicUrl,
+    Output,
     command_settings,
     out,
     run_with,
@@ -71,7 +71,7 @@ def check(
     db: DatabaseUrl = "",
     *,
     flavors: FlavorsFile = None,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List bare-metal nodes without a class or a cell, classes that no flavor requests, and flavors whose class no node has.
 
@@ -80,7 +80,7 @@ def check(
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
     known = known_flavors(flavors, settings)
     checked = check_nodes(run_with(reading_nodes(settings), NodeReader.all).nodes, known)
-    print_one(checked, _print, as_json=as_json)
+    print_one(checked, _print)
     if known is None:
         tell(
             "classes and flavors are not compared, since no file of flavors is named: give --flavors or MOOR_FLAVORS",
@@ -139,7 +139,7 @@ def _print(checked: CheckResult) -> None:
     for line in lines[:SHOWN_MAX]:
         out.print(f"[yellow]✗[/yellow] {line}", soft_wrap=True)
     if len(lines) > SHOWN_MAX:
-        out.print(f"and {len(lines) - SHOWN_MAX} more; --json has all of them")
+        out.print(f"and {len(lines) - SHOWN_MAX} more; -o json has all of them")
     if not lines:
         compared = "" if checked.flavors_without_node is None else ", and flavors and classes match"
         out.print(

@@ -36,10 +36,10 @@ from moor.bare_metal.nodes_showing import NODES, print_node
 from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,
-    AsJson,
     DatabaseUrl,
     IronicDatabaseUrl,
     IronicUrl,
+    Output,
     command_settings,
     fail,
     run_with,
@@ -124,7 +124,7 @@ def list_nodes(
     unavailable: Annotated[
         bool, typer.Option("--unavailable", help="Only nodes that are not offered to placement.")
     ] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is."""
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
@@ -137,7 +137,7 @@ def list_nodes(
         and state in ("", state_of(each))
         and not (unavailable and each.offered.amount)
     ]
-    print_all(nodes, NODES, "no nodes", as_json=as_json)
+    print_all(nodes, NODES, "no nodes")
     _print_away(found.away)
     for each in found.unreadable:
         tell(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}", "red")
@@ -150,7 +150,7 @@ def show(
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Show everything that is known of one node."""
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
@@ -160,7 +160,7 @@ def show(
         return found, reader.away
 
     found, away = run_with(reading_nodes(settings), read)
-    print_one(found, print_node, as_json=as_json)
+    print_one(found, print_node)
     _print_away(away)
 
 
@@ -176,7 +176,7 @@ def maintenance_on(
         ),
     ],
     timeout: LockTimeout = WAIT_S,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Put nodes into maintenance: nothing new is built on them from now on. Their instances stay."""
     _order(
@@ -185,13 +185,12 @@ def maintenance_on(
         lambda api, id_: api.set_maintenance(id_, reason),
         ironic,
         timeout,
-        as_json=as_json,
     )
 
 
 @maintenance.command("off")
 def maintenance_off(
-    nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, as_json: AsJson = False
+    nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, _output: Output = None
 ) -> None:
     """Take nodes out of maintenance: they may be used again."""
     _order(
@@ -200,7 +199,6 @@ def maintenance_off(
         lambda api, id_: api.set_maintenance(id_, is_on=False),
         ironic,
         timeout,
-        as_json=as_json,
     )
 
 
@@ -212,7 +210,7 @@ def _add_verb(verb: str, help_text: str) -> None:
         *,
         wait: Wait = True,
         timeout: Timeout = WAIT_S,
-        as_json: AsJson = False,
+        _output: Output = None,
     ) -> None:
         _order(
             nodes,
@@ -221,18 +219,15 @@ def _add_verb(verb: str, help_text: str) -> None:
             ironic,
             timeout,
             waits=wait,
-            as_json=as_json,
         )
 
 
 def _add_power(name: str, target: str, help_text: str) -> None:
     @power.command(name, help=help_text)
     def command(
-        nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, as_json: AsJson = False
+        nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, _output: Output = None
     ) -> None:
-        _order(
-            nodes, target, lambda api, id_: api.set_power_state(id_, target), ironic, timeout, as_json=as_json
-        )
+        _order(nodes, target, lambda api, id_: api.set_power_state(id_, target), ironic, timeout)
 
 
 for _verb, _help_text in VERBS.items():
@@ -255,7 +250,7 @@ def clean(
     ],
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Clean `manageable` nodes manually, by these steps. After that they are `manageable` again."""
     parsed = _steps(steps)
@@ -266,7 +261,6 @@ def clean(
         ironic,
         timeout,
         waits=wait,
-        as_json=as_json,
     )
 
 
@@ -285,7 +279,7 @@ def rescue(
     ] = None,
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Boot a rescue image on a node whose instance does not start any more. The instance's disk stays; `unrescue` ends it."""
     password = _password_in(password_file) if password_file else secrets.token_urlsafe(12)
@@ -296,7 +290,6 @@ def rescue(
         ironic,
         timeout,
         waits=wait,
-        as_json=as_json,
         then="" if password_file else f"the password of user rescue is {password}",
     )
 
@@ -308,7 +301,7 @@ def console(
     *,
     off: Annotated[bool, typer.Option("--off", help="Switch the console off.")] = False,
     timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Switch a node's serial console on, and say where it is."""
     settings = settings_with_ironic(ironic)
@@ -326,7 +319,7 @@ def console(
         fail(f"node {name}: Ironic refuses the console ({seen.status}): {seen.message}")
     if seen is None:
         fail(f"Ironic has not switched the console within {timeout:g} s, and goes on", NOT_IN_TIME)
-    print_one(seen, _print_console, as_json=as_json)
+    print_one(seen, _print_console)
 
 
 async def _console_once(
@@ -395,7 +388,6 @@ def _order(
     timeout_s: float,
     *,
     waits: bool = False,
-    as_json: bool,
     then: str = "",
 ) -> None:
     """Send the order for each node. If Ironic refuses one, or goes on holding its lock, go on with the next. `waits` says that the
@@ -418,7 +410,7 @@ def _order(
         return await found_nodes(reader, ids), len(ordered) == len(found), in_time
 
     nodes, all_ordered, in_time = run_with(reading_nodes(settings), work)
-    print_all(nodes, NODES, as_json=as_json)
+    print_all(nodes, NODES)
     if then and all_ordered:
         tell(then)
     failed = [each for each in nodes if waits and _has_failed(each)]

@@ -24,7 +24,7 @@ from moor.bare_metal.daemon_rows import with_rows
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError
 from moor.bare_metal.rings import DaemonShown, RingShown, notes_of_ring, ring_of
 from moor.naming import id_in
-from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
+from moor.options import DatabaseUrl, IronicDatabaseUrl, Output, fail, out, wants_document
 from moor.showing import plain, print_all, print_json, print_one, time_in_words
 from moor.tables import Columns, print_table
 
@@ -51,16 +51,16 @@ def ring(
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List the daemons, with their leases and nodes. The others take over the nodes of a daemon whose lease has expired."""
     if context.invoked_subcommand is not None:
         return
-    print_one(with_rows(ironic_db, db, _ring), _print_ring, as_json=as_json)
+    print_one(with_rows(ironic_db, db, _ring), _print_ring)
 
 
 def _print_ring(shown: RingShown) -> None:
-    print_all(shown.daemons, _DAEMONS, "no daemons", as_json=False)
+    print_all(shown.daemons, _DAEMONS, "no daemons")
     for note in notes_of_ring(shown):
         colour = "red" if note.is_trouble else "yellow"
         out.print(f"[{colour}]{note.count} nodes {note.what}[/{colour}]")
@@ -86,7 +86,7 @@ def show(
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Show which daemon owns a node and why, the node's cell, and, if it may not be claimed, why not."""
 
@@ -100,7 +100,7 @@ def show(
         fail(f"no daemon knows node {named}: no notification named it, and Ironic did not list it")
     owned = why(Owned(row.id, row.owner, row.epoch, row.holds_instance), members)
     offer = row.offer or Offer()
-    if as_json:
+    if wants_document():
         of_row = {
             "cell": row.cell,
             "cell_note": row.cell_note,
@@ -143,7 +143,7 @@ def missing(
             "--remove", help="Confirm that they are gone: each is removed once no consumer holds it."
         ),
     ] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List nodes that Ironic no longer lists. Too many vanished at once, so they stay reserved until confirmed."""
 
@@ -156,7 +156,7 @@ def missing(
         return tuple(rows)
 
     found = [_missing_of(row) for row in with_rows(ironic_db, db, find)]
-    print_one(found, partial(_print_missing, are_removed=remove), as_json=as_json)
+    print_one(found, partial(_print_missing, are_removed=remove))
 
 
 def _print_missing(found: Sequence[MissingNode], *, are_removed: bool) -> None:

@@ -33,7 +33,7 @@ from moor.bare_metal.node_command import (
 from moor.bare_metal.nodes import NodeReader, NodeShown, reading_nodes, seen_in_ironic
 from moor.bare_metal.nodes_showing import NODES
 from moor.books.audit_command import clients, reader_of
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, IronicDatabaseUrl, IronicUrl, fail, option_of, run
+from moor.options import NOT_IN_TIME, BusUrl, IronicDatabaseUrl, IronicUrl, Output, fail, option_of, run
 from moor.settings import TOP, Settings
 from moor.showing import print_all
 
@@ -51,7 +51,7 @@ def undeploy(
     settle: Annotated[int, option_of(TOP, "audit_settle", metavar="SECONDS")] = 60,
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Take instances off nodes that Ironic has there and nobody has in the books: what `moor audit` calls stray on node.
 
@@ -85,7 +85,7 @@ def undeploy(
             return [node for node in (await reader.find(ids)).values() if node is not None], is_done
 
     done, in_time = run(work())
-    print_all(done, NODES, as_json=as_json)
+    print_all(done, NODES)
     if not in_time:
         fail(
             f"not all are off within {timeout:g} s, and the daemons go on; `moor node show` says how far",

@@ -27,7 +27,17 @@ from moor.books.auditing import (
 from moor.books.books_reader import BooksReader
 from moor.books.nova_books import HeldByNova, NovaToAsk
 from moor.books.nova_looks import LooksInFile
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, found, option_of, run, say
+from moor.options import (
+    NOT_IN_TIME,
+    BusUrl,
+    Output,
+    command_settings,
+    found,
+    option_of,
+    run,
+    say,
+    wants_document,
+)
 from moor.settings import TOP, Settings
 from moor.showing import check_known, check_one_cell, print_line
 from scheduler_worker.nova_cloud.settings import NOVA_CLOUD
@@ -65,8 +75,7 @@ class Summary(Struct, frozen=True, omit_defaults=True):
 class Printer:
     """Prints findings; with --follow only those that are new, and those that are gone."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
+    def __init__(self) -> None:
         self._known: dict[object, Line] = {}
         self._now: dict[object, Line] = {}
 
@@ -89,7 +98,7 @@ class Printer:
             self._summarize(result, seconds)
 
     def _print(self, line: Line) -> None:
-        if self._as_json:
+        if wants_document():
             print_line(line)
             return
         colour = _COLOURS.get(line.outcome, "dim")
@@ -98,7 +107,7 @@ class Printer:
 
     def _summarize(self, result: AuditResult, seconds: float) -> None:
         left = [each for each in result.findings if each.outcome == NOT_MENDED]
-        if self._as_json:
+        if wants_document():
             print_line(
                 Summary(
                     compared=result.compared,
@@ -149,7 +158,7 @@ def audit(
     patience: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
     ] = 30.0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Compare the books of placement, the API level, the cells and their hosts; boots go on meanwhile.
 
@@ -161,7 +170,7 @@ def audit(
             "it says what --heal may do, which is not given", param_hint="--remove-strays"
         )
     settings = command_settings(bus=bus)
-    printer = Printer(as_json=as_json)
+    printer = Printer()
 
     async def work() -> AuditResult:
         async with AsyncExitStack() as stack:

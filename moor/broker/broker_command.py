@@ -29,14 +29,15 @@ from moor.environment_files import (
     environment_files,
 )
 from moor.options import (
-    AsJson,
     BusUrl,
     Cells,
+    Output,
     command_settings,
     fail,
     option_of,
     out,
     tuned,
+    wants_document,
     with_connection,
     wrong_value,
 )
@@ -159,7 +160,7 @@ def show(
     bus: BusUrl = "",
     cells: Cells = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Show each broker's queues, rights and messages. With a bus URL, show how many parcels wait in each queue."""
     settings, deployments = _deployments(bus, cells, else_cells=("one-cell",))
@@ -170,7 +171,7 @@ def show(
         else {}
         for each in deployments
     ]
-    if as_json:
+    if wants_document():
         brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
         messages = {
             kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bus.broker import Connection
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
-from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection
+from moor.options import BusUrl, Output, command_settings, fail, out, wants_document, with_connection
 from moor.showing import print_all, print_one
 from moor.tables import Columns
 
@@ -40,20 +40,20 @@ def list_letters(
     limit: Limit = 1000,
     *,
     each: Annotated[bool, typer.Option("--each", help="Each letter in a line of its own.")] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List the dead letters: the queue each came from, its type, and why it is dead. Letters that differ only by ids and numbers are
-    one line, with the handle of the oldest; --each and --json list each one.
+    one line, with the handle of the oldest; --each and -o json list each one.
     """
     letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
-    if each or as_json:
-        print_all(letters, LETTERS, "no dead letters", as_json=as_json)
+    if each or wants_document():
+        print_all(letters, LETTERS, "no dead letters")
     else:
         groups: dict[tuple[str, ...], dict[str, Any]] = {}
         for letter in letters:
             key = _group(letter["queue"], letter["type"], letter["reason"])
             groups.setdefault(key, {**letter, "letters": 0})["letters"] += 1
-        print_all([*groups.values()], GROUPS, "no dead letters", as_json=False)
+        print_all([*groups.values()], GROUPS, "no dead letters")
 
 
 # Of documents of dead letters.
@@ -81,12 +81,12 @@ def _group(queue: str, kind: str, reason: str) -> tuple[str, ...]:
 
 
 @app.command()
-def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson = False) -> None:
+def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, _output: Output = None) -> None:
     """Show one dead letter with its body."""
     letters = _look(bus, limit, lambda letter: letter.handle == handle)
     if not letters:
         fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows which exist")
-    print_one(letters[0], print_letter, as_json=as_json)
+    print_one(letters[0], print_letter)
 
 
 def print_letter(letter: dict[str, Any]) -> None:

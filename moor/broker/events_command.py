@@ -17,7 +17,7 @@ from bus.messages.hosts import HostChanged, HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
 from moor.asking import client
-from moor.options import AsJson, BusUrl, Project, command_settings, fail, out, run, tell
+from moor.options import BusUrl, Output, Project, command_settings, fail, out, run, tell, wants_document
 from moor.showing import COLOURS, print_line
 
 # Builds, instances and host states. Heartbeats and changes of placement's books are left out: there are too many.
@@ -42,7 +42,7 @@ def events(
     count: Annotated[
         int, typer.Option(metavar="N", min=0, help="Stop after N events; 0: go on until Ctrl-C.")
     ] = 0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Print the events that happen from now on.
 
@@ -69,7 +69,7 @@ def events(
                     # Printed again after a reconnect: events that came meanwhile are missing from the output.
                     tell(f"listening for {', '.join(wanted)}", "dim")
                 for message in batch:
-                    _print(message, as_json=as_json)
+                    _print(message)
                     printed += 1
                     if printed == count:
                         return
@@ -90,8 +90,8 @@ async def _refused_with_hint(work: Coroutine[Any, Any, None]) -> None:
         )
 
 
-def _print(message: Message, *, as_json: bool) -> None:
-    if as_json:
+def _print(message: Message) -> None:
+    if wants_document():
         print_line(message)
         return
     now = datetime.now().astimezone()

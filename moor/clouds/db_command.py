@@ -24,15 +24,16 @@ from moor.clouds.database_roles import (
 )
 from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files
 from moor.options import (
-    AsJson,
     Cells,
     DatabaseUrl,
     IronicDatabaseUrl,
+    Output,
     PlacementDatabaseUrl,
     command_settings,
     out,
     run,
     tuned,
+    wants_document,
     wrong_value,
 )
 from moor.password_files import (
@@ -154,7 +155,7 @@ def users(
 
 
 @app.command()
-def rights(cells: Cells = "", *, as_json: AsJson = False) -> None:
+def rights(cells: Cells = "", *, _output: Output = None) -> None:
     """Show what the role of each kind of worker may do with which table. Reads no database."""
     here = command_settings(cells=cells).addresses.cells or ("one-cell",)
     use = DatabaseUse("", (PLACEMENT, *OTHERS, IRONIC), here)
@@ -164,7 +165,7 @@ def rights(cells: Cells = "", *, as_json: AsJson = False) -> None:
         for table, may in sorted(role.tables.items())
         if may
     ]
-    if as_json:
+    if wants_document():
         print_json([{"role": role, "table": table, "may": may.split(", ")} for role, table, may in rows])
         return
     print_table(rows, RIGHTS)

@@ -17,7 +17,7 @@ from moor.importing_nova.core.records import ContradictionError
 from moor.importing_nova.handing_over import HandingOver, HostReport
 from moor.importing_nova.reading import HostRow, NovaDatabases, nova_databases
 from moor.importing_nova.shared import Difference, compare_shared, create_shared, read_shared
-from moor.options import NOT_DONE, AsJson, BusUrl, command_settings, fail, run, say, tell
+from moor.options import NOT_DONE, BusUrl, Output, command_settings, fail, run, say, tell, wants_document
 from moor.showing import print_json
 from moor.tables import Columns, print_table
 from scheduler_worker.nova_cloud.databases import CONNECTIONS_MAX, NovaDatabaseError
@@ -107,7 +107,7 @@ def nova(
     patience: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
     ] = 30.0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Take the hosts of a Nova over, with their instances: each one that is disabled there, and has nothing under way.
 
@@ -141,7 +141,7 @@ def nova(
         done = run(work())
     except NovaDatabaseError as problem:
         fail(str(problem))
-    if as_json:
+    if wants_document():
         print_json(done)
     else:
         _print(done, is_verified=verify)

@@ -36,7 +36,7 @@ from moor.instances.requests import (
 )
 from moor.nearest_names import hints_for
 from moor.option_structs import with_options
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, tell
+from moor.options import NOT_DONE, NOT_IN_TIME, BusUrl, Output, Project, fail, tell, wants_document
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host, print_passed_over
 from moor.tables import print_table
 
@@ -105,10 +105,10 @@ def boot(
         bool, typer.Option("--wait/--no-wait", help="Wait until the instances have ended.")
     ] = True,
     timeout: Timeout = 120.0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Build an instance, or several equal ones, and follow them until they run."""
-    following = Following(bus, wait, timeout, as_json)
+    following = Following(bus, wait, timeout)
     size = flavor.read(following.settings, project=project)
     check_size(size)
     request = BuildInstance(
@@ -154,7 +154,7 @@ async def _boot(
         )
         refused = any(each.no_valid_host is not None for each in states)
         hints = await hints_for(asking, request) if refused else []
-    if following.as_json:
+    if wants_document():
         print_json({"request_id": str(request.request_id), "instances": plain(states)})
     else:
         _print(states)

@@ -17,7 +17,7 @@ from bus.messages.device_profiles import (
 from moor.asking import answer_of, ask_bus
 from moor.completing import complete_device_profiles
 from moor.instances.named_commands import add_named_commands
-from moor.options import AsJson, BusUrl, out, put_once
+from moor.options import BusUrl, Output, out, put_once
 from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
@@ -97,7 +97,7 @@ def create(
     description: Annotated[
         str, typer.Option(metavar="TEXT", show_default=False, help="What the devices are for.")
     ] = "",
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Store a device profile under a name. Repeating the command is harmless."""
     try:
@@ -110,7 +110,7 @@ def create(
         )
     order = CreateDeviceProfile(profile=DeviceProfile(name=name, groups=groups, description=description))
     found = ask_bus(bus, lambda asking: answer_of(asking, order, DeviceProfilesFound))
-    print_one(found.profiles[0], _print, as_json=as_json)
+    print_one(found.profiles[0], _print)
 
 
 add_named_commands(

@@ -10,7 +10,7 @@ from moor.asking import Client, ask_bus, pages_of
 from moor.completing import complete_instances
 from moor.instances.plan_showing import print_explanation, print_plan
 from moor.naming import fail_unknown, id_in, instance_or_request_id
-from moor.options import ID, AsJson, BusUrl, Project, out
+from moor.options import ID, BusUrl, Output, Project, out, wants_document
 from moor.showing import print_json
 
 PAGE = 100
@@ -27,7 +27,7 @@ def explain(
         bool, typer.Option("--boot", help="Show the choice for the boot, not that of the last move.")
     ] = False,
     project: Project = "",
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Show how the host of each instance was chosen, what was refused, or why no host qualified.
 
@@ -38,7 +38,7 @@ def explain(
     if not explanations:
         fail_unknown("instance and no request", (named,), "`moor list` shows all instances")
     plan = pages[0].plan
-    if as_json:
+    if wants_document():
         print_json({"explanations": explanations, **({"plan": plan} if now else {})})
         return
     for each in explanations:

@@ -13,7 +13,7 @@ from moor.completing import complete_stored_flavors
 from moor.instances.named_commands import add_named_commands
 from moor.instances.request_options import FlavorOptions
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, command_settings, out
+from moor.options import BusUrl, Output, command_settings, out
 from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
@@ -56,12 +56,12 @@ def create(
     bus: BusUrl = "",
     *,
     flavor: FlavorOptions,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Store a flavor under a name. --flavor takes the values of another one. Repeating the command is harmless."""
     written = structs.replace(flavor.read(command_settings(bus=bus)), name=name)
     found = ask_bus(bus, lambda asking: answer_of(asking, CreateFlavor(flavor=written), FlavorsFound))
-    print_one(found.flavors[0], _print, as_json=as_json)
+    print_one(found.flavors[0], _print)
 
 
 add_named_commands(

@@ -22,7 +22,18 @@ from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
 from moor.asking import Client, InstanceFollower, client, granted
 from moor.naming import instance_ids
-from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, fail, out, run, tell
+from moor.options import (
+    INTERRUPTED,
+    NOT_IN_TIME,
+    BusUrl,
+    Output,
+    command_settings,
+    fail,
+    out,
+    run,
+    tell,
+    wants_document,
+)
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_all, print_json, print_one, progress_of
 
@@ -42,7 +53,7 @@ class Following(Struct, frozen=True):
         bool, typer.Option("--wait/--no-wait", help="Wait until the order is done, or has failed.")
     ] = True
     timeout: Timeout = 120.0
-    as_json: AsJson = False
+    _output: Output = None
 
     @property
     def settings(self) -> Settings:
@@ -93,14 +104,14 @@ async def taken(
     try:
         answer = await asking.ask(order)
     except NoAnswer:
-        if following.as_json:
+        if wants_document():
             print_json(shown)
         fail(
             f"no scheduler has taken the {what} within {following.timeout:g} s. It stays on the bus, and is {done} when a scheduler "
             f"takes it: {how_to_follow}",
             NOT_IN_TIME,
         )
-    if isinstance(answer, BuildRejected) and following.as_json:
+    if isinstance(answer, BuildRejected) and wants_document():
         print_json({**shown, "rejected": plain(answer)})
     return granted(order, answer, kind)
 
@@ -122,7 +133,7 @@ async def followed(
     follower = InstanceFollower(asking, frozenset(ids), project)
     follower.take(states)
     in_time = True
-    if following.wait and (following.as_json or not out.is_terminal):
+    if following.wait and (wants_document() or not out.is_terminal):
         in_time = await follower.until(is_over, lambda _: None, by_s)
     elif following.wait:
         with Live(progress_of(follower.states.values()), console=out, transient=True) as live:
@@ -179,9 +190,9 @@ async def _followed_order(
             project=order.project,
         )
     if len(states) == 1:
-        print_one(states[0], INSTANCES, as_json=following.as_json)
+        print_one(states[0], INSTANCES)
     else:
-        print_all(states, INSTANCES, as_json=following.as_json)
+        print_all(states, INSTANCES)
     if not in_time:
         fail(
             f"{end.what} has not ended within {following.timeout:g} s, and goes on: {how_to_follow}",

@@ -12,7 +12,7 @@ from moor.completing import complete_images
 from moor.instances.named_commands import add_named_commands, missing_text
 from moor.instances.requests import pairs_of
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, fail, flag_of, out
+from moor.options import BusUrl, Output, fail, flag_of, out
 from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
@@ -91,14 +91,14 @@ def create(
     bus: BusUrl = "",
     *,
     given: PlaceOptions,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Store an image under a name. Repeating the command is harmless."""
     if not given.source:
         raise typer.BadParameter("--source is not given: it says where the image is, by an id or a URL")
     image = NamedImage(name=name, **_places(given), properties=pairs_of("--property", given.property))
     found = ask_bus(bus, lambda asking: answer_of(asking, CreateImage(image=image), ImagesFound))
-    print_one(found.images[0], _print, as_json=as_json)
+    print_one(found.images[0], _print)
 
 
 @app.command("set")
@@ -111,7 +111,7 @@ def set_image(
     unset: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Remove this property; may be repeated.")
     ] = None,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Change a stored image for later boots. What is not named stays; so do the instances that were built from it."""
     pairs = pairs_of("--property", given.property)
@@ -125,7 +125,7 @@ def set_image(
     found = ask_bus(bus, lambda asking: answer_of(asking, order, ImagesFound))
     if not found.images:
         fail(missing_text("image").format_map(structs.asdict(order)))
-    print_one(found.images[0], _print, as_json=as_json)
+    print_one(found.images[0], _print)
 
 
 add_named_commands(

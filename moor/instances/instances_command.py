@@ -17,7 +17,7 @@ from moor.asking import FOUND_AT_ONCE_MAX, Client, answers_of, ask_bus, client, 
 from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
 from moor.instances.following import Following, Timeout, followed
 from moor.naming import instances_or_requests
-from moor.options import ID, NOT_IN_TIME, AsJson, BusUrl, IsWide, Project, fail, run, tell
+from moor.options import ID, NOT_IN_TIME, BusUrl, Form, Output, Project, fail, form, run, tell, wants_document
 from moor.showing import (
     COLOURS,
     INSTANCES,
@@ -48,7 +48,7 @@ def show(
     bus: BusUrl = "",
     *,
     project: Project = "",
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Show an instance, or all instances of a request."""
 
@@ -56,7 +56,7 @@ def show(
         return [*(await instances_or_requests(asking, [named], project)).values()], asking
 
     states, asked = ask_bus(bus, work, operates=False)
-    if as_json:
+    if wants_document():
         print_json([as_document(each, asked.cells, asked.details) for each in states])
         return
     for state in states:
@@ -84,8 +84,7 @@ def list_instances(
         str, typer.Option(help="Only instances with this name.", autocompletion=complete_instances)
     ] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
-    is_wide: IsWide = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List the instances, deleted ones too, ordered by id: each as its cell told it last.
 
@@ -109,11 +108,11 @@ def list_instances(
 
     found, asked = ask_bus(bus, work, operates=False)
     shown = found[:limit]
-    if as_json:
+    if wants_document():
         print_json([as_document(each, asked.cells, asked.details) for each in shown])
     else:
-        columns = wide(asked.details) if is_wide else INSTANCES
-        print_all(shown, columns, "no instances", as_json=False)
+        columns = wide(asked.details) if form() is Form.WIDE else INSTANCES
+        print_all(shown, columns, "no instances")
         print_last_heard(shown, asked.cells)
     if len(found) > limit:
         tell(f"there are more than {limit} instances: a higher --limit shows them", "yellow")
@@ -143,10 +142,10 @@ def delete(
     project: Project = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until they are deleted.")] = False,
     timeout: Timeout = 120.0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Delete instances in any state. A deleted one stays deleted."""
-    run(_delete(Following(bus, wait, timeout, as_json), named, project))
+    run(_delete(Following(bus, wait, timeout), named, project))
 
 
 async def _delete(following: Following, named: Sequence[str], project: str) -> None:
@@ -164,7 +163,7 @@ async def _delete(following: Following, named: Sequence[str], project: str) -> N
             by_s=by_s,
             project=project,
         )
-    print_all(states, INSTANCES, as_json=following.as_json)
+    print_all(states, INSTANCES)
     if not in_time:
         fail(
             f"not all instances are deleted within {following.timeout:.0f} s; the delete goes on: `moor show` shows its state",

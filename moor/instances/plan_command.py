@@ -17,7 +17,7 @@ from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
 from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions, check_size
 from moor.nearest_names import hints_for
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, Project, check_alone, command_settings, flag_of, tell, wrong_value
+from moor.options import BusUrl, Output, Project, check_alone, command_settings, flag_of, tell, wrong_value
 from moor.showing import print_all, print_one
 
 VERDICTS_PAGE = 200
@@ -64,7 +64,7 @@ def plan(
             help="Instead: would the instances of this host fit on other hosts, all together?",
         ),
     ] = "",
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
     if drain:
@@ -84,7 +84,7 @@ def plan(
         }
         check_alone("--drain", "that asks about the instances that the host has", others)
         drained = asked(bus, AskDrain(host=drain), DrainFound, operates=False)
-        print_one(drained, print_drain, as_json=as_json)
+        print_one(drained, print_drain)
         return
     if step and not hosts:
         raise typer.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
@@ -103,7 +103,7 @@ def plan(
     if hosts:
         reasons = AskReasons(request=build, step=step, limit=VERDICTS_PAGE)
         verdicts = asked_for_all(bus, reasons, ReasonsFound, lambda page: page.hosts, operates=False)
-        print_all(verdicts, VERDICTS, "no hosts", as_json=as_json)
+        print_all(verdicts, VERDICTS, "no hosts")
         return
 
     async def work(asking: Client) -> tuple[PlanFound, list[str]]:
@@ -111,7 +111,7 @@ def plan(
         return planned, [] if planned.fit else await hints_for(asking, build)
 
     planned, hints = ask_bus(bus, work, operates=False)
-    print_one(planned, print_plan, as_json=as_json)
+    print_one(planned, print_plan)
     for hint in hints:
         tell(hint, "yellow")
 

@@ -7,7 +7,7 @@ import typer
 
 from moor.nova.conf_file import ConfFileError, read_files
 from moor.nova.mapping import NovaSettings, Told, WrongOptionError, settings_for
-from moor.options import WRONG, AsJson, fail, say
+from moor.options import WRONG, Output, fail, say, wants_document
 from moor.showing import print_json
 from moor.worker_settings import SECTIONS
 
@@ -35,7 +35,7 @@ def settings(
         ),
     ],
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Write our settings for the filters, weighers and limits of a nova.conf, and name each line that has no equal here.
 
@@ -45,7 +45,7 @@ def settings(
         made = settings_for(read_files(from_), SECTIONS)
     except (ConfFileError, WrongOptionError) as wrong:
         fail(str(wrong), WRONG)
-    if as_json:
+    if wants_document():
         print_json(
             {
                 "settings": made.tables,

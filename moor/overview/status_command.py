@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from moor.asking import Client, client
-from moor.options import NOT_DONE, AsJson, BusUrl, Cells, command_settings, out, run_with
+from moor.options import NOT_DONE, BusUrl, Cells, Output, command_settings, out, run_with, wants_document
 from moor.overview.gathering import CloudView, CloudViewer
 from moor.overview.judging import notes_of, troubles_of
 from moor.overview.showing import overview_in_words
@@ -19,7 +19,7 @@ def status(
     within: Annotated[
         float, typer.Option(metavar="S", min=0.1, help="How long a scheduler has to answer.")
     ] = 10.0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong."""
     settings = command_settings(bus=bus, cells=cells)
@@ -33,7 +33,7 @@ def status(
 
     view = run_with(client(settings, patience_s=within), work)
     troubles = troubles_of(view)
-    if as_json:
+    if wants_document():
         print_json(
             {
                 "healthy": not troubles,

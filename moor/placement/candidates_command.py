@@ -20,7 +20,7 @@ from bus.messages.placement import NotAllowed
 from moor.asking import Client, answer_of, ask_bus, providers_of, readable
 from moor.client.errors import NotSendable
 from moor.nearest_names import unknown_with_near
-from moor.options import AsJson, BusUrl, fail, put_once
+from moor.options import BusUrl, Output, fail, put_once, wants_document
 from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all
 
@@ -47,7 +47,7 @@ def candidates(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many candidates at most.")] = 20,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List the candidates that can provide all of this: VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW."""
     named: dict[str, str] = {}
@@ -69,9 +69,9 @@ def candidates(
         raise typer.BadParameter(str(wrong)) from None
     assert isinstance(question, AskCandidates), f"{asked!r} was read as {question!r}"
     found, names = ask_bus(bus, lambda asking: _found(asking, question))
-    if not (found or as_json):
+    if not (found or wants_document()):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")
-    print_all(found, candidate_columns(names), as_json=as_json)
+    print_all(found, candidate_columns(names))
 
 
 def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bus.messages.administration import (
     Write,
 )
 from moor.asking import Client, ask_bus, items_of
-from moor.options import AsJson, BusUrl, say
+from moor.options import BusUrl, Output, say
 from moor.placement.providers import write
 from moor.showing import print_all, print_one
 from moor.tables import Columns
@@ -68,25 +68,25 @@ def _app_of(
         bus: BusUrl = "",
         *,
         every: Annotated[bool, typer.Option("--all", help="Also the standard ones.")] = False,
-        as_json: AsJson = False,
+        _output: Output = None,
     ) -> None:
         custom = ask_bus(bus, lambda asking: _custom(asking, of))
         shown = [NameShown(name, "custom") for name in custom]
         if every:
             shown += [NameShown(name, "standard") for name in sorted(standard())]
-        print_all(shown, NAMES, f"no custom {what}", as_json=as_json)
+        print_all(shown, NAMES, f"no custom {what}")
 
     @app.command("create", help=f"Create one of the custom {what}. Repeating the command is harmless.")
-    def create_name(name: _NewName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    def create_name(name: _NewName, bus: BusUrl = "", *, _output: Output = None) -> None:
         _check_custom(name)
         ask_bus(bus, lambda asking: write(asking, create(name)))
-        print_one(NameShown(name, "custom"), NAMES, as_json=as_json)
+        print_one(NameShown(name, "custom"), NAMES)
 
     @app.command("delete", help=f"Delete one of the custom {what}. Refused while a provider has it.")
-    def delete_name(name: _Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    def delete_name(name: _Name, bus: BusUrl = "", *, _output: Output = None) -> None:
         _check_custom(name)
         ask_bus(bus, lambda asking: write(asking, delete(name)))
-        print_one(NameShown(name, "custom"), lambda gone: say(f"deleted {gone.name}"), as_json=as_json)
+        print_one(NameShown(name, "custom"), lambda gone: say(f"deleted {gone.name}"))
 
     return app
 

@@ -12,7 +12,7 @@ from bus.messages.placement import ProviderState
 from moor.asking import Client, ask_bus, items_of, providers_of
 from moor.completing import complete_aggregates, complete_cells
 from moor.naming import aggregate_ids
-from moor.options import ID, AsJson, BusUrl, out, say
+from moor.options import ID, BusUrl, Output, out, say, wants_document
 from moor.placement.providers import ProviderName, found_in
 from moor.placement.providers_orders import app as orders
 from moor.placement.providers_showing import (
@@ -49,7 +49,7 @@ def list_providers(
         typer.Option(metavar=ID, help="Only members of this aggregate.", autocompletion=complete_aggregates),
     ] = "",
     roots: Annotated[bool, typer.Option("--roots", help="Only the roots of trees.")] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List all providers, each below the root of its tree."""
 
@@ -72,30 +72,30 @@ def list_providers(
         and not (roots and each.parent is not None)
     ]
     found.sort(key=lambda each: (names[each.root], each.parent is not None, each.name))
-    print_all(found, PROVIDERS, "no providers", as_json=as_json)
+    print_all(found, PROVIDERS, "no providers")
 
 
 @app.command()
-def show(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def show(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show one provider: its place in the tree, traits, aggregates and inventories."""
     everything = ask_bus(bus, providers_of)
-    print_one(found_in(everything, which), partial(print_provider, tree=everything), as_json=as_json)
+    print_one(found_in(everything, which), partial(print_provider, tree=everything))
 
 
 @app.command()
-def tree(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def tree(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show the whole tree that a provider belongs to."""
     everything = ask_bus(bus, providers_of)
     root = found_in(everything, which).root
     members = [each for each in everything if each.root == root]
-    print_one(members, lambda tree: out.print(tree_of(tree)), as_json=as_json)
+    print_one(members, lambda tree: out.print(tree_of(tree)))
 
 
 @app.command()
-def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def inventory(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show a provider's inventory of each class: amount, usage, and the limits of one claim."""
     provider = found_in(ask_bus(bus, providers_of), which)
-    if as_json:
+    if wants_document():
         print_json({name: plain(stock) for name, stock in provider.inventories.items()})
     elif provider.inventories:
         print_inventories(provider)
@@ -104,7 +104,7 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False)
 
 
 @app.command()
-def holders(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def holders(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """List the consumers that hold something of a provider."""
 
     async def work(asking: Client) -> tuple[ProviderState, list[ConsumerState]]:
@@ -114,7 +114,7 @@ def holders(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -
 
     provider, found = ask_bus(bus, work)
     nothing = f"no consumer holds anything of {provider.name}"
-    print_all(found, holder_columns(provider), nothing, as_json=as_json)
+    print_all(found, holder_columns(provider), nothing)
 
 
 app.add_typer(orders)

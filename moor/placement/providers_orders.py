@@ -19,7 +19,7 @@ from bus.messages.administration import (
 from bus.messages.placement import ProviderState, ReportedInventory
 from moor.asking import Client, ask_bus, providers_of
 from moor.naming import aggregate_ids
-from moor.options import ID, AsJson, BusUrl, out, put_once, read_uuid
+from moor.options import ID, BusUrl, Output, out, put_once, read_uuid
 from moor.placement.providers import ProviderName, amount_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
@@ -42,7 +42,7 @@ def create(
         ),
     ] = None,
     cell: Annotated[str, typer.Option(help="The cell that it belongs to, if any.")] = "",
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Create a provider without inventory, traits and aggregates."""
     new = ProviderId(id_ or uuid4())
@@ -51,7 +51,7 @@ def create(
         below = found_in(everything, parent).id if parent else None
         return CreateProvider(id=new, name=name, parent=below, of_cell=cell)
 
-    _write(bus, order, str(new), as_json=as_json)
+    _write(bus, order, str(new))
 
 
 @app.command()
@@ -77,7 +77,7 @@ def move(
     *,
     parent: Parent = "",
     alone: Annotated[bool, typer.Option("--alone", help="Make it the root of its own tree.")] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Move a provider and its children: below --parent, or to the root of its own tree by --alone."""
     if bool(parent) == alone:
@@ -88,7 +88,7 @@ def move(
         below = found_in(everything, parent).id if parent else None
         return UpdateProvider(id=moved.id, name=moved.name, parent=below)
 
-    _write(bus, order, which, as_json=as_json)
+    _write(bus, order, which)
 
 
 set_app = typer.Typer(
@@ -118,7 +118,7 @@ def set_inventory(
             help="What its host or daemon last reported, instead of what was written by hand.",
         ),
     ] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Replace a provider's inventory. A class of which a consumer holds something cannot be removed.
 
@@ -136,7 +136,6 @@ def set_inventory(
         bus,
         which,
         lambda of: SetInventories(**of, inventories=wanted, as_reported=as_reported),
-        as_json=as_json,
     )
 
 
@@ -149,10 +148,10 @@ def set_traits(
     ] = None,
     bus: BusUrl = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Replace a provider's traits."""
-    _set(bus, which, lambda of: SetTraits(**of, traits=tuple(traits or ())), as_json=as_json)
+    _set(bus, which, lambda of: SetTraits(**of, traits=tuple(traits or ())))
 
 
 @set_app.command("aggregates")
@@ -167,29 +166,27 @@ def set_aggregates(
     ] = None,
     bus: BusUrl = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Replace a provider's aggregates."""
     wanted = ask_bus(bus, lambda asking: aggregate_ids(asking, aggregates or ()))
-    _set(bus, which, lambda of: SetAggregates(**of, aggregates=tuple(wanted)), as_json=as_json)
+    _set(bus, which, lambda of: SetAggregates(**of, aggregates=tuple(wanted)))
 
 
-def _set(bus: str, which: str, order: Callable[[dict[str, Any]], Write], *, as_json: bool) -> None:
+def _set(bus: str, which: str, order: Callable[[dict[str, Any]], Write]) -> None:
     """Send the order that changes a provider. It is refused if another client has changed the provider meanwhile."""
 
     def written(everything: list[ProviderState]) -> Write:
         provider = found_in(everything, which)
         return order({"provider": provider.id, "generation": provider.generation})
 
-    _write(bus, written, which, as_json=as_json)
+    _write(bus, written, which)
 
 
 def _write(
     bus: str,
     order: Callable[[list[ProviderState]], Write],
     which: str = "",
-    *,
-    as_json: bool = False,
 ) -> None:
     """Read the providers, build the order from them, send it, and print the provider `which` afterwards."""
 
@@ -201,4 +198,4 @@ def _write(
     if provider is None:
         out.print("done")
     else:
-        print_one(provider, PROVIDERS, as_json=as_json)
+        print_one(provider, PROVIDERS)

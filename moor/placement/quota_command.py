@@ -12,7 +12,7 @@ from bus.messages.quotas import INSTANCES, AskQuotas, QuotasFound, QuotaState, S
 from moor.asking import Asks, answer_of, ask_bus
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
-from moor.options import AsJson, BusUrl, fail, out
+from moor.options import BusUrl, Output, fail, out
 from moor.showing import print_one
 from moor.tables import Columns, print_table
 
@@ -39,12 +39,12 @@ def set_quota(
     pairs: Pairs,
     bus: BusUrl = "",
     *,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Set limits of a project. Limits that are not named stay. Nothing is taken from a project that has more."""
     limits = {name: _limit(name, text) for name, text in pairs_of("NAME=LIMIT", pairs).items()}
     order = SetQuota(project=project, limits=limits)
-    print_one(ask_bus(bus, lambda asking: _set(asking, order)), _print, as_json=as_json)
+    print_one(ask_bus(bus, lambda asking: _set(asking, order)), _print)
 
 
 async def _set(asking: Asks, order: SetQuota) -> QuotaState:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bus.clock import now
-from moor.options import AsJson, fail, option_of, say, tuned, wrong_value
+from moor.options import Output, fail, option_of, say, tuned, wants_document, wrong_value
 from moor.shadow.counting import ReasonCount, ShadowReport, VerdictCount, reason_of, report_on
 from moor.showing import print_all, print_json, time_in_words
 from moor.tables import Columns, print_table
@@ -62,7 +62,7 @@ def report(
     listed: Annotated[
         bool, typer.Option("--list", help="List the instances, each with its verdict.")
     ] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Count how often Nova chose the same host as this scheduler would have, one as good, a worse or a better one, and why.
 
@@ -75,10 +75,10 @@ def report(
     read = _read(path, after)
     notes = [each for each in read.notes if each.verdict in wanted]
     if listed:
-        print_all(notes, NOTES, "no notes", as_json=as_json)
+        print_all(notes, NOTES, "no notes")
         return
     found = report_on(notes, read.unreadable)
-    if as_json:
+    if wants_document():
         print_json(found)
     else:
         print_report(found)

@@ -100,7 +100,7 @@ async def switch(
 
 
 async def _imported(addresses: NovaAddresses, environment: dict[str, str], *flags: str) -> Result:
-    arguments = ("import", "nova", *addresses.arguments, *flags, "--json")
+    arguments = ("import", "nova", *addresses.arguments, *flags, "-o", "json")
     async with started_anew(*arguments, **environment) as importing:
         return await importing.ended(WITHIN_S)
 

@@ -23,7 +23,7 @@ from moor.completing import complete_aggregates, complete_hosts
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
 from moor.naming import aggregate_ids, fail_unknown
-from moor.options import AsJson, BusUrl, out, read_uuid
+from moor.options import BusUrl, Output, out, read_uuid
 from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
@@ -76,32 +76,32 @@ def create(
             help="The id that providers name. Without it, one follows from the name.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Create an aggregate, with metadata. Repeating the command is harmless."""
     aggregate = AggregateId(id_ or uuid5(NAMES, name))
     metadata = _metadata(pairs or ())
-    _order(bus, SetAggregate(aggregate=aggregate, name=name, metadata=metadata), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=aggregate, name=name, metadata=metadata))
 
 
 @app.command("set")
-def set_metadata(name: Name, pairs: Pairs = None, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def set_metadata(name: Name, pairs: Pairs = None, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Set and remove keys of an aggregate's metadata; other keys stay."""
     if not pairs:
         raise typer.BadParameter("KEY=VALUE is missing: name at least one key")
-    _order(bus, SetAggregate(aggregate=_one(bus, name).id, metadata=_metadata(pairs)), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=_one(bus, name).id, metadata=_metadata(pairs)))
 
 
 @app.command()
-def add(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def add(name: Name, hosts: Hosts, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Add hosts or bare-metal nodes to an aggregate."""
-    _order(bus, SetAggregate(aggregate=_one(bus, name).id, add_hosts=tuple(hosts)), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=_one(bus, name).id, add_hosts=tuple(hosts)))
 
 
 @app.command()
-def remove(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def remove(name: Name, hosts: Hosts, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Remove hosts or bare-metal nodes from an aggregate."""
-    _order(bus, SetAggregate(aggregate=_one(bus, name).id, remove_hosts=tuple(hosts)), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=_one(bus, name).id, remove_hosts=tuple(hosts)))
 
 
 AGGREGATES = Columns[AggregateState](
@@ -128,17 +128,17 @@ app.command("list")(
 
 
 @app.command()
-def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def show(name: Name, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show one aggregate, with its hosts."""
-    print_one(_one(bus, name), _print, as_json=as_json)
+    print_one(_one(bus, name), _print)
 
 
 @app.command()
-def delete(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def delete(name: Name, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Delete an aggregate that has no hosts."""
     known = _one(bus, name)
     asked(bus, DeleteAggregate(aggregate=known.id), AggregateDeleted, operates=False)
-    print_one(known, lambda each: out.print(f"{escape(each.name)} is deleted"), as_json=as_json)
+    print_one(known, lambda each: out.print(f"{escape(each.name)} is deleted"))
 
 
 def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
@@ -146,9 +146,9 @@ def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
     return {key: value or None for key, value in pairs_of("metadata", pairs).items()}
 
 
-def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:
+def _order(bus: str, order: SetAggregate) -> None:
     written = asked(bus, order, AggregateSet, operates=False)
-    print_one(_one(bus, str(written.aggregate.id)), _print, as_json=as_json)
+    print_one(_one(bus, str(written.aggregate.id)), _print)
 
 
 def _one(bus: str, name: str) -> AggregateState:

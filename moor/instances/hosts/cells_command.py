@@ -9,7 +9,7 @@ from bus.messages.cells import AskCells, CellsFound, CellState
 from moor.asking import asked
 from moor.completing import complete_cells
 from moor.message_commands import command_that_sends
-from moor.options import AsJson, BusUrl, out
+from moor.options import BusUrl, Output, out
 from moor.showing import cell_life, grid_of, print_all, time_in_words
 from moor.tables import Columns, styled
 
@@ -21,11 +21,11 @@ def list_cells(
     bus: BusUrl = "",
     *,
     down: Annotated[bool, typer.Option("--down", help="Only cells that are down.")] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List all cells: whether each is up, when it was last heard, and what it has."""
     cells = asked(bus, AskCells(), CellsFound, operates=False).cells
-    print_all([each for each in cells if not down or each.life == "down"], CELLS, "no cells", as_json=as_json)
+    print_all([each for each in cells if not down or each.life == "down"], CELLS, "no cells")
 
 
 CELLS = Columns[CellState](

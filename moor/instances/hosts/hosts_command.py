@@ -15,7 +15,7 @@ from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.message_commands import command_that_sends
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, be_sure, check_alone, fail
+from moor.options import BusUrl, Output, be_sure, check_alone, fail
 from moor.showing import HOSTS, check_known, check_one_cell, print_all, print_host, print_one
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
@@ -48,11 +48,11 @@ def list_hosts(
             "these.",
         ),
     ] = "",
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List all hosts, ordered by name."""
     if having:
-        _list_having(bus, having, {"--cell": cell, "--down": down, "--mode": mode}, as_json=as_json)
+        _list_having(bus, having, {"--cell": cell, "--down": down, "--mode": mode})
         return
     known = ask_bus(bus, hosts_of, operates=False)
     check_known("--cell", cell, (each.cell for each in known))
@@ -61,7 +61,7 @@ def list_hosts(
         for host in known
         if cell in ("", host.cell) and not (down and host.up) and mode in (None, host.setting.mode)
     ]
-    print_all(hosts, HOSTS, "no hosts", as_json=as_json)
+    print_all(hosts, HOSTS, "no hosts")
 
 
 app.command("capabilities")(
@@ -78,13 +78,13 @@ app.command("capabilities")(
 
 
 @app.command()
-def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+def show(name: Name, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show one host, as the schedulers know it."""
     found = ask_bus(bus, lambda asking: hosts_of(asking, name), operates=False)
     if not found:
         fail(f"there is no host {name!r}, so nothing was done; `moor host list` shows all hosts")
     check_one_cell("NAME", name, found)
-    print_one(found[0], print_host, as_json=as_json)
+    print_one(found[0], print_host)
 
 
 def _set(
@@ -94,7 +94,7 @@ def _set(
     yes: Annotated[
         bool, typer.Option("--yes", help="With dead: nothing runs on the host, though it is heard.")
     ] = False,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Set a host up, draining, down or dead. It stays so until it is set again.
 
@@ -107,7 +107,7 @@ def _set(
         be_sure(done.reason, f"Set {message.host} dead?", yes=yes)
         sure = structs.replace(message, sure=True)
         done = ask_bus(bus, lambda asking: answer_of(asking, sure, HostSet))
-    print_one(done.host, print_host, as_json=as_json)
+    print_one(done.host, print_host)
 
 
 async def _set_or_doubted(asking: Client, order: SetHost) -> HostSet | Rejected:
@@ -125,9 +125,9 @@ app.command("set")(
 )
 
 
-def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json: bool) -> None:
+def _list_having(bus: str, having: str, others: Mapping[str, object]) -> None:
     check_alone("--having", "that asks about all hosts", others)
     name, _, value = having.partition("=")
     question = AskCapabilities(having=name, value=value, limit=PAGE)
     hosts = asked_for_all(bus, question, CapabilitiesFound, lambda page: page.hosts, operates=False)
-    print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip(), as_json=as_json)
+    print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip())

@@ -55,9 +55,9 @@ def _tell(progress: str) -> None:
     tell(progress, "dim")
 
 
-def show_emptied(done: Emptied, *, as_json: bool) -> None:
+def show_emptied(done: Emptied) -> None:
     """Print what became of the instances; end the command with an error if some stayed."""
-    print_one(done, _print_emptied, as_json=as_json)
+    print_one(done, _print_emptied)
     if done.stayed:
         fail(f"{len(done.stayed)} instances are still on {done.host}", NOT_DONE)
 

@@ -15,7 +15,7 @@ from moor.completing import complete_hosts
 from moor.instances.moves.emptying import AtOnce, EmptyingTimeout, empty, show_emptied
 from moor.instances.moves.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of
-from moor.options import NOT_DONE, AsJson, BusUrl, be_sure, fail
+from moor.options import NOT_DONE, BusUrl, Output, be_sure, fail, wants_document
 from moor.showing import check_known, check_one_cell
 
 FENCE_S = 300.0
@@ -34,7 +34,7 @@ def drain(
     wait_for_room: WaitForRoom = None,
     at_once: AtOnce = 10,
     timeout: EmptyingTimeout = 3600.0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Set a host draining, and move its instances to other hosts of its cell: live, or else stopped meanwhile.
 
@@ -54,10 +54,10 @@ def drain(
             wait=move_wait_of(wait_for_room, None),
             at_once=at_once,
             timeout_s=timeout,
-            quiet=as_json,
+            quiet=wants_document(),
         )
 
-    show_emptied(ask_bus(bus, work), as_json=as_json)
+    show_emptied(ask_bus(bus, work))
 
 
 def evacuate(
@@ -92,7 +92,7 @@ def evacuate(
     ] = None,
     at_once: AtOnce = 50,
     timeout: EmptyingTimeout = 3600.0,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """Build all instances of a lost host anew on other hosts of its cell. They keep their ids.
 
@@ -115,10 +115,10 @@ def evacuate(
             wait=move_wait_of(wait_for_room, None),
             at_once=at_once,
             timeout_s=timeout,
-            quiet=as_json,
+            quiet=wants_document(),
         )
 
-    show_emptied(ask_bus(bus, work, operates=False), as_json=as_json)
+    show_emptied(ask_bus(bus, work, operates=False))
 
 
 async def _check_down(asking: Client, host: str) -> tuple[str, datetime | None]:

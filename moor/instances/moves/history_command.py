@@ -14,7 +14,7 @@ from moor.instances.moves.move_commands import end
 from moor.message_commands import command_that_sends
 from moor.naming import instance_id
 from moor.option_structs import with_options
-from moor.options import ID, AsJson, BusUrl, Project
+from moor.options import ID, BusUrl, Output, Project
 from moor.showing import check_known, print_all, size_in_words, time_in_words
 from moor.tables import Columns
 
@@ -91,7 +91,7 @@ def list_moves(
     ] = "",
     ended: Annotated[bool, typer.Option("--all", help="Also moves that are over.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
-    as_json: AsJson = False,
+    _output: Output = None,
 ) -> None:
     """List the moves of all instances, the newest first."""
 
@@ -106,7 +106,7 @@ def list_moves(
             check_known("--host", host, (each.name for each in await hosts_of(asking)))
         return found[:limit]
 
-    print_all(ask_bus(bus, work, operates=False), MOVES, "no moves", as_json=as_json)
+    print_all(ask_bus(bus, work, operates=False), MOVES, "no moves")
 
 
 app.command("show")(

@@ -211,7 +211,7 @@ async def test_cells_with_their_own_brokers_and_databases_are_cut_off_and_come_b
 
 async def test_the_queues_of_each_broker_are_shown_with_their_depth(tmp_path: Path) -> None:
     async with servers(tmp_path / "credentials.toml") as setup:
-        shown = await moor("broker", "show", "--json", **setup.addresses())
+        shown = await moor("broker", "show", "-o", "json", **setup.addresses())
 
         assert shown.code == 0, shown.err
         brokers = json.loads(shown.out)["brokers"]

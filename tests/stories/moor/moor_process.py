@@ -124,7 +124,7 @@ async def moor(*arguments: str, **environment: str) -> Result:
 
 async def moor_json(*arguments: str, **environment: str) -> Any:
     """The JSON that it prints, if it succeeds."""
-    ran = await moor(*arguments, "--json", **environment)
+    ran = await moor(*arguments, "-o", "json", **environment)
     assert ran.code == 0, ran.out + ran.err
     return json.loads(ran.out)
 

@@ -111,7 +111,7 @@ async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() ->
 async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None:
     async with a_cloud("--nodes", "2") as (environment, url, _), a_browser() as browser:
         web = await moor_json("boot", "--vcpus", "1", "--name", "web", **environment)
-        giant = await moor("boot", "--vcpus", "8000", "--name", "giant", "--json", **environment)
+        giant = await moor("boot", "--vcpus", "8000", "--name", "giant", "-o", "json", **environment)
         instances = [booted["instances"][0]["id"] for booted in (web, json.loads(giant.out))]
         await moor("group", "create", LONG_NAME, "--policy", "affinity", **environment)
         await moor("aggregate", "create", LONG_NAME, **environment)
@@ -154,7 +154,7 @@ async def test_no_class_name_and_no_uuid_is_broken_over_two_lines(width: int) ->
         flavor = ("--vcpus", "1", "--extra-spec", f"resources:{licence}=1")
         name = "an-instance.of-a-long-domain.example.org"
         web = await moor_json("boot", *flavor, "--name", name, **environment)
-        giant = await moor("boot", "--vcpus", "8000", "--json", **environment)
+        giant = await moor("boot", "--vcpus", "8000", "-o", "json", **environment)
         instances = [booted["instances"][0]["id"] for booted in (web, json.loads(giant.out))]
         async with opened(browser, url, width=width) as (page, _):
             await page.goto("/")

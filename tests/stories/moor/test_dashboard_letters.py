@@ -133,5 +133,5 @@ async def test_the_pages_escape_what_strangers_sent_and_hide_secrets() -> None:
             gone = await client.get(path)
             assert (gone.status_code, "may have been replayed or dropped" in gone.text) == (404, True)
 
-        listed = (await moor("dead", "list", "--json", **environment)).out
+        listed = (await moor("dead", "list", "-o", "json", **environment)).out
         assert listed.count('"handle"') == 2

@@ -237,7 +237,7 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
     stray = str(UUID(int=404))
 
     async def faults() -> list[tuple[str, str]]:
-        ran = await moor("audit", "--settle", "0", "--json", **environment)
+        ran = await moor("audit", "--settle", "0", "-o", "json", **environment)
         lines = [json.loads(line) for line in ran.out.splitlines()]
         assert (ran.code, ran.err) == (4 if len(lines) > 1 else 0, "")
         return [(each["fault"], each["about"]) for each in lines[:-1]]
@@ -332,7 +332,7 @@ async def test_a_check_names_nodes_and_flavors_that_are_never_used(home: Path) -
             "✗ class CUSTOM_GOLD of 1 node: no flavor requests it",
             "✗ flavor silver: no node has CUSTOM_SILVER",
         ]
-        as_json = await moor("check", "--flavors", str(flavors), "--json", **environment)
+        as_json = await moor("check", "--flavors", str(flavors), "-o", "json", **environment)
         assert as_json.code == 1
         assert json.loads(as_json.out)["flavors_without_node"] == {"silver": ["CUSTOM_SILVER"]}
 
@@ -394,7 +394,7 @@ async def test_a_simulated_ironic_and_a_daemon_may_be_processes_of_their_own(hom
         await stack.enter_async_context(started("run", "ironic", "--name", "d1", **servers))
 
         async def are_offered() -> bool:
-            listed = await moor("node", "list", "--json", **servers)
+            listed = await moor("node", "list", "-o", "json", **servers)
             nodes = json.loads(listed.out) if listed.code == 0 else []
             return [(each["cell"], each["offered"]["amount"]) for each in nodes] == [
                 ("harbour", 1),

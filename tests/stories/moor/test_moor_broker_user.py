@@ -193,7 +193,7 @@ async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Pa
         async with setup.listening("p1", FEED) as fed:
             await until_fed(setup, "p1", fed)
 
-        async with started("events", "instance.#", "build.accepted", "--json", **mine) as events:
+        async with started("events", "instance.#", "build.accepted", "-o", "json", **mine) as events:
             await events.until_printed_to_stderr("listening")
             booted = await moor_json("boot", "--vcpus", "1", **mine)
             (instance,) = booted["instances"]
@@ -247,7 +247,7 @@ async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tm
         name = a_name(names)
         url = await operator.add(name, "--project", "p1")
         # Lists the applications that the schedulers know.
-        listed = await operator.command("list", "--json", ctl=False)
+        listed = await operator.command("list", "-o", "json", ctl=False)
         assert {"name": name, "projects": ["p1"]}.items() <= json.loads(listed.out)[0].items()
         async with connected(url) as connection:
             publishing = await connection.open_publishing()
@@ -261,7 +261,7 @@ async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tm
             await until_cut_off(connection)
         with pytest.raises((Interrupted, Refusal)):
             await RabbitBroker(url).connect()
-        assert json.loads((await operator.command("list", "--json", ctl=False)).out) == []
+        assert json.loads((await operator.command("list", "-o", "json", ctl=False)).out) == []
         assert f"moor-app-{name}" not in tomllib.loads(operator.credentials.read_text())
         async with connected(operator.under_test.url(user_of("operator"))) as connection:
             for queue in API_QUEUES:

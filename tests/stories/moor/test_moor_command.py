@@ -59,7 +59,7 @@ async def test_declaring_creates_everything_and_may_be_repeated(
         assert (ran.code, ran.err) == (0, "")
         assert "declared 18 exchanges and 20 queues" in ran.out
 
-    shown = await moor("broker", "show", "--cells", "c1,c2", "--json", "--bus", served.url())
+    shown = await moor("broker", "show", "--cells", "c1,c2", "-o", "json", "--bus", served.url())
     queues = {queue["name"]: queue["waiting"] for queue in json.loads(shown.out)["brokers"][0]["queues"]}
     assert queues["conductor.c2.work"] == 0
     assert queues["ironic.events"] == 0
@@ -141,7 +141,7 @@ async def test_dead_letters_are_listed_shown_replayed_and_dropped(
         await send(broker, parcel(*(line(order(n)) for n in range(4)), b"{broken"))
         await dead_letters(broker, 3)
 
-    listed = json.loads((await moor("dead", "list", "--json", "--bus", url)).out)
+    listed = json.loads((await moor("dead", "list", "-o", "json", "--bus", url)).out)
     assert sorted(letter["type"] for letter in listed) == ["?", "release", "release"]
     assert "20 attempts, none is left" in next(each["reason"] for each in listed if each["type"] == "release")
     broken = next(letter for letter in listed if letter["type"] == "?")
@@ -170,7 +170,7 @@ async def test_any_dead_letter_is_listed_shown_and_dropped(
     await send(broker, odd, odd, *(hostile_parcel(chance, DEAD, "placement.work") for _ in range(100)))
 
     listed = await moor("dead", "list", "--bus", url)
-    as_json = json.loads((await moor("dead", "list", "--json", "--bus", url)).out)
+    as_json = json.loads((await moor("dead", "list", "-o", "json", "--bus", url)).out)
     first, second = [each["handle"] for each in as_json if each["queue"] == "[/red]"]
     shown = await moor("dead", "show", second, "--bus", url)
     dropped = await moor("dead", "drop", first, "--bus", url)
@@ -208,7 +208,7 @@ async def test_dead_letters_that_differ_by_ids_alone_are_one_line_and_decided_to
     assert len(each) == 1 + 5
     handle = listed[1].split()[1]
     assert (await moor("dead", "drop", handle, "--like", "--bus", url)).out.strip() == "dropped 3"
-    assert len(json.loads((await moor("dead", "list", "--json", "--bus", url)).out)) == 2
+    assert len(json.loads((await moor("dead", "list", "-o", "json", "--bus", url)).out)) == 2
     unknown = await moor("dead", "drop", handle, "--like", "--bus", url)
     assert (unknown.code, f"no dead letter {handle}" in unknown.err) == (1, True)
 

@@ -33,7 +33,7 @@ def home() -> Iterator[Path]:
 
 async def import_json(addresses: NovaAddresses, *arguments: str, **environment: str) -> tuple[int, Any]:
     """The exit code, and what is printed: its hosts by name."""
-    ran = await moor("import", "nova", *addresses.arguments, *arguments, "--json", **environment)
+    ran = await moor("import", "nova", *addresses.arguments, *arguments, "-o", "json", **environment)
     assert ran.code in (0, 1), ran.out + ran.err
     assert ran.out, ran.err
     told = json.loads(ran.out)

@@ -54,7 +54,7 @@ def an_estate(home: Path, cells: tuple[str, ...] = ("harbour",), *, old: bool = 
 async def reports(
     addresses: NovaAddresses, *arguments: str, **environment: str
 ) -> tuple[int, Mapping[str, Any]]:
-    ran = await moor("import", "nova", *addresses.arguments, *arguments, "--json", **environment)
+    ran = await moor("import", "nova", *addresses.arguments, *arguments, "-o", "json", **environment)
     assert ran.code in (0, 1), ran.out + ran.err
     assert ran.out, ran.err
     return ran.code, {f"{each['cell']}/{each['host']}": each for each in json.loads(ran.out)["hosts"]}

@@ -136,7 +136,7 @@ async def test_shared_things_with_impossible_values_are_named_and_the_others_are
         nova.aggregate("odd", [GOOD])
         nova.change("api", "UPDATE aggregates SET uuid = 'square' WHERE name = 'odd'")
     async with cloud(home) as environment:
-        ran = await moor("import", "nova", *addresses.arguments, "--json", **environment)
+        ran = await moor("import", "nova", *addresses.arguments, "-o", "json", **environment)
 
         told = json.loads(ran.out)
         assert {each["stage"] for each in told["hosts"]} == {"here"}, ran.out
@@ -190,7 +190,7 @@ async def test_a_database_that_breaks_in_the_middle_is_named_and_the_next_run_go
     renamed("spec", "gone")
     async with cloud(home) as environment:
         for _ in range(2):
-            ran = await moor("import", "nova", *addresses.arguments, "--json", **environment)
+            ran = await moor("import", "nova", *addresses.arguments, "-o", "json", **environment)
             told = " ".join(ran.err.split())
             assert (ran.code, ran.out) == (1, ""), ran.out
             assert f"--api-db (sqlite:///{file}): no such column: spec" in told

@@ -54,7 +54,7 @@ async def test_a_boot_that_fails_is_followed_by_its_id_as_json() -> None:
         options = ("up", "--cells", "harbour", "--hosts", "1", "--faults", str(faults))
         async with started(*options, **environment) as up:
             await up.until_printed("ready")
-            ran = await moor("boot", "--vcpus", "1", "--count", "2", "--json", **environment)
+            ran = await moor("boot", "--vcpus", "1", "--count", "2", "-o", "json", **environment)
             booted = json.loads(ran.out)
             accepted = json.loads(await up.until_printed_to_stderr('"accepted"'))
             assert (accepted["request"], accepted["count"]) == (booted["request_id"], "2")
@@ -66,7 +66,7 @@ async def test_a_boot_that_fails_is_followed_by_its_id_as_json() -> None:
             ended = json.loads(await up.until_printed_to_stderr('"error"'))
             assert ended["instance"] in ids
 
-            giant = await moor("boot", "--vcpus", "500", "--json", **environment)
+            giant = await moor("boot", "--vcpus", "500", "-o", "json", **environment)
             (nowhere,) = json.loads(giant.out)["instances"]
             request = json.loads(await up.until_printed_to_stderr(nowhere["request_id"]))
             assert request["message"] == "accepted"

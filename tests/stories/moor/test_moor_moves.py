@@ -56,7 +56,7 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
         assert (
             listed["accepted_at"] <= listed["placed_at"] <= listed["move_placed_at"] <= listed["changed_at"]
         )
-        wide = (await moor("list", "--wide", **environment)).out
+        wide = (await moor("list", "-o", "wide", **environment)).out
         shown = (await moor("show", id_, **environment)).out
         assert "2 VCPU, 64 MEMORY_MB, 1 DISK_GB" in wide
         assert "2 VCPU, 64 MEMORY_MB, 1 DISK_GB" in shown

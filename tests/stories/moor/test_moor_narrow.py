@@ -134,7 +134,7 @@ async def test_wide_rows_have_whole_ids_and_one_line_each(cloud: dict[str, str])
 
 
 async def test_the_short_ids_that_are_shown_are_accepted(cloud: dict[str, str]) -> None:
-    listed = json.loads((await printed("list", ("--json",), cloud)).out)
+    listed = json.loads((await printed("list", ("-o", "json"), cloud)).out)
     narrow = await printed("list", (), cloud, COLUMNS=str(WIDTH))
 
     shown = SHORT.findall(narrow.out)

@@ -26,7 +26,7 @@ def home() -> Iterator[Path]:
 async def until_all_are_heard(environment: dict[str, str], workers: int) -> Result:
     """The first status in which so many workers are known."""
     while True:
-        status = await moor("status", "--json", **environment)
+        status = await moor("status", "-o", "json", **environment)
         if len(json.loads(status.out)["overview"]["workers"]) >= workers:
             return status
 
@@ -76,7 +76,7 @@ async def test_a_dead_letter_is_a_trouble_and_so_is_a_cloud_that_does_not_answer
         publishing = await connection.open_publishing()
         await publishing.publish(Parcel("moor.api", "build.request.-", b"{broken"))
         await connection.close()
-        while not (told := json.loads((await moor("status", "--json", **environment)).out))["troubles"]:
+        while not (told := json.loads((await moor("status", "-o", "json", **environment)).out))["troubles"]:
             pass
         assert told["troubles"] == ["dead letters: 1; `moor dead list` shows them"]
         ill = await moor("status", **environment)

@@ -244,7 +244,7 @@ async def test_without_workers_a_rebuild_shows_its_id_and_how_to_go_on(silent: s
 async def test_without_workers_json_output_still_has_the_id(silent: str) -> None:
     request = str(uuid4())
     ran = await moor(
-        "boot", "--vcpus", "1", "--timeout", "1", "--bus", silent, "--json", "--request-id", request
+        "boot", "--vcpus", "1", "--timeout", "1", "--bus", silent, "-o", "json", "--request-id", request
     )
 
     assert ran.code == 3

@@ -227,8 +227,8 @@ async def test_a_host_that_is_heard_is_set_dead_only_after_a_confirmation(home: 
 async def test_events_are_printed_as_they_are_published(home: Path) -> None:
     async with (
         up(home, "--cells", "harbour", "--hosts", "1"),
-        events(home, "build.#", "instance.#", "--json") as listening,
-        events(home, "build.#", "instance.#", "--json", "--count", "3") as counting,
+        events(home, "build.#", "instance.#", "-o", "json") as listening,
+        events(home, "build.#", "instance.#", "-o", "json", "--count", "3") as counting,
     ):
         booted = await moor_json("boot", "--vcpus", "1", XDG_STATE_HOME=str(home))
         await listening.until_printed('"instance.active"')
@@ -270,7 +270,7 @@ async def boot(home: Path, number: int) -> Result:
     """The command waits for its instances, even if `moor up` dies meanwhile."""
     return await moor(
         "boot", "--vcpus", "1", "--ram", "512", "--disk", "1", "--count", "25",
-        "--request-id", str(uuid5(REQUESTS, str(number))), "--name", f"web{number}", "--json",
+        "--request-id", str(uuid5(REQUESTS, str(number))), "--name", f"web{number}", "-o", "json",
         XDG_STATE_HOME=str(home),
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ async def test_the_settings_that_it_prints_are_taken(tmp_path: Path) -> None:
 
     ran = await moor(*shlex.split(shown[0].replace(FILE, str(conf)))[1:])
     made.write_text(ran.out)
-    read = await moor("settings", "scheduler.alternates_max", "--json", MOOR_CONFIG=str(made))
+    read = await moor("settings", "scheduler.alternates_max", "-o", "json", MOOR_CONFIG=str(made))
 
     assert len(shown) == 1
     assert ran.code == 0, ran.err

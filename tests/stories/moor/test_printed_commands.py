@@ -378,7 +378,7 @@ async def test_the_commands_for_servers(has_own: bool, home: Path) -> None:  # n
         troubles = ["nothing was asked yet"]
         async with asyncio.timeout(60):
             while troubles or not roles >= ALL_ROLES:
-                status = json.loads((await moor("status", "--json", **environment)).out)
+                status = json.loads((await moor("status", "-o", "json", **environment)).out)
                 workers = status["overview"]["workers"] if status["overview"] else []
                 roles = {(each["beat"]["role"], each["beat"]["cell"]) for each in workers}
                 troubles = status["troubles"]

@@ -161,7 +161,7 @@ async def test_during_boots_and_deletes_an_audit_finds_nothing_and_changes_nothi
 async def by_command(bus_url: str) -> AuditResult:
     """The command `moor audit` finds the same faults, mends them, and then finds none."""
     flags = ("audit", "--bus", bus_url, "--settle", "0")
-    mended = await moor(*flags, "--heal", "--json")
+    mended = await moor(*flags, "--heal", "-o", "json")
     again = await moor(*flags)
 
     assert (mended.code, again.code) == (4, 0), mended.err + again.err

@@ -178,7 +178,7 @@ async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_e
 
         async def audit(*flags: str, wait_s: float = 3600) -> tuple[Result, list[dict[str, object]]]:
             result = await moor(
-                *("audit", "--bus", site.bus_url, "--settle", "0", "--json", *flags),
+                *("audit", "--bus", site.bus_url, "--settle", "0", "-o", "json", *flags),
                 MOOR_DATA=str(tmp_path),
                 MOOR_NOVA_CLOUD_URL=url,
                 MOOR_NOVA_CLOUD_REST_TRIES_MAX="1",

@@ -248,7 +248,7 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
     use_config(file)
     try:
         shown = CliRunner().invoke(
-            app, ["--config", str(file), "settings", "scheduler", "--json"], env=environment
+            app, ["--config", str(file), "settings", "scheduler", "-o", "json"], env=environment
         )
     finally:
         use_config(None)
@@ -341,7 +341,7 @@ def test_moor_settings_lists_every_setting_without_passwords_of_urls() -> None:
         "MOOR_CELL_BUS_URLS": "c1=amqp://moor:hunter2@h/",
         "MOOR_NOVA_CELL_DBS": "c1=mysql://moor:hunter2@h/x",
     }
-    shown = CliRunner().invoke(app, ["settings", "--json"], env=environment)
+    shown = CliRunner().invoke(app, ["settings", "-o", "json"], env=environment)
 
     rows = {(row["section"], row["key"]): row for row in json.loads(shown.output)}
     every = [(section.name, field) for section in (TOP, *SECTIONS.values()) for field in section.settings]
@@ -355,7 +355,7 @@ def test_moor_settings_lists_every_setting_without_passwords_of_urls() -> None:
 
 def test_moor_settings_hides_passwords() -> None:
     environment = {"MOOR_IRONIC_PASSWORD": "hunter2", "MOOR_IRONIC_USER": "moor", "MOOR_IRONIC_AUTH": "basic"}
-    shown = CliRunner().invoke(app, ["settings", "ironic", "--json"], env=environment)
+    shown = CliRunner().invoke(app, ["settings", "ironic", "-o", "json"], env=environment)
 
     rows = {row["key"]: row["value"] for row in json.loads(shown.output)}
     assert (rows["user"], rows["password"], rows["application_credential_secret"]) == ("moor", "***", "")

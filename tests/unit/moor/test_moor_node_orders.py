@@ -74,7 +74,7 @@ def an_ironic(power_s: float = 0.05, *, nodes: int = 2) -> Iterator[tuple[Simula
 def test_nodes_are_cleaned_by_hand_by_the_steps_that_are_given(tmp_path: Path) -> None:
     steps = '[{"interface": "deploy", "step": "erase_devices_metadata", "args": {"fast": true}}]'
     with an_ironic() as (ironic, url):
-        here = ("--ironic", url, "--json")
+        here = ("--ironic", url, "-o", "json")
         assert CliRunner().invoke(app, ["node", "manage", "node-00000", *here]).exit_code == 0
         for given in (steps, written(tmp_path, steps)):
             ran = CliRunner().invoke(app, ["node", "clean", "node-00000", "--steps", given, *here])
@@ -95,7 +95,7 @@ INSTANCE = "11111111-2222-3333-4444-555555555555"
 
 def ordered(url: str, *words: str) -> dict[str, Any]:
     """The result of this `moor node` command as JSON."""
-    ran = CliRunner().invoke(app, ["node", *words, "--ironic", url, "--json"])
+    ran = CliRunner().invoke(app, ["node", *words, "--ironic", url, "-o", "json"])
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
     first = found[0] if isinstance(found, list) else found
@@ -139,7 +139,7 @@ def test_the_power_of_an_instances_node_is_switched_by_the_instances_id() -> Non
 def test_a_node_is_rescued_with_a_new_password_and_released_again(tmp_path: Path) -> None:
     with an_ironic() as (ironic, url):
         node = deployed(ironic)
-        ran = CliRunner().invoke(app, ["node", "rescue", INSTANCE, "--ironic", url, "--json"])
+        ran = CliRunner().invoke(app, ["node", "rescue", INSTANCE, "--ironic", url, "-o", "json"])
         assert ran.exit_code == 0, ran.output
         assert json.loads(ran.stdout)[0]["ironic"]["provision_state"] == "rescue"
         assert re.search(r"the password of user rescue is [\w-]{16}$", plain(ran.stderr))
@@ -196,7 +196,7 @@ def test_an_order_waits_until_ironic_has_finished_the_one_before(words: tuple[st
         name = "node-00001" if words == ("manage",) else "node-00000"
         deployed(ironic)
         ironic.set_power(name, "rebooting")
-        ran = CliRunner().invoke(app, ["node", *words, name, "--ironic", url, "--json"])
+        ran = CliRunner().invoke(app, ["node", *words, name, "--ironic", url, "-o", "json"])
 
         assert ran.exit_code == 0, ran.output
         assert plain(ran.stderr).count("is locked by host ironic-sim-1") == 1
@@ -238,7 +238,7 @@ def test_nodes_without_an_order_are_named_if_ironic_goes_away_or_hangs(
         last = "node-00002"
         names = ["node-00000", "node-00001", last]
         ran = CliRunner().invoke(
-            app, ["node", "maintenance", "on", *names, "--reason", "x", "--ironic", url, "--json"]
+            app, ["node", "maintenance", "on", *names, "--reason", "x", "--ironic", url, "-o", "json"]
         )
 
         assert ran.exit_code == 1
@@ -258,7 +258,7 @@ def test_a_node_that_is_named_twice_gets_one_order(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(SimulatedIronic, "set_power", noted)
     with an_ironic() as (ironic, url):
         ident = next(each.uuid for each in ironic.nodes.values() if each.name == "node-00000")
-        words = ["node", "power", "reboot", "node-00000", ident, "node-00000", "--ironic", url, "--json"]
+        words = ["node", "power", "reboot", "node-00000", ident, "node-00000", "--ironic", url, "-o", "json"]
         ran = CliRunner().invoke(app, words)
 
         assert ran.exit_code == 0, ran.output

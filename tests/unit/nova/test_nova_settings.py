@@ -273,7 +273,7 @@ async def test_the_command_prints_a_settings_file(tmp_path: Path) -> None:
     conf.write_text(LARGE)
 
     printed = await moor("nova", "settings", "--from", str(conf))
-    as_json = await moor("nova", "settings", "--from", str(conf), "--json")
+    as_json = await moor("nova", "settings", "--from", str(conf), "-o", "json")
     conf.write_text("[scheduler]\nmax_attempts = x\n")
     refused = await moor("nova", "settings", "--from", str(conf))
 
