@@ -4,7 +4,7 @@ Nothing else imports this package: its commands are found by name, when they run
 
 - temporary_cloud.py: starts the cloud and removes it at the end.
 - at_rest.py: checks what must hold when every order has ended.
-- demo_command.py, demo/: builds while hosts fail, and shows it.
+- demo.py, demo_screen.py, demo_guests.py: builds while hosts fail, and shows it.
 - private_servers/: libvirtds of the demo's own, and what else ends with the process that started it.
-- load_command.py, load/: measures how much the cloud does per second.
+- load/: measures how much the cloud does per second.
 """

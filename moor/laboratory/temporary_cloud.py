@@ -23,11 +23,14 @@ from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store_sql import SqlIronicStore
 from moor.asking import during, running, station_on
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, Daemon
-from moor.clouds.cloud import cloud
+from moor.clouds.cloud import ComputeParts, cloud
 from moor.clouds.cloud_processes import Servers, WorkerProcess, cloud_in_processes
 from moor.worker_settings import CloudSettings, environment_of
 
 T = TypeVar("T")
+Daemons = Mapping[str, Daemon | WorkerProcess]
+# What runs of a cloud: its simulated Ironic, the daemons of bare metal by their names, and the processes of workers.
+Started = tuple[SimulatedIronic | None, Daemons, Sequence[WorkerProcess]]
 
 
 def cell_names(count: int) -> list[str]:
@@ -43,16 +46,19 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
     """The parts of a cloud for a demo or a load run.
 
     `role` names the run's own client on the bus. `cells` has the number of hosts of each cell, `counts` the number of
-    workers of each kind, and `host_size` what differs from the usual size of a host.
+    workers of each kind, and `host_size` what differs from the usual size of a host. `computes` make the parts of a cell's compute, in place
+    of simulated hosts. `folder` has the database of an embedded run; without it, a temporary one.
     """
 
     role: str
     cells: Mapping[str, int]
-    counts: Mapping[str, int]
+    counts: Mapping[str, int] = {}
     settings: CloudSettings
     host_size: str = ""
     faults: FaultScript = FaultScript()
     metal: BareMetalPlan | None = None
+    computes: Mapping[str, ComputeParts] = {}
+    folder: Path | None = None
 
     @property
     def host_names(self) -> frozenset[str]:
@@ -69,10 +75,11 @@ class TemporaryCloud(Struct, frozen=True, kw_only=True):
     `daemons` are those of bare metal, by name. `workers` is empty if the whole cloud runs in this process.
     """
 
+    broker: Broker
     client: Station
     connection: Connection
     rows: SqlIronicStore
-    daemons: Mapping[str, Daemon | WorkerProcess]
+    daemons: Daemons
     workers: Sequence[WorkerProcess]
     simulated_ironic: SimulatedIronic | None
 
@@ -98,16 +105,36 @@ class TemporaryCloud(Struct, frozen=True, kw_only=True):
 async def temporary_cloud(plan: CloudPlan, servers: Servers | None) -> AsyncIterator[TemporaryCloud]:
     """Run the cloud on these servers; without them, in this process on a bus in memory and a database that is deleted."""
     async with AsyncExitStack() as stack:
-        yield await (_embedded(plan, stack) if servers is None else _in_processes(plan, servers, stack))
+        if servers is None:
+            broker: Broker = MemoryBroker().as_user()
+            folder = plan.folder or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix=f"moor-{plan.role}-"))
+            )
+            url = f"sqlite+aiosqlite:///{folder / 'moor.db'}"
+            ironic, daemons, workers = await _embedded(plan, broker, url, stack)
+        else:
+            broker, url = broker_at(servers.bus_url), servers.database_url
+            ironic, daemons, workers = await _in_processes(plan, broker, servers, stack)
+        rows = SqlIronicStore(url)
+        stack.push_async_callback(rows.close)
+        connection = await broker.connect()
+        stack.push_async_callback(connection.close)
+        client, _ = await stack.enter_async_context(station_on(broker, plan.role))
+        yield TemporaryCloud(
+            broker=broker,
+            client=client,
+            connection=connection,
+            rows=rows,
+            daemons=daemons,
+            workers=workers,
+            simulated_ironic=ironic,
+        )
 
 
-async def _embedded(plan: CloudPlan, stack: AsyncExitStack) -> TemporaryCloud:
-    broker = MemoryBroker().as_user()
+async def _embedded(plan: CloudPlan, broker: Broker, url: str, stack: AsyncExitStack) -> Started:
     size = read_host_size(plan.host_size)
     hosts = {cell: equal_hosts(cell, count, size) for cell, count in plan.cells.items()}
-    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"moor-{plan.role}-"))
-    url = f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"
-    started: list[BareMetal] = []
+    of_metal: list[BareMetal] = []
     await stack.enter_async_context(
         cloud(
             broker,
@@ -116,25 +143,19 @@ async def _embedded(plan: CloudPlan, stack: AsyncExitStack) -> TemporaryCloud:
             faults=plan.faults,
             settings=plan.settings,
             metal=plan.metal,
-            on_metal=started.append,
+            on_metal=of_metal.append,
+            computes=plan.computes,
         )
     )
-    return await _opened(
-        plan,
-        stack,
-        broker,
-        Servers("", url),
-        daemons={daemon.name: daemon for metal in started for daemon in metal.daemons},
-        simulated_ironic=next((metal.simulation.ironic for metal in started), None),
-    )
+    daemons = {daemon.name: daemon for metal in of_metal for daemon in metal.daemons}
+    return next((metal.simulation.ironic for metal in of_metal), None), daemons, ()
 
 
-async def _in_processes(plan: CloudPlan, servers: Servers, stack: AsyncExitStack) -> TemporaryCloud:
+async def _in_processes(plan: CloudPlan, broker: Broker, servers: Servers, stack: AsyncExitStack) -> Started:
     """Run the cloud on real servers, each worker as its own process.
 
     The simulated Ironic runs in this process, so that its CPU time does not count as that of a worker.
     """
-    broker = broker_at(servers.bus_url)
     urls = {
         **environment_of(plan.settings, os.environ),
         **servers.environment,
@@ -154,38 +175,5 @@ async def _in_processes(plan: CloudPlan, servers: Servers, stack: AsyncExitStack
     )
     if simulation:
         await stack.enter_async_context(running(simulation.parts))
-    return await _opened(
-        plan,
-        stack,
-        broker,
-        servers,
-        daemons={worker.name: worker for worker in workers if metal and worker.name in metal.names},
-        workers=workers,
-        simulated_ironic=simulation.ironic if simulation else None,
-    )
-
-
-async def _opened(
-    plan: CloudPlan,
-    stack: AsyncExitStack,
-    broker: Broker,
-    servers: Servers,
-    *,
-    daemons: Mapping[str, Daemon | WorkerProcess],
-    workers: Sequence[WorkerProcess] = (),
-    simulated_ironic: SimulatedIronic | None,
-) -> TemporaryCloud:
-    """Connect to the cloud whose processes run already."""
-    rows = SqlIronicStore(servers.database_url)
-    stack.push_async_callback(rows.close)
-    connection = await broker.connect()
-    stack.push_async_callback(connection.close)
-    client, _ = await stack.enter_async_context(station_on(broker, plan.role))
-    return TemporaryCloud(
-        client=client,
-        connection=connection,
-        rows=rows,
-        daemons=daemons,
-        workers=workers,
-        simulated_ironic=simulated_ironic,
-    )
+    daemons = {worker.name: worker for worker in workers if metal and worker.name in metal.names}
+    return simulation.ironic if simulation else None, daemons, workers

@@ -19,7 +19,7 @@ from bus.workers.station import Station
 from compute_sim.settings import ComputeSettings
 from moor.client import Client
 from moor.clouds.cloud import cloud
-from moor.laboratory.load.cpu import process_cpu_s
+from moor.laboratory.load.kernel import process_cpu_s
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.brokers import Bus, unix_bus
 from tests.benchmarks.cpu import OneProcess, ProcessTree, Spender

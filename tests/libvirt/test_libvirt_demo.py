@@ -11,7 +11,7 @@ import pytest
 
 from bus.messages.build import AttemptFailed, InstanceState, RequestId
 from moor.client import NotDone
-from moor.laboratory.demo.guests.checking import GuestFindings, problems_of, why_not_done
+from moor.laboratory.demo_guests import GuestFindings, problems_of, why_not_done
 from moor.laboratory.private_servers import libvirtd
 from tests.libvirt.libvirt_cloud import until
 from tests.stories.moor.moor_process import moor, started

@@ -21,7 +21,7 @@ USED_ELSEWHERE = {
     "compute_sim/laboratory/ironic/sending.py": ("unsent",),  # a benchmark
     "compute_sim/laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
     "moor/commands.py": ("list_commands",),  # Click
-    "moor/laboratory/demo_command.py": ("demo",),  # named as a text in commands.py
+    "moor/laboratory/demo.py": ("demo",),  # named as a text in commands.py
     "moor/laboratory/private_servers/keeper.py": ("place_in_memory",),  # tests.servers
     "moor/laboratory/private_servers/starting.py": ("free_port",),  # tests.servers
     "moor/overview/top/app.py": (  # Textual

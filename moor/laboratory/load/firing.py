@@ -1,18 +1,29 @@
-"""Gives the orders of a run, and hears events until each has ended: a bounded number at a time, or each when it is due."""
+"""Gives the orders of a run, and hears events until each has ended: a bounded number at a time, or each when it is due.
+
+When the orders at a rate are due is fixed before the run begins, whatever the cloud does. The latency of an order counts from the time at
+which it is due. If it counted from the time of sending, a generator that waits for a slow cloud would send less while the cloud is slow,
+and the percentiles would not show it: coordinated omission.
+"""
 
 import asyncio
+import random
 import time
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from itertools import accumulate
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from bus.errors import Failure
 from bus.message import Message
 from moor.asking import Feed
-from moor.laboratory.load.schedule import due_by
 
 # A run fails if no event comes for this long while orders are under way.
 SILENCE_S_MAX = 60.0
 Clock = Callable[[], float]
+Arrivals = Literal["even", "poisson"]
+ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
+SEED = 1
 
 
 class NoProgress(Failure):
@@ -26,6 +37,14 @@ class DueOrder(NamedTuple):
     message: Message
 
 
+class EndedOrder(NamedTuple):
+    """An order that has ended: when it was due, when it ended, and whether it succeeded."""
+
+    due_s: float
+    ended_s: float
+    is_done: bool
+
+
 class Sender(Protocol):
     """Sends orders when they are due. `ahead_s`: so long before that, it wants to have them."""
 
@@ -33,6 +52,23 @@ class Sender(Protocol):
 
     def send(self, orders: Sequence[DueOrder]) -> None:
         """Raise if an earlier order could not be sent."""
+
+
+def due_times_s(arrivals: Arrivals, rate: float, count: int) -> Sequence[float]:
+    """When each of `count` orders is due, in seconds after the begin, at `rate` orders per second.
+
+    `even`: at equal distances. `poisson`: at random, as orders of many clients come that know nothing of each other. The
+    same numbers give the same times.
+    """
+    if arrivals == "even":
+        return array("d", (number / rate for number in range(count)))
+    chance = random.Random(SEED)
+    return array("d", accumulate(chance.expovariate(rate) for _ in range(count)))
+
+
+def due_by(due_s: Sequence[float], elapsed_s: float) -> int:
+    """How many orders are due at this time."""
+    return bisect_right(due_s, elapsed_s)
 
 
 class Run:
@@ -52,8 +88,7 @@ class Run:
         self.count = count
         self.sent = 0
         self.ended = 0
-        # The times in seconds from when they were due to their end of the orders that succeeded.
-        self.latencies_s: list[float] = []
+        self.ends: list[EndedOrder] = []
         # How much later than they were due this process gave the orders.
         self.late_s: list[float] = []
         self.clock = clock
@@ -68,6 +103,11 @@ class Run:
     def seconds(self) -> float:
         """The time from the beginning until the last order ended."""
         return self._ended_s - self.began_s
+
+    @property
+    def latencies_s(self) -> list[float]:
+        """The times in seconds from when they were due to their end of the orders that succeeded."""
+        return [each.ended_s - each.due_s for each in self.ends if each.is_done]
 
     @property
     def is_scheduled(self) -> bool:
@@ -100,12 +140,10 @@ class Run:
     def hear(self, message: Message) -> None:
         raise NotImplementedError
 
-    def _has_ended(self, due_at_s: float | None = None) -> None:
-        """Count an order that has ended; if it succeeded, with the time at which it was due."""
+    def _has_ended(self) -> None:
+        """Count an order that has ended. Its latency may have ended before."""
         self.ended += 1
         self._ended_s = self.clock()
-        if due_at_s is not None:
-            self.latencies_s.append(self._ended_s - due_at_s)
 
 
 class Firing:
@@ -130,7 +168,7 @@ class Firing:
             self._heard_s = asyncio.get_running_loop().time()
             self._heard.set()
 
-    async def fire(self, run: Run, in_flight: int, progress: Callable[[int], None]) -> None:
+    async def fire(self, run: Run, in_flight: int, progress: Callable[[int], None] = lambda _: None) -> None:
         """Give all orders of a run: each when it is due, or with at most `in_flight` under way. Call `progress` with the number that
         has ended.
         """
@@ -143,17 +181,14 @@ class Firing:
             progress(run.ended)
 
     async def _wait(self, run: Run) -> None:
-        """Wait for events, or until the next order is due."""
+        """Wait for events, or until the next order is due. Raise `NoProgress` after SILENCE_S_MAX without any."""
         next_in_s = run.next_in_s()
         try:
             async with asyncio.timeout(SILENCE_S_MAX if next_in_s is None else next_in_s):
                 await self._heard.wait()
         except TimeoutError:
-            self._check_progress(run)
-
-    def _check_progress(self, run: Run) -> None:
-        is_silent = asyncio.get_running_loop().time() - self._heard_s >= SILENCE_S_MAX
-        if is_silent and run.sent > run.ended:
-            raise NoProgress(
-                f"{run.ended} of {run.count} orders have ended, and no event came in the last {SILENCE_S_MAX:.0f} s"
-            )
+            is_silent = asyncio.get_running_loop().time() - self._heard_s >= SILENCE_S_MAX
+            if is_silent and run.sent > run.ended:
+                raise NoProgress(
+                    f"{run.ended} of {run.count} orders have ended, and no event came in the last {SILENCE_S_MAX:.0f} s"
+                ) from None

@@ -1,12 +1,17 @@
-"""Makes the orders of a load run, and notes how each of them ended.
+"""The orders of a load run: which they are, and how each of them ended.
 
-First come boots, or a mix of orders; then moves, mixed with further boots and deletes. The latency of an order is what a client sees: from
-the moment when it is due, or without a rate is handed to the publisher, until the event of its end.
+First come boots, or a mix of orders: `--mix boot=90,multi:10=1,delete=20`. An entry is KIND[:COUNT][:SHAPE]=WEIGHT. Weights are relative,
+and count orders: of this mix, each 90 boots come with one request for 10 instances and with 20 deletes. Then come moves, mixed with further
+boots and deletes. The latency of an order is what a client sees: from the moment when it is due, or without a rate is handed to the
+publisher, until the event of its end.
 """
 
+import math
+import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
@@ -22,25 +27,165 @@ from bus.messages.build import (
     InstanceId,
     InstanceState,
     JoinedGroup,
+    MoveKind,
     RequestId,
 )
+from bus.messages.groups import CreateGroup, GroupsFound
 from bus.messages.moves import MoveInstance
 from bus.topology import CELL0
+from bus.workers.station import Station
+from moor.asking import batches_of, granted
+from moor.clouds.bare_metal import flavor_of_nodes
 from moor.instances.request_ids import new_request_ids
-from moor.laboratory.load.firing import Clock, DueOrder, Run
-from moor.laboratory.load.metal.firing import FLAVOR as METAL
-from moor.laboratory.load.mix import BUILDING, MOVES, Entry, Mix, plain
+from moor.laboratory.load.firing import Clock, DueOrder, EndedOrder, Run
 from moor.laboratory.load.results import OfKind, latency_of
 from scheduler_worker.core.instances.rows import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
+METAL = flavor_of_nodes("load")
 PROJECT = "moor-load"
 # The deadline of each request.
 DEADLINE_S = 300
-AFTERWARDS = plain(*MOVES, "boot", "delete")
 # How an order ends that did what it should; and one for which no instance was left.
 DONE = ("active", "deleted", "confirmed")
 NONE_LEFT = "no instance left"
+CREATED_AT_ONCE = 200
+
+Building = Literal["boot", "multi", "group", "metal"]
+Needing = Literal["delete"] | MoveKind
+Kind = Building | Needing
+# These make instances, in the order in which an error names them; the others need one that rests.
+BUILDING: tuple[Building, ...] = get_args(Building)
+MOVES: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize")
+NEEDING: tuple[Needing, ...] = ("delete", *MOVES)
+# Of the kinds that may have a count: what it is without one, and the largest.
+COUNTS: Mapping[str, tuple[int, int]] = {"multi": (10, 1000), "group": (3, 1000)}
+SHAPED = ("boot", "multi", "group")
+FORM = "KIND[:COUNT][:SHAPE]=WEIGHT,... such as boot=90,boot:4x8192x40=10,multi:10=1,group:3=5,delete=20"
+_SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,7})x(\d{1,6})", re.ASCII)
+
+
+class Shape(Struct, frozen=True):
+    vcpus: int
+    ram_mb: int
+    disk_gb: int
+
+    def of(self, flavor: Flavor) -> Flavor:
+        return structs.replace(flavor, vcpus=self.vcpus, ram_mb=self.ram_mb, root_gb=self.disk_gb)
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One kind of order. `name` is how the mix names it. `count`: the instances of a request, or the members of a group."""
+
+    name: str
+    kind: Kind
+    weight: float = 1.0
+    count: int = 1
+    shape: Shape | None = None
+
+    @property
+    def instances(self) -> int:
+        """How many instances an order makes."""
+        return self.count if self.kind == "multi" else int(self.kind in BUILDING)
+
+
+Mix = Mapping[str, Entry]
+
+
+def plain(*kinds: Kind) -> Mix:
+    """Entries with nothing but their kind."""
+    return {kind: Entry(name=kind, kind=kind) for kind in kinds}
+
+
+AFTERWARDS = plain(*MOVES, "boot", "delete")
+
+
+def read_mix(text: str) -> Mix:
+    """The entries that this text names, by their names. Raise ValueError with the wrong entry."""
+    entries: dict[str, Entry] = {}
+    for part in text.split(","):
+        entry = _read_entry(part.strip())
+        if entry.name in entries:
+            raise ValueError(f"has {entry.name} twice: give it one weight")
+        entries[entry.name] = entry
+    made = sum(each.weight * each.instances for each in entries.values())
+    if not made:
+        raise ValueError(f"is {text!r}, and makes no instance: one of {', '.join(BUILDING)} must be in it")
+    gone = sum(each.weight for each in entries.values() if each.kind == "delete")
+    if gone > made:
+        raise ValueError(f"has {gone:g} deletes for {made:g} instances: there must not be more deletes")
+    return entries
+
+
+def _read_entry(text: str) -> Entry:
+    name, equals, weight_text = text.partition("=")
+    kind, *details = name.split(":")
+    if not equals:
+        raise ValueError(f"has {text!r}, must be {FORM}")
+    if kind not in (*BUILDING, *NEEDING):
+        raise ValueError(f"has {kind!r} in {text!r}, must be one of {', '.join((*BUILDING, *NEEDING))}")
+    count, count_max = COUNTS.get(kind, (1, 1))
+    shape = None
+    for place, detail in enumerate(details):
+        if (found := _SHAPE.fullmatch(detail)) and kind in SHAPED and shape is None:
+            shape = Shape(*map(int, found.groups()))
+        elif kind in COUNTS and place == 0 and detail.isascii() and detail.isdecimal():
+            count = int(detail)
+        else:
+            raise ValueError(f"has {detail!r} in {text!r}, {_allowed(kind)}")
+    if not 1 <= count <= count_max:
+        raise ValueError(f"has {count} in {text!r}, must be 1 to {count_max}")
+    return Entry(name=name, kind=kind, weight=_weight(text, weight_text), count=count, shape=shape)
+
+
+def _allowed(kind: str) -> str:
+    counted = f"a count of 1 to {COUNTS[kind][1]}, or " if kind in COUNTS else ""
+    if kind in SHAPED:
+        return f"must be {counted}a shape VCPUSxRAM_MBxDISK_GB such as 4x8192x40"
+    return f"but {kind} has neither count nor shape"
+
+
+def _weight(text: str, weight_text: str) -> float:
+    try:
+        weight = float(weight_text)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise ValueError(f"has weight {weight_text!r} in {text!r}, must be a number above 0")
+    return weight
+
+
+def names_for(mix: Mix, instances: int) -> list[str]:
+    """The names of the orders that make this many instances, in the order in which they are given.
+
+    Each kind comes at equal distances. If the last request asks for more instances than are left, the run makes these more.
+    """
+    names: list[str] = []
+    made = 0
+    for name in _by_turns(mix):
+        if made >= instances:
+            break
+        names.append(name)
+        made += mix[name].instances
+    return names
+
+
+def _by_turns(mix: Mix) -> Iterator[str]:
+    """Each name by its weight: the one whose next turn is due first. A delete or move has its first turn after the others'."""
+    turns = {name: (0.0 if entry.kind in BUILDING else 1.0) / entry.weight for name, entry in mix.items()}
+    while True:
+        name = min(turns, key=turns.__getitem__)
+        turns[name] += 1 / mix[name].weight
+        yield name
+
+
+def count_of(mix: Mix, names: Sequence[str], kind: Kind) -> int:
+    """How many of these orders are of this kind."""
+    return sum(mix[name].kind == kind for name in names)
+
+
+def instances_of(mix: Mix, names: Sequence[str]) -> int:
+    return sum(mix[name].instances for name in names)
 
 
 class Boot(Struct):
@@ -229,13 +374,19 @@ class OrderRun(Run):
             order.outcome = outcome
         if not order.left:
             order.ended_s = self.clock()
-            self._has_ended(order.due_s if order.outcome in DONE else None)
+            self._close(order, state.id)
+
+    def _close(self, order: Order, instance: InstanceId) -> None:  # noqa: ARG002 - what comes after a deploy needs it
+        """Note that the order has ended; `instance` is its last one."""
+        self.ends.append(EndedOrder(order.due_s, order.ended_s, order.outcome in DONE))
+        self._has_ended()
 
     def _give_up(self) -> None:
         """End the orders that wait for an instance though none is left, and nothing under way could bring one."""
         while self._waiting and not self._idle:
             name, due_s = self._waiting.popleft()
-            self.orders.append(Order(name, None, (), due_s, self.clock(), NONE_LEFT, 0))
+            self.orders.append(order := Order(name, None, (), due_s, self.clock(), NONE_LEFT, 0))
+            self.ends.append(EndedOrder(order.due_s, order.ended_s, is_done=False))
             self.sent += 1
             self._has_ended()
 
@@ -286,3 +437,22 @@ def amounts_of(flavor: Flavor) -> dict[str, int]:
     """How much of each resource class an instance of this flavor holds."""
     sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
     return sizes | {key.removeprefix("resources:"): int(amount) for key, amount in flavor.extra_specs.items()}
+
+
+async def groups_for(client: Station, mix: Mix, names: Sequence[str]) -> list[GroupId]:
+    """Create the groups of these orders. Returns the group of each order of the kind `group`, in their order."""
+    groups: list[GroupId] = []
+    made: Counter[str] = Counter()
+    open_groups: dict[str, GroupId] = {}
+    for name in names:
+        if (entry := mix.get(name)) is None or entry.kind != "group":
+            continue
+        if made[name] % entry.count == 0:
+            open_groups[name] = GroupId(*new_request_ids(1))
+        made[name] += 1
+        groups.append(open_groups[name])
+    for some in batches_of(list(dict.fromkeys(groups)), CREATED_AT_ONCE):
+        orders = [CreateGroup(id=each, policy="anti-affinity", project=PROJECT) for each in some]
+        for order, answer in zip(orders, await client.ask_all(orders), strict=True):
+            granted(order, answer, GroupsFound)
+    return groups

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from moor.laboratory.load.results import Interval, LoadResult, Scheduled
+from moor.laboratory.load.results import Interval, LoadResult, MetalLoadResult, RunResult
 
 WIDTH, HEIGHT, TOP, GAP = 960, 190, 84, 62
 LEFT, RIGHT = 70, 190
@@ -47,37 +47,55 @@ class Scale(Struct, frozen=True):
 class PlottedPart(Struct, frozen=True, kw_only=True):
     """A part of a run over time. `cpu_us_each` is that of the whole part; `is_scheduled`: its orders were due at times of their own."""
 
-    orders: str
     order: str
     over_time: Sequence[Interval]
     cpu_us_each: Mapping[str, float]
     is_scheduled: bool = False
 
 
-def as_svg(result: LoadResult) -> str:
-    latency = result.latency_ms
-    part = PlottedPart(
-        orders="orders",
-        order="order",
-        over_time=result.over_time,
-        cpu_us_each=result.cpu_us_per_boot,
-        is_scheduled=bool(result.rate),
-    )
-    return svg_of(
-        f"{result.boots:,} boots on {result.hosts:,} hosts, {pace_in_words(result)}",
-        f"{result.boots_per_s:,.0f} boots/s · {result.cpu_us_per_boot['total']:,.0f} µs CPU a boot · "
-        f"p50 {latency.p50:,.0f}, p99 {latency.p99:,.0f}, p99.9 {latency.p999:,.0f} ms · {result.mode}, {result.processors} processors, "
-        f"others used {result.share_of_others:.0%}",
-        (part,),
-    )
+def as_svg(result: RunResult) -> str:
+    match result:
+        case LoadResult(latency_ms=latency):
+            headline = f"{result.boots:,} boots on {result.hosts:,} hosts"
+            below = (
+                f"{result.boots_per_s:,.0f} boots/s · {result.cpu_us_per_boot['total']:,.0f} µs CPU a boot · "
+                f"p50 {latency.p50:,.0f}, p99 {latency.p99:,.0f}, p99.9 {latency.p999:,.0f} ms · {result.mode}, "
+                f"{result.processors} processors, others used {result.share_of_others:.0%}"
+            )
+            parts = [
+                PlottedPart(
+                    order="order",
+                    over_time=result.over_time,
+                    cpu_us_each=result.cpu_us_per_boot,
+                    is_scheduled=bool(result.rate),
+                )
+            ]
+        case MetalLoadResult(changes=changes, deploys=deploys):
+            headline = (
+                f"{changes.count:,} state changes and {deploys.count:,} deploys on {result.nodes:,} nodes"
+            )
+            named = {"state change": changes, "deploy": deploys}
+            figures = [
+                f"{phase.per_s:,.0f} {name}s/s, {phase.cpu_us_each['total']:,.0f} µs CPU each, p99 {phase.latency_ms.p99:,.0f} ms"
+                for name, phase in named.items()
+            ]
+            below = " · ".join((*figures, f"{result.mode}, {result.processors} processors"))
+            parts = [
+                PlottedPart(
+                    order=name,
+                    over_time=phase.over_time,
+                    cpu_us_each=phase.cpu_us_each,
+                    is_scheduled=bool(result.rate) and phase is changes,
+                )
+                for name, phase in named.items()
+            ]
+        case _:
+            raise AssertionError(f"{type(result).__name__} has no plot")
+    pace = f"{result.rate:,.0f} orders/s, {result.arrivals}" if result.rate else "as fast as possible"
+    return _svg_of(f"{headline}, {pace}{', sent late' if result.is_late else ''}", below, parts)
 
 
-def pace_in_words(result: Scheduled) -> str:
-    asked = f"{result.rate:,.0f} orders/s, {result.arrivals}" if result.rate else "as fast as possible"
-    return f"{asked}, sent late" if result.is_late else asked
-
-
-def svg_of(headline: str, below: str, parts: Sequence[PlottedPart]) -> str:
+def _svg_of(headline: str, below: str, parts: Sequence[PlottedPart]) -> str:
     panels = [(panel, part) for part in parts for panel in _panels(part)]
     height = TOP + len(panels) * (HEIGHT + GAP)
     body = [_text(16, 28, headline, size=18), _text(16, 50, below, colour="#555555")]
@@ -111,14 +129,14 @@ def _panels(part: PlottedPart) -> list[Panel]:
     costly = [each for each in some if each.cpu_us_each and each.ended_per_s >= usual_per_s * COUNTS_FROM]
     return [
         Panel(
-            title=f"{part.orders} a second",
+            title=f"{part.order}s a second",
             lines=(
                 PlotLine("due" if part.is_scheduled else "sent", _points(some, lambda each: each.due_per_s)),
                 PlotLine("ended", _points(some, lambda each: each.ended_per_s)),
             ),
         ),
         Panel(
-            title=f"latency of {part.orders}, ms",
+            title=f"latency of {part.order}s, ms",
             is_log=True,
             lines=tuple(
                 PlotLine(name, _points(latency, read))
@@ -136,7 +154,7 @@ def _panels(part: PlottedPart) -> list[Panel]:
             lines=_by_process(costly, processes),
         ),
         Panel(
-            title=f"{part.orders} under way",
+            title=f"{part.order}s under way",
             lines=(PlotLine("under way", _points(some, lambda each: float(each.under_way))),),
         ),
     ]

@@ -1,13 +1,32 @@
-"""The figures of a load run, and their JSON. docs/performance.md explains each of them."""
+"""The figures of a load run, their JSON, and how they are printed. docs/performance.md explains each of them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from moor.tables import lines_of
 
 # If more than one order in a hundred is later than this, the run is marked: its orders did not come as they were planned.
 LATE_MS_MAX = 10.0
+PERCENTILES = ("p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms")
+FINE_BELOW_MS = 10
+# The steps of a boot between the moments that its row and its events have.
+STEPS = {
+    "accepted": "until a scheduler stored it",
+    "placed": "until it had its host",
+    "active": "until its cell wrote that it is active",
+    "heard": "until that was heard",
+}
+GENERATOR = "load generator"
+WELL = (
+    "every request ended, every active instance holds exactly its share on its host,\n"
+    "nothing else is in use, no host is over capacity, and no host has an extra instance"
+)
+WELL_ON_METAL = "all deleted again;\nevery node is clean and owned, placement offers what Ironic has available, and nothing is in use"
 
 
 class Latency(Struct, frozen=True):
@@ -86,7 +105,11 @@ class Audited(Struct, frozen=True):
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """What every load run reports. `workers`: how many of each kind; none if all are in one process."""
+    """What every load run reports. `workers`: how many of each kind; none if all are in one process.
+
+    `late_ms`: how much later than they were due the orders of a run at a rate were sent. `is_late`: so late that the run is not what was
+    asked for.
+    """
 
     mode: str
     cells: int
@@ -99,14 +122,6 @@ class RunResult(Struct, frozen=True, kw_only=True):
     processors: int
     notes: tuple[str, ...]
     audit: Audited
-
-
-class Scheduled(RunResult, frozen=True, kw_only=True):
-    """What a run at a rate reports beside.
-
-    `late_ms`: how much later than they were due the orders were sent. `is_late`: so late that the run is not what was asked for.
-    """
-
     # Orders per second; 0: as fast as possible.
     rate: float = 0
     arrivals: str = ""
@@ -114,7 +129,7 @@ class Scheduled(RunResult, frozen=True, kw_only=True):
     is_late: bool = False
 
 
-class LoadResult(Scheduled, frozen=True, kw_only=True):
+class LoadResult(RunResult, frozen=True, kw_only=True):
     """The figures of a load run.
 
     `cpu_us_per_boot` has each process and their `total`. It excludes the load generator, except in an embedded run, where
@@ -150,6 +165,19 @@ class LoadResult(Scheduled, frozen=True, kw_only=True):
     over_time: tuple[Interval, ...] = ()
 
 
+class MetalLoadResult(RunResult, frozen=True, kw_only=True):
+    """The figures of a load run on bare metal.
+
+    `free_again_ms` is the time from the delete of an instance until placement offers its node again.
+    """
+
+    nodes: int
+    daemons: int
+    changes: Phase
+    deploys: Phase
+    free_again_ms: Latency
+
+
 def latency_of(unsorted_s: Sequence[float]) -> Latency:
     ordered = sorted(unsorted_s)
 
@@ -159,11 +187,182 @@ def latency_of(unsorted_s: Sequence[float]) -> Latency:
     return Latency(p50=at(0.5), p90=at(0.9), p99=at(0.99), p999=at(0.999), max=at(1.0))
 
 
-def lateness_of(late_s: Sequence[float]) -> dict[str, Any]:
-    """The fields by name that say how late the orders of a schedule were sent."""
-    late_ms = latency_of(late_s)
-    return {"late_ms": late_ms, "is_late": late_ms.p99 > LATE_MS_MAX}
+def is_late(late_ms: Latency) -> bool:
+    return late_ms.p99 > LATE_MS_MAX
 
 
 def as_json(result: RunResult) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+
+
+def as_table(result: RunResult) -> RenderableType:
+    match result:
+        case LoadResult():
+            tables, well = _of_boots(result), WELL
+        case MetalLoadResult():
+            tables = _of_metal(result)
+            well = f"{result.active:,} active ({result.by_alternate:,} by an alternate), {result.in_error:,} in error, {WELL_ON_METAL}"
+        case _:
+            raise AssertionError(f"{type(result).__name__} has no table")
+    passed = Text.from_markup(f"[green]audit passed[/green]: {well}")
+    failed = (Text("audit failed", style="bold red"), *map(Text, result.audit.problems))
+    notes = (Text(note, style="yellow") for note in (*result.notes, *_late(result)))
+    spaced = (part for table in tables for part in (table, ""))
+    return Group(*spaced, *notes, *((passed,) if result.audit.passed else failed))
+
+
+def _late(result: RunResult) -> Iterator[str]:
+    if result.late_ms and result.is_late:
+        yield (
+            f"the orders were sent late: one of 100 by {result.late_ms.p99:,.0f} ms or more, at most {LATE_MS_MAX:.0f} is usual. Latencies "
+            "count from when an order was due, so they have this in them, but the cloud was not given the rate that was asked for"
+        )
+
+
+def _of_boots(result: LoadResult) -> Iterator[Table]:
+    publishers = result.publishers
+    yield _headline(result)
+    yield _cpu(
+        "a boot",
+        result.cpu_us_per_boot,
+        result.load_generator_us_per_boot,
+        _shares(result, result.share_of_machine, result.share_of_others),
+        publishers_us=publishers.cpu_us_per_boot if publishers else None,
+        memory_mb=result.memory_mb,
+    )
+    if result.orders is not None:
+        yield _mixed(result.orders, result.kinds)
+        yield _cpu_of("an order", result.orders, result)
+    yield _latencies(result)
+
+
+def _of_metal(result: MetalLoadResult) -> Iterator[Table]:
+    lines = [
+        (
+            f"[bold]{phase.per_s:,.0f}[/bold] {name}/s",
+            f"p50 [bold]{phase.latency_ms.p50:,.0f}[/bold] ms, p99 [bold]{phase.latency_ms.p99:,.0f}[/bold] ms",
+            f"[dim]{phase.count:,} in {phase.seconds:.1f} s[/dim]",
+        )
+        for name, phase in (("state changes", result.changes), ("deploys", result.deploys))
+    ]
+    free = result.free_again_ms
+    again = ("[dim]node free again[/dim]", f"[dim]p50 {free.p50:,.0f} ms, p99 {free.p99:,.0f} ms[/dim]")
+    yield lines_of((*lines, again), gap=3)
+    yield _cpu_of("a change", result.changes, result, "load generator and simulated Ironic")
+    yield _cpu_of("a deploy", result.deploys, result, "load generator and simulated Ironic")
+
+
+def _headline(result: LoadResult) -> Table:
+    latency = result.latency_ms
+    share = result.conflicts / result.claims if result.claims else 0.0
+    return lines_of(
+        (
+            (
+                f"[bold]{result.boots_per_s:,.0f}[/bold] boots/s",
+                f"[bold]{result.cpu_us_per_boot['total']:,.0f}[/bold] µs CPU a boot",
+                f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
+            ),
+            (
+                f"[dim]{result.boots:,} in {result.seconds:.1f} s[/dim]",
+                f"[dim]last tenth / second: {result.flatness:.2f}[/dim]",
+                f"[dim]{result.active:,} active, {result.by_alternate:,} of them by an alternate; {result.in_error} in error[/dim]",
+            ),
+            (
+                f"[bold]{share:.2%}[/bold] conflicts",
+                f"[dim]{result.conflicts:,} of {result.claims:,} claims were refused[/dim]",
+            ),
+        ),
+        gap=3,
+    )
+
+
+def _latencies(result: LoadResult) -> Table:
+    """How long boots took, as a client sees it, by their rows, and by the stages that workers measure."""
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column("boots")
+    for name in PERCENTILES:
+        table.add_column(name, justify="right")
+    rows = [
+        (
+            "[bold]from due to heard[/bold]" if result.rate else "[bold]from sent to heard[/bold]",
+            result.latency_ms,
+        )
+    ]
+    if result.late_ms is not None:
+        rows.append(("  of it, sent late", result.late_ms))
+    rows += [(f"  {STEPS[name]}", each) for name, each in result.steps_ms.items()]
+    rows += [
+        (f"[dim]stage {name}, as workers measure it[/dim]", each.latency_ms)
+        for name, each in result.stages.items()
+    ]
+    for name, each in rows:
+        figures = (each.p50, each.p90, each.p99, each.p999, each.max)
+        table.add_row(name, *(_ms(figure) for figure in figures))
+    return table
+
+
+def _ms(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= FINE_BELOW_MS else f"{figure:,.1f}"
+
+
+def _mixed(orders: Phase, kinds: Mapping[str, OfKind]) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column(f"{orders.count:,} orders in {orders.seconds:.1f} s")
+    for name in ("number", "a second", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for kind, each in kinds.items():
+        outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(each.outcomes.items()))
+        latency = each.latency_ms
+        table.add_row(
+            kind,
+            f"{each.count:,}",
+            f"{each.per_s:,.1f}",
+            f"{latency.p50:,.0f}",
+            f"{latency.p99:,.0f}",
+            f"[dim]{outcomes}[/dim]",
+        )
+    return table
+
+
+def _cpu_of(what: str, phase: Phase, result: RunResult, generator: str = GENERATOR) -> Table:
+    shares = _shares(result, phase.share_of_machine, phase.share_of_others)
+    return _cpu(what, phase.cpu_us_each, phase.generator_us_each, shares, generator=generator)
+
+
+def _cpu(
+    what: str,
+    cpu_us: Mapping[str, float],
+    generator_us: float | None,
+    shares: str,
+    *,
+    generator: str = GENERATOR,
+    publishers_us: float | None = None,
+    memory_mb: Mapping[str, float] | None = None,
+) -> Table:
+    memory = memory_mb or {}
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column("process")
+    table.add_column(f"µs {what}", justify="right")
+    table.add_column("MB" if memory else "", justify="right")
+    table.add_column("")
+    entries = {name: us for name, us in cpu_us.items() if name != "total"}
+    most = max(entries.values())
+    for name, us in sorted(entries.items(), key=lambda entry: -entry[1]):
+        bar = f"[cyan]{'█' * round(40 * us / most)}[/cyan]" if most else ""
+        table.add_row(name, f"{us:,.1f}", _mb(memory, name), bar)
+    table.add_row("[bold]total[/bold]", f"[bold]{cpu_us['total']:,.1f}[/bold]", _mb(memory, *entries), "")
+    apart = {generator: generator_us, "independent publishers": publishers_us}
+    for name, apart_us in apart.items():
+        if apart_us is not None:
+            table.add_row(f"[dim]{name}, not in the total[/dim]", f"[dim]{apart_us:,.1f}[/dim]", "", "")
+    table.add_row(shares)
+    return table
+
+
+def _mb(memory: Mapping[str, float], *names: str) -> str:
+    return f"{sum(memory.get(name, 0) for name in names):,.0f}" if memory else ""
+
+
+def _shares(result: RunResult, ours: float, others: float) -> str:
+    return f"[dim]of this machine's {result.processors} processors: this run used {ours:.0%}, other processes {others:.0%}[/dim]"

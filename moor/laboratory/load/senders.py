@@ -1,12 +1,17 @@
 """Who sends the orders of a load run: its own client, or independent publishers.
 
 Independent publishers have a connection each, and send each order as a message of its own, as many small clients do. On servers they are
-in processes of their own (publisher_process.py), whose CPU time is counted apart; an embedded run has them in its one process.
+in processes of their own, whose CPU time is counted apart; an embedded run has them in its one process.
+
+Such a process is this module: `python -m moor.laboratory.load.senders CONNECTIONS`. It reads orders from stdin, one a line, each with
+the time at which it is due, by the clock that all processes of this machine share. It sends each at that time. When stdin ends, it prints how
+much later than it was due each order was sent.
 """
 
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import cycle
@@ -17,6 +22,10 @@ import msgspec
 from bus.broker import Broker
 from bus.configuration.settings import BusSettings
 from bus.errors import Failure
+from bus.messages.build import BuildInstance, DeleteInstance
+from bus.messages.moves import MoveInstance
+from bus.process import run_process
+from bus.urls import broker_at
 from bus.workers.link import Link
 from bus.workers.publisher import Outgoing, Publisher
 from moor.clouds.cloud_processes import Servers
@@ -28,6 +37,8 @@ PER_PROCESS_PER_S = 500
 AHEAD_S = 0.25
 # Each order is a message of its own.
 ALONE = BusSettings(parcel_items_max=1)
+LINE_BYTES_MAX = 1 << 20
+_LINES = msgspec.json.Decoder(tuple[float, BuildInstance | DeleteInstance | MoveInstance])
 
 
 class PublisherEnded(Failure):
@@ -139,7 +150,7 @@ def _shares(count: int, parts: int) -> Iterator[int]:
 
 async def _start(url: str, connections: int) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "moor.laboratory.load.publisher_process", str(connections)),
+        *(sys.executable, "-m", "moor.laboratory.load.senders", str(connections)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -160,3 +171,63 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+# In a process of publishers
+
+
+class OrderSending:
+    """Sends each order when it is due."""
+
+    def __init__(self, sender: OwnSender) -> None:
+        self._sender = sender
+        self.late_s: list[float] = []
+        self._left = 0
+        self._sent = asyncio.Event()
+        self._problem: Exception | None = None
+
+    def plan(self, line: bytes) -> None:
+        self._check()
+        at_s, message = _LINES.decode(line)
+        self._left += 1
+        wait_s = max(0.0, at_s - time.perf_counter())
+        asyncio.get_running_loop().call_later(wait_s, self._send, DueOrder(at_s, message))
+
+    def _send(self, order: DueOrder) -> None:
+        try:
+            self._sender.send((order,))
+        except Exception as problem:  # noqa: BLE001 - raised by `_check`: a callback of the loop has no caller
+            self._problem = problem
+        self.late_s.append(time.perf_counter() - order.at_s)
+        self._left -= 1
+        self._sent.set()
+
+    async def until_sent(self) -> None:
+        """Wait until all orders were sent. Raise if one could not be."""
+        while self._left:
+            self._sent.clear()
+            await self._sent.wait()
+        self._check()
+
+    def _check(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+
+async def main(connections: int) -> None:
+    async with AsyncExitStack() as stack:
+        broker = broker_at(os.environ["MOOR_BUS_URL"])
+        sending = OrderSending(await stack.enter_async_context(own_publishers(broker, connections)))
+        reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        async for line in reader:
+            sending.plan(line)
+        await sending.until_sent()
+    sys.stdout.write(msgspec.json.encode(sending.late_s).decode())
+
+
+if __name__ == "__main__":
+    run_process(main(int(sys.argv[1])))

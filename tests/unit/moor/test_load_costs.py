@@ -4,9 +4,8 @@ import os
 import socket
 from functools import partial
 
-from moor.laboratory.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.laboratory.load.listeners import listener_of
-from moor.laboratory.load.measuring import Meter
+from moor.laboratory.load.kernel import listener_of, process_cpu_s, process_tree_cpu_s
+from moor.laboratory.load.measuring import Clocks, Meter
 
 
 def test_a_server_is_found_by_the_port_it_listens_on_if_it_is_one() -> None:
@@ -31,7 +30,7 @@ def test_a_process_tree_spends_the_sum_of_its_members() -> None:
 
 def test_the_cost_is_shown_in_total_by_process_and_over_time() -> None:
     spent = {"busy": 0.0, "idle": 1.0}
-    meter = Meter({name: partial(spent.__getitem__, name) for name in spent}, 100)
+    meter = Meter(Clocks({name: partial(spent.__getitem__, name) for name in spent}), 100)
 
     meter.read(0)
     for ended in range(1, 100):
@@ -40,6 +39,6 @@ def test_the_cost_is_shown_in_total_by_process_and_over_time() -> None:
     spent["busy"] += 10e-6
     meter.read(100)
 
-    told = {name: round(us, 3) for name, us in meter.us_per_boot().items()}
+    told = {name: round(us, 3) for name, us in meter.us_each().items()}
     assert told == {"total": 10.0, "busy": 10.0, "idle": 0.0}
-    assert [round(us, 3) for us in meter.parts_us_per_boot()] == [10.0] * 10
+    assert [round(us, 3) for us in meter.parts_us()] == [10.0] * 10

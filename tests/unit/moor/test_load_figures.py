@@ -9,12 +9,12 @@ import pytest
 
 from bus.messages.build import InstanceDetails, InstanceId, InstanceState, RequestId
 from bus.messages.overview import WorkerAlive
-from moor.laboratory.load.memory import process_peak_mb, process_tree_mb
+from moor.laboratory.load.firing import EndedOrder
+from moor.laboratory.load.kernel import process_peak_mb, process_tree_mb
+from moor.laboratory.load.measuring import INTERVALS_MAX, LoadSample, WorkerStages, intervals_of, steps_of
 from moor.laboratory.load.orders import Booted
 from moor.laboratory.load.plot import as_svg
 from moor.laboratory.load.results import Audited, Latency, LoadResult, latency_of
-from moor.laboratory.load.sampling import INTERVALS_MAX, EndedOrder, LoadSample, intervals_of
-from moor.laboratory.load.stages import WorkerStages, steps_of
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

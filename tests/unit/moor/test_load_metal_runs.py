@@ -12,13 +12,12 @@ from bus.messages.build import (
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
-    InstanceId,
     InstanceState,
 )
 from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState, ProviderUsage
 from moor.laboratory.load.firing import Run
-from moor.laboratory.load.metal.firing import ChangeRun, DeployRun
-from moor.laboratory.load.metal.watching import NodeStocks
+from moor.laboratory.load.metal import ChangeRun, DeployRun, NodeStocks
+from scheduler_worker.core.instances.rows import instance_id_of
 from tests.unit.ironic.test_rest_simulated import ironic_with
 
 NODES = [ProviderId(UUID(int=number)) for number in (1, 2)]
@@ -42,9 +41,8 @@ def stocks_of(*nodes: ProviderId) -> NodeStocks:
 
 def state_of(request: BuildInstance, state: str, host: str = "") -> InstanceState:
     assert request.request_id is not None
-    return InstanceState(
-        id=InstanceId(UUID(int=7)), request_id=request.request_id, sequence=1, state=state, host=host
-    )
+    id_ = instance_id_of(request.request_id, 0)
+    return InstanceState(id=id_, request_id=request.request_id, sequence=1, state=state, host=host)
 
 
 def orders_of(run: Run, count: int) -> list[Message]:
@@ -102,7 +100,7 @@ def test_a_deploy_has_ended_when_its_instance_is_deleted_and_its_node_is_free() 
     freed = ProviderUsage(internal=1, id=NODES[0], base=2, revision=3, used={"GOLD": 0})
     run.hear(ProvidersChanged(at=AT, usage=(freed,)))
     assert (run.ended, len(run.latencies_s), len(run.free_again_s)) == (1, 1, 1)
-    assert run.states == [there]
+    assert [each.state for each in run.booted] == [there]
 
 
 def test_a_deploy_that_failed_has_ended_when_its_instance_is_deleted() -> None:

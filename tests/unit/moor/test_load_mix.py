@@ -17,8 +17,15 @@ from bus.messages.build import (
     InstanceState,
     RequestId,
 )
-from moor.laboratory.load.mix import count_of, instances_of, names_for, read_mix
-from moor.laboratory.load.orders import FLAVOR, NONE_LEFT, OrderRun
+from moor.laboratory.load.orders import (
+    FLAVOR,
+    NONE_LEFT,
+    OrderRun,
+    count_of,
+    instances_of,
+    names_for,
+    read_mix,
+)
 from moor.laboratory.load.results import latency_of
 from scheduler_worker.core.instances.rows import instance_id_of
 

@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
+from moor.laboratory.load.firing import due_by, due_times_s
 from moor.laboratory.load.orders import FLAVOR, OrderRun
-from moor.laboratory.load.results import LATE_MS_MAX, Latency, latency_of, lateness_of
-from moor.laboratory.load.schedule import due_by, due_times_s
+from moor.laboratory.load.results import LATE_MS_MAX, Latency, is_late, latency_of
 
 
 class HandClock:
@@ -131,7 +131,7 @@ def test_a_generator_that_is_late_says_how_late_and_marks_the_run() -> None:
     clock.now_s += 9.9
     run.next_orders(run.room(0))
 
-    told = lateness_of(run.late_s)
-    assert told["is_late"]
-    assert told["late_ms"].max == pytest.approx(9900.0)
-    assert not lateness_of([LATE_MS_MAX / 2000] * 100)["is_late"]
+    late_ms = latency_of(run.late_s)
+    assert is_late(late_ms)
+    assert late_ms.max == pytest.approx(9900.0)
+    assert not is_late(latency_of([LATE_MS_MAX / 2000] * 100))

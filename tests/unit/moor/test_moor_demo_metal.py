@@ -24,10 +24,8 @@ from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
 from moor.clouds.bare_metal import flavor_of_nodes
-from moor.laboratory.demo.metal.checking import problems_of_the_kill
-from moor.laboratory.demo.metal.screen import kind_of, metal_screen
-from moor.laboratory.demo.metal.tally import MetalTally
-from moor.laboratory.demo.screen import WIDTH
+from moor.laboratory.demo import problems_of_the_kill
+from moor.laboratory.demo_screen import WIDTH, Tally, kind_of, screen
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
 METAL = InstanceId(UUID(int=101))
@@ -51,15 +49,17 @@ def instance_of(id_: InstanceId, name: str, host: str, **fields: object) -> Inst
 
 def provider_of(id_: ProviderId, *, reserved: int) -> ProviderState:
     stock = InventoryState(total=1, reserved=reserved)
-    return ProviderState(internal=id_.int, id=id_, name=str(id_), root=id_, inventories={CLASS: stock})
+    return ProviderState(
+        internal=id_.int, id=id_, name=str(id_), root=id_, revision=1 + reserved, inventories={CLASS: stock}
+    )
 
 
 def row_of(id_: ProviderId, owner: str = "ironic-1") -> NodeRow:
     return NodeRow(id=id_, cell="c1", owner=owner, epoch=2, read_epoch=2, node=node_of(id_), offer=Offer())
 
 
-def tally_of(count: int, state: Callable[[int], str] = lambda _: "available") -> MetalTally:
-    tally = MetalTally(10)
+def tally_of(count: int, state: Callable[[int], str] = lambda _: "available") -> Tally:
+    tally = Tally(10)
     ids = [ProviderId(UUID(int=number)) for number in range(1, count + 1)]
     tally.read(
         structs.replace(
@@ -102,7 +102,7 @@ def test_a_flip_is_known_to_placement_when_the_node_is_reserved() -> None:
 
 
 def test_what_was_asked_for_is_told_with_the_last_state_that_was_heard() -> None:
-    tally = MetalTally(3)
+    tally = Tally(3)
     small = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=5)
     ids = [InstanceId(UUID(int=number)) for number in (101, 102, 103, 104)]
     tally.flavors.update(zip(ids, (small, flavor_of_nodes(), small), strict=False))
@@ -129,7 +129,7 @@ def test_the_picture_fits(count: int) -> None:
     tally.hear(InstanceActive(cell="c1", instance=active))
 
     console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(metal_screen(tally, ("ironic-1", "ironic-2"), "title"))
+    console.print(screen(tally, "title", ("ironic-1", "ironic-2")))
     lines = console.export_text().splitlines()
 
     assert {len(line.rstrip()) for line in lines} == {WIDTH}

@@ -6,20 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 from bus.process import run_process
 from moor.clouds.cloud_processes import servers_at
 from moor.clouds.up_command import host_size_in
-from moor.laboratory.load.metal import results as metal_results
-from moor.laboratory.load.metal import running as metal_run
-from moor.laboratory.load.metal.nodes import DEFAULTS as METAL_DEFAULTS
-from moor.laboratory.load.mix import Mix, count_of, read_mix
+from moor.laboratory.load.firing import ARRIVALS
+from moor.laboratory.load.orders import Mix, count_of, read_mix
 from moor.laboratory.load.plot import as_svg
-from moor.laboratory.load.results import RunResult, as_json
-from moor.laboratory.load.running import Plan, run_load
-from moor.laboratory.load.schedule import ARRIVALS
-from moor.laboratory.load.table import as_table
+from moor.laboratory.load.results import as_json, as_table
+from moor.laboratory.load.running import METAL_DEFAULTS, Plan, run_load
 from moor.laboratory.temporary_cloud import cell_names, spread
 from moor.options import (
     NOT_DONE,
@@ -29,6 +24,7 @@ from moor.options import (
     PoolFlags,
     SchedulerFlags,
     check_writable,
+    flag_of,
     log_as,
     option_of,
     out,
@@ -164,62 +160,35 @@ def load(
         raise typer.BadParameter(
             f"--workers is {', '.join(workers)} without --bus and --db: then one worker of each kind runs in this process"
         )
-    if bare_metal and moves:
+    if bare_metal:
+        _check_only_metal(
+            moves, mix=mix, publishers=publishers, host_size=host_size, pool=", ".join(pool or ())
+        )
+    elif rate and in_flight:
         raise typer.BadParameter(
-            f"--moves is {moves} with --bare-metal: an instance on a node has its disk there, and cannot move"
+            f"--in-flight is {in_flight} with --rate: at a rate each order is sent at its time, whatever is under way"
         )
     if arrivals not in ARRIVALS:
         raise typer.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
     entries = mix_in(mix, moves)
     _check_plot(plot)
-    if bare_metal:
-        for flag, given in (
-            ("--mix", mix),
-            ("--publishers", publishers),
-            ("--host-size", host_size),
-            ("--pool", ", ".join(pool or ())),
-        ):
-            if given:
-                raise typer.BadParameter(
-                    f"{flag} is {given!r} with --bare-metal: that only changes nodes and deploys onto them"
-                )
-        # Deploys fail on purpose.
-        log_as(os.environ, level="ERROR")
-        metal = metal_run.MetalPlan(
-            changes=changes,
-            deploys=deploys,
-            nodes=nodes,
-            daemons=daemons,
-            cells=cells,
-            failing=failing,
-            in_flight=in_flight or METAL_IN_FLIGHT,
-            rate=rate,
-            arrivals=arrivals,
-            counts=counts,
-            settings=tuned_cloud(METAL_DEFAULTS, scheduler),
-        )
-        on_metal = run(metal_run.run_load(metal, servers), by=run_process)
-        _draw(plot, metal_results.as_svg(on_metal))
-        _print(json, on_metal, metal_results.as_table(on_metal))
-        return
-    if rate and in_flight:
-        raise typer.BadParameter(
-            f"--in-flight is {in_flight} with --rate: at a rate each order is sent at its time, whatever is under way"
-        )
-    has_nodes = any(each.kind == "metal" for each in entries.values())
+    has_nodes = bare_metal or any(each.kind == "metal" for each in entries.values())
+    names = cell_names(cells)
     plan = Plan(
-        boots=boots,
+        boots=0 if bare_metal else boots,
         moves=moves,
         mix=entries,
+        changes=changes if bare_metal else 0,
+        deploys=deploys if bare_metal else 0,
         rate=rate,
         arrivals=arrivals,
         publishers=publishers,
         nodes=nodes if has_nodes else 0,
         daemons=daemons,
-        cells=spread(hosts, cell_names(cells)),
+        cells=dict.fromkeys(names, 1) if bare_metal else spread(hosts, names),
         host_size=host_size,
         failing=failing,
-        in_flight=in_flight or IN_FLIGHT,
+        in_flight=in_flight or (METAL_IN_FLIGHT if bare_metal else IN_FLIGHT),
         counts=counts,
         settings=tuned_cloud(METAL_DEFAULTS if has_nodes else None, scheduler=scheduler, pools=pool),
     )
@@ -228,21 +197,25 @@ def load(
         # Deploys fail on purpose.
         log_as(os.environ, level="ERROR")
     result = run(run_load(plan, servers), by=run_process)
-    _draw(plot, as_svg(result))
-    _print(json, result, as_table(result))
-
-
-def _draw(file: Path | None, svg: str) -> None:
-    if file is not None:
-        file.write_text(svg, encoding="utf-8")
-
-
-def _print(file: Path | None, result: RunResult, table: RenderableType) -> None:
-    if file is not None:
-        file.write_bytes(as_json(result))
-    out.print(table)
+    if plot is not None:
+        plot.write_text(as_svg(result), encoding="utf-8")
+    if json is not None:
+        json.write_bytes(as_json(result))
+    out.print(as_table(result))
     if not result.audit.passed:
         raise typer.Exit(NOT_DONE)
+
+
+def _check_only_metal(moves: int, **others: object) -> None:
+    if moves:
+        raise typer.BadParameter(
+            f"--moves is {moves} with --bare-metal: an instance on a node has its disk there, and cannot move"
+        )
+    for field, given in others.items():
+        if given:
+            raise typer.BadParameter(
+                f"{flag_of(field)} is {given!r} with --bare-metal: that only changes nodes and deploys onto them"
+            )
 
 
 def mix_in(text: str, moves: int) -> Mix:
