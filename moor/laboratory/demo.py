@@ -45,7 +45,7 @@ from moor.clouds.cloud_processes import Servers, servers_at
 from moor.instances.request_ids import new_request_ids
 from moor.laboratory.at_rest import is_in_use, problems_left
 from moor.laboratory.demo_screen import CELLS, TINKERED, News, Tally, conclude, screen, short
-from moor.laboratory.private_servers.starting import DidNotStartError
+from moor.laboratory.private_servers import DidNotStartError
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, spread, temporary_cloud
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 from moor.tables import lines_of

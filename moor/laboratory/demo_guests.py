@@ -38,8 +38,8 @@ from moor.clouds.cloud_processes import Servers
 from moor.laboratory.at_rest import problems_left
 from moor.laboratory.demo import Demo, delete, listening, servers_of, until
 from moor.laboratory.demo_screen import CELLS, Tally, conclude
-from moor.laboratory.private_servers.keeper import Keeper
-from moor.laboratory.private_servers.libvirtd import PrivateLibvirtd, check_installed, copy_learnt
+from moor.laboratory.private_libvirtd import PrivateLibvirtd, check_installed, copy_learnt
+from moor.laboratory.private_servers import Keeper
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.options import fail, out
 from moor.tables import lines_of

@@ -12,7 +12,7 @@ import pytest
 
 from bus.errors import Unavailable
 from bus.sql import open_database, upgrade
-from moor.laboratory.private_servers.keeper import place_in_memory
+from moor.laboratory.private_servers import place_in_memory
 from tests.adversity.real_cloud import cloud_on
 from tests.adversity.test_broker_cluster import until_active
 from tests.adversity.test_killed_workers import SMALL, a_build, audited, send

@@ -19,7 +19,7 @@ from bus.errors import Failure
 from bus.rabbit import RabbitBroker
 from bus.sql import open_database
 from moor.client import Client, Flavor, InstanceState
-from moor.laboratory.private_servers.starting import free_port
+from moor.laboratory.private_servers import free_port
 from tests.deploy.deployed import Servers, running_servers
 from tests.stories.moor.moor_process import Process, Result, moor, moor_json, started
 

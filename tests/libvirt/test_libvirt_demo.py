@@ -11,8 +11,8 @@ import pytest
 
 from bus.messages.build import AttemptFailed, InstanceState, RequestId
 from moor.client import NotDone
+from moor.laboratory import private_libvirtd
 from moor.laboratory.demo_guests import GuestFindings, problems_of, why_not_done
-from moor.laboratory.private_servers import libvirtd
 from tests.libvirt.libvirt_cloud import until
 from tests.stories.moor.moor_process import moor, started
 from tests.unit.examples.values import CONSUMER, REQUEST
@@ -79,7 +79,7 @@ async def test_nothing_is_left_of_a_demo_that_was_stopped(
 async def test_what_must_be_installed_is_named(place: Path) -> None:
     ran = await moor("demo", "--libvirt", TMPDIR=str(place), PATH=str(place))
 
-    missing = [name for name in libvirtd.NEEDED if name != "libvirtd"]
+    missing = [name for name in private_libvirtd.NEEDED if name != "libvirtd"]
     assert ran.code == 1
     assert f"{', '.join(missing)} not found: on Debian, apt-get install libvirt-clients" in ran.err
     assert "Traceback" not in ran.err
@@ -92,14 +92,14 @@ def test_what_the_machines_own_libvirt_has_learnt_is_used(
 ) -> None:
     own = tmp_path / "own"
     (tmp_path / "copy").mkdir()
-    monkeypatch.setattr(libvirtd, "own_cache", lambda: (own, "qemu/capabilities"))
+    monkeypatch.setattr(private_libvirtd, "own_cache", lambda: (own, "qemu/capabilities"))
 
-    libvirtd.copy_learnt(tmp_path / "copy")
+    private_libvirtd.copy_learnt(tmp_path / "copy")
     assert list((tmp_path / "copy").iterdir()) == []
 
     (own / "qemu" / "capabilities").mkdir(parents=True)
     (own / "qemu" / "capabilities" / "1.xml").write_text("learnt")
-    libvirtd.copy_learnt(tmp_path / "copy")
+    private_libvirtd.copy_learnt(tmp_path / "copy")
     assert (tmp_path / "copy" / "qemu" / "capabilities" / "1.xml").read_text() == "learnt"
 
 

@@ -4,11 +4,11 @@ import os
 import tempfile
 from pathlib import Path
 
-from moor.laboratory.private_servers import libvirtd
+from moor.laboratory import private_libvirtd
 
 CACHE = Path(tempfile.gettempdir()) / f"moorage-libvirt-cache-{os.getuid()}"
 
 
-class PrivateLibvirtd(libvirtd.PrivateLibvirtd):
+class PrivateLibvirtd(private_libvirtd.PrivateLibvirtd):
     def __init__(self) -> None:
         super().__init__(CACHE)

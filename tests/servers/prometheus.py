@@ -20,8 +20,7 @@ from typing import Any
 import httpx
 import yaml
 
-from moor.laboratory.private_servers.processes import die_with
-from moor.laboratory.private_servers.starting import free_port, wait_until_ready
+from moor.laboratory.private_servers import die_with, free_port, wait_until_ready
 from tests.servers.installed import NotInstalledError
 
 PROGRAMS = ("prometheus", "promtool")

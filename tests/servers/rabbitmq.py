@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from moor.laboratory.private_servers.keeper import Command, Keeper
-from moor.laboratory.private_servers.starting import free_port, wait_until_ready
+from moor.laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
 from tests.servers.installed import NotInstalledError, rabbitmq_scripts
 
 _NODE = "moor@localhost"

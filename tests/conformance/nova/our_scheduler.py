@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from moor.laboratory.private_servers.keeper import place_in_memory
+from moor.laboratory.private_servers import place_in_memory
 from tests.conformance.nova.stack import ROOT, NotStartedError, NovaStack
 from tests.servers.rabbitmq import PrivateRabbitMQ
 

@@ -17,9 +17,14 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from moor.laboratory.private_servers.keeper import Command, Keeper, place_in_memory
-from moor.laboratory.private_servers.processes import descendants
-from moor.laboratory.private_servers.starting import free_port, wait_until_ready
+from moor.laboratory.private_servers import (
+    Command,
+    Keeper,
+    descendants,
+    free_port,
+    place_in_memory,
+    wait_until_ready,
+)
 from tests.conformance.nova.nova_api import NovaApi
 from tests.conformance.nova.nova_conf import (
     API_LEVEL,

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from bus.errors import Failure
-from moor.laboratory.private_servers.keeper import Command, Keeper
-from moor.laboratory.private_servers.starting import wait_until_ready
+from moor.laboratory.private_servers import Command, Keeper, wait_until_ready
 
 # The programs that are needed, each with the Debian package that has it.
 NEEDED = {
