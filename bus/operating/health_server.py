@@ -7,14 +7,12 @@
 It decides nothing. The server's libraries are loaded only where an address is given.
 """
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from bus.operating.health import Health
-from bus.operating.listen_address import BadAddressError, address_text, listening_socket, read_address
+from bus.operating.listen_address import Listen, read_address
 
 if TYPE_CHECKING:
-    import uvicorn
     from starlette.applications import Starlette
 
 VARIABLE = "MOOR_HEALTH_LISTEN"
@@ -26,45 +24,23 @@ class HealthServer:
     """Serves a worker's health and metrics over HTTP. The constructor binds the address; may raise BadAddressError."""
 
     def __init__(self, address: str, health: Health) -> None:
-        host, port = read_health_address(address)
-        try:
-            self._socket = listening_socket(host, port)
-        except OSError as problem:
-            raise BadAddressError(f"{SETTING} is {host}:{port}: {problem.strerror or problem}") from None
-        self.url = f"http://{address_text(*self._socket.getsockname()[:2])}"
-        self._server = _server(_app(health))
+        listen = read_health_address(address)
+        from bus.operating.http_server import HttpServer  # noqa: PLC0415 - only where an address is given
+
+        self._server = HttpServer(_app(health), listen, SETTING, drain_s_max=1)
+        self.url = self._server.url
 
     async def run(self) -> None:
-        await self._server.serve(sockets=[self._socket])
+        await self._server.run()
 
     async def stop(self) -> None:
-        self._server.should_exit = True
+        await self._server.stop()
 
 
-def read_health_address(text: str) -> tuple[str, int]:
+def read_health_address(text: str) -> Listen:
     """Parse host and port. `9100` and `:9100` listen on loopback; `0.0.0.0:9100` and `[::]:9100` everywhere."""
     examples = "port or host:port, as 9100, 0.0.0.0:9100 or [::]:9100"
     return read_address(text, SETTING, examples, default_host=LOOPBACK)
-
-
-def _server(app: "Starlette") -> "uvicorn.Server":
-    import uvicorn  # noqa: PLC0415 - only where an address is given
-
-    from bus.operating.part_server import PartServer  # noqa: PLC0415
-
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        # Monitoring asks every few seconds: its requests are not worth a log line.
-        log_level=logging.WARNING,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=1,
-    )
-    config.load()
-    return PartServer(config)
 
 
 def _app(health: Health) -> "Starlette":

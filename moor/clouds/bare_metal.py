@@ -11,6 +11,7 @@ from msgspec import Struct
 from bus.broker import Broker
 from bus.configuration.settings import DatabaseSettings
 from bus.messages.build import Flavor
+from bus.operating.listen_address import BadAddressError
 from bus.process import Part, run_until
 from bus.workers.link import Link
 from bus.workers.station import Station
@@ -167,8 +168,8 @@ async def bare_metal(
                 listen=metal.listen,
                 file=file,
             )
-        except OSError as problem:
-            raise IronicPortTaken(f"cannot listen at {metal.listen}: {problem}") from None
+        except BadAddressError as taken:
+            raise IronicPortTaken(str(taken)) from None
         if file is not None:
             await _end_leases(database_url, database)
         daemons = []

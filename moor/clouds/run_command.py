@@ -67,7 +67,6 @@ from moor.worker_settings import (
     SCHEDULER,
 )
 from placement_worker import __main__ as placement_process
-from placement_worker.api.http.server import BadListenError
 from scheduler_worker.__main__ import run as run_scheduler
 
 app = typer.Typer(
@@ -334,10 +333,7 @@ def simulated_ironic(
             pace=pace,
             script=load_script(script, IronicScript) if script else IronicScript(),
         )
-    try:
-        _run(ironic_simulation.run(broker_of(url), url, options, health_at=operating.health_listen))
-    except OSError as problem:
-        fail(f"no simulated Ironic: {problem}; --ironic-listen names another address")
+    _run(ironic_simulation.run(broker_of(url), url, options, health_at=operating.health_listen))
 
 
 @app.command("placement-api")
@@ -391,7 +387,7 @@ def dashboard(
 def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         run_process(work)
-    except (BadAddressError, BadListenError, BadSetting) as wrong:
+    except (BadAddressError, BadSetting) as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
 

@@ -77,7 +77,6 @@ from moor.options import (
 from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
 from moor.settings import TOP, Settings
 from moor.worker_settings import PLACEMENT_API, CloudSettings
-from placement_worker.api.http.server import BadListenError
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
 
@@ -207,8 +206,6 @@ async def _up(
             settings.ironic_url_file.unlink(missing_ok=True)
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
-        except BadListenError as taken:
-            fail(f"no HTTP service: {taken}; --listen and --dashboard-listen name other addresses")
         except IronicPortTaken as taken:
             fail(f"no simulated Ironic: {taken}; --ironic-listen names another address")
         except BadAddressError as taken:
@@ -231,14 +228,17 @@ def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) 
             web,
             say,
         )
-    except BadListenError as taken:
+    except BadAddressError as taken:
         fail(f"no dashboard: {taken}; --dashboard-listen names another address")
     say(f"the dashboard is served at {service.url}")
     return service
 
 
 def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> PlacementService:
-    service = PlacementService(store, serving)
+    try:
+        service = PlacementService(store, serving)
+    except BadAddressError as taken:
+        fail(f"no HTTP service: {taken}; --listen names another address")
     say(f"placement is served at {service.url}")
     return service
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from bus.operating.listen_address import read_listen
 from moor.dashboard.service import DashboardOptions
 from moor.dashboard.sessions import SESSION_S
 from moor.options import option_of, wrong_value
@@ -16,7 +17,6 @@ from moor.placement.placement_api_options import (
     tls_of,
 )
 from moor.settings import TOP
-from placement_worker.api.http.server import read_listen
 
 DASHBOARD_LISTEN = "127.0.0.1:8781"
 OFF = "off"

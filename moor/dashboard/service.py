@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-import uvicorn
 from msgspec import Struct, structs
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.broker import Broker
 from bus.configuration.settings import BusSettings
-from bus.operating.listen_address import listening_socket
-from bus.operating.part_server import PartServer
+from bus.operating.http_server import HttpServer
+from bus.operating.listen_address import Listen
 from bus.operating.running import about, run_worker
 from moor.asking import Client, station_on
 from moor.dashboard.access import Access
@@ -32,7 +32,6 @@ from moor.settings import Settings
 from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.http.server import PROXIES_HERE, BadListenError, Listen
 
 if TYPE_CHECKING:
     from bus.parts import Periodic
@@ -43,7 +42,6 @@ log = logging.getLogger(__name__)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 END_S_MAX = 2
 ANSWER_S = 10.0
-CONNECTIONS_MAX = 500
 
 
 class DashboardOptions(Struct, frozen=True):
@@ -90,7 +88,7 @@ async def serve(
 
 
 class DashboardService:
-    """Serves the dashboard. The constructor binds the address, and raises BadListenError if that fails."""
+    """Serves the dashboard. The constructor binds the address, and raises BadAddressError if that fails."""
 
     def __init__(
         self,
@@ -109,14 +107,17 @@ class DashboardService:
         self._show = show
         self._settings = settings
         self._options = options
-        try:
-            self._socket = listening_socket(options.listen.host, options.listen.port)
-        except OSError as problem:
-            raise BadListenError(f"the dashboard's address is {options.listen}: {problem.strerror}") from None
-        host = options.listen.host
-        scheme = "https" if options.tls else "http"
-        self.url = f"{scheme}://{Listen(host, self._socket.getsockname()[1])}"
-        self._server: PartServer | None = None
+        self._app: ASGIApp | None = None
+        # An open stream would otherwise keep the server from ending.
+        self._server = HttpServer(
+            self._answer,
+            options.listen,
+            "the dashboard's address",
+            options.tls,
+            proxies=options.proxies,
+            drain_s_max=END_S_MAX,
+        )
+        self.url = self._server.url
         # Health shows them.
         self.parts: tuple[Periodic, ...] = ()
         self._stopping = asyncio.Event()
@@ -127,34 +128,16 @@ class DashboardService:
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
             letters = LetterPages(LetterReader(watcher.brokers))
             actions = Actions(
-                access_of(self._options, self._socket.getsockname()[1], self._show_address),
+                access_of(self._options, self._server.listen.port, self._show_address),
                 Clouds(asking, letters.reader, self._ordering),
             )
             metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
-            app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), actions, names)
-            tls = self._options.tls
-            config = uvicorn.Config(
-                app,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                # A proxy is trusted to say who asks, and whether browsers use TLS.
-                proxy_headers=True,
-                forwarded_allow_ips=[*PROXIES_HERE, *self._options.proxies],
-                timeout_keep_alive=30,
-                limit_concurrency=CONNECTIONS_MAX,
-                # An open stream would otherwise keep the server from ending.
-                timeout_graceful_shutdown=END_S_MAX,
-                ssl_context_factory=None if tls is None else lambda *_: tls,
-            )
-            self._server = PartServer(config)
+            self._app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), actions, names)
             self.parts = (watcher, metal.part)
             log.info("the dashboard is served at %s", self.url)
             try:
                 if not self._stopping.is_set():
-                    await self._serve(self._server)
+                    await self._serve()
             finally:
                 await actions.jobs.close()
                 await watcher.close()
@@ -166,12 +149,16 @@ class DashboardService:
             f"to order by the dashboard, open this address in one browser: {self.url}/open?token={token}"
         )
 
-    async def _serve(self, server: PartServer) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._app is not None, "the server runs only when there is an application"
+        await self._app(scope, receive, send)
+
+    async def _serve(self) -> None:
         """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the others."""
-        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        serving = asyncio.create_task(self._server.run())
         tasks = [*(asyncio.create_task(part.run()) for part in self.parts), serving]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
+        await self._server.stop()
         for part in self.parts:
             await part.stop()
         for task in tasks:
@@ -181,8 +168,7 @@ class DashboardService:
         self._stopping.set()
         for each in self.parts:
             await each.stop()
-        if self._server is not None:
-            self._server.should_exit = True
+        await self._server.stop()
 
 
 def access_of(options: DashboardOptions, port: int, show: Callable[[str], None]) -> Access:

@@ -9,7 +9,8 @@ import typer
 from msgspec import Struct, structs
 
 from bus.keystone import KeystoneAccount
-from bus.tls import BadCertificate
+from bus.operating.listen_address import Listen, read_listen
+from bus.tls import BadCertificate, server_tls
 from moor.options import option_of, wrong_value
 from moor.settings import TOP
 from placement_worker.api.auth import Authentication
@@ -17,7 +18,6 @@ from placement_worker.api.auth.basic import BasicAuthentication, users_in
 from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.http.server import Listen, read_certificate, read_listen
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
 from placement_worker.http_service import ServiceOptions
@@ -159,5 +159,15 @@ def tls_of(flags: AccessFlags) -> ssl.SSLContext | None:
         case None, None:
             return None
         case Path() as chain, Path() as key:
-            return read_certificate(chain, key, flags.tls_clients_ca)
+            return _certificate(chain, key, flags.tls_clients_ca)
     raise typer.BadParameter("only one of --tls-cert and --tls-key is given: TLS needs both")
+
+
+def _certificate(chain: Path, key: Path, clients_ca: Path | None) -> ssl.SSLContext:
+    try:
+        return server_tls(str(chain), str(key), str(clients_ca or ""))
+    except BadCertificate as wrong:
+        what = f"the certificate {chain} with key {key}"
+        if wrong.argument == "clients_ca_file":
+            what = f"the file of the clients' authorities, {wrong.file},"
+        raise ValueError(f"{what} cannot be used: {wrong.why}") from None

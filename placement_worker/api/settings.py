@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bus.configuration.sections import Bytes, Count, Seconds, Section, require
+from bus.configuration.sections import Bytes, Count, Section, require
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 
 
@@ -23,37 +23,6 @@ class ApiSettings(Struct, frozen=True):
             "ten thousand. More lets one request cost more CPU; fewer refuses large changes."
         ),
     ] = 50_000
-    body_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="How long a body may take to arrive. Longer serves slow clients; shorter frees connections of clients that stall."
-        ),
-    ] = 60.0
-    target_bytes_max: Annotated[
-        Bytes,
-        Meta(
-            description="How long the first line of a request may be; Nova's longest queries for candidates have some thousand bytes. Longer "
-            "accepts longer queries; shorter protects the parser."
-        ),
-    ] = 64 * 1024
-    headers_bytes_max: Annotated[
-        Bytes,
-        Meta(
-            description="How large all headers of a request may be together. Larger accepts large tokens; smaller protects memory."
-        ),
-    ] = 64 * 1024
-    headers_max: Annotated[
-        Count,
-        Meta(
-            description="How many headers a request may have. More is rarely needed; fewer protects the parser."
-        ),
-    ] = 200
-    query_keys_max: Annotated[
-        Count,
-        Meta(
-            description="How many keys the query of a request may have. More accepts questions with more groups; fewer protects the parser."
-        ),
-    ] = 1_000
     search_steps_max: Annotated[
         Count,
         Meta(
@@ -73,47 +42,6 @@ class ApiSettings(Struct, frozen=True):
             description="How large an answer to a search may be. Larger answers broader questions; smaller protects memory."
         ),
     ] = DEFAULT_LIMITS.answer_bytes_max
-    idle_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="How long an idle connection is kept. Longer saves clients from connecting again. It should not exceed 5: Nova's "
-            "services fork after their first use of a connection, and parent and children then read each other's answers from it."
-        ),
-    ] = 5.0
-    head_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="How long the head of a request may take to arrive, from its first byte or from the start of the connection. Longer "
-            "serves slow clients; shorter frees connections of clients that stall."
-        ),
-    ] = 20.0
-    answer_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="How long a client may leave an answer unread. Longer serves slow clients; shorter frees memory and connections."
-        ),
-    ] = 60.0
-    connections_max: Annotated[
-        Count,
-        Meta(
-            description="How many connections may be open in all. More serves more clients, but must stay well below the process's limit of "
-            "open files (usually 1,024)."
-        ),
-    ] = 800
-    connections_per_address_max: Annotated[
-        Count,
-        Meta(
-            description="How many connections one address may have open, except this machine. More serves clients behind one proxy; fewer keeps "
-            "one client from taking all."
-        ),
-    ] = 200
-    pipelined_max: Annotated[
-        Count,
-        Meta(
-            description="How many requests a client may send on one connection before it reads the first answer. More helps clients that "
-            "pipeline; fewer limits the memory that one client takes."
-        ),
-    ] = 16
     prefix: Annotated[
         str,
         Meta(

@@ -4,19 +4,17 @@ import asyncio
 import gzip
 import json
 import random
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
-from msgspec import structs
 
+from bus.operating.http_server import HttpServer
+from bus.operating.listen_address import Listen
 from placement_worker.api.auth.noauth2 import BelievedToken
 from placement_worker.api.http.app import PlacementApp
-from placement_worker.api.http.connections import Connections
-from placement_worker.api.http.server import HttpServer, Listen
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
@@ -32,12 +30,8 @@ SEED: Final = 7
 PATIENCE_S: Final = 60
 # More than the server reads at once.
 RESET_BYTES_MIN: Final = 16 * 1024
-SETTINGS: Final = ApiSettings(body_s_max=0.2, head_s_max=0.2, idle_s_max=0.2)
-# For heads that come to an end, however slow the machine is.
-PATIENT: Final = structs.replace(SETTINGS, head_s_max=PATIENCE_S)
-# So much is in the socket before the server takes the connection, so its deadlines cannot pass before that.
-SENT_FIRST_BYTES: Final = 4_096
-HEAD: Final = b"x-auth-token: admin\r\nopenstack-api-version: placement 1.39\r\n"
+KEPT: Final = b"x-auth-token: admin\r\nopenstack-api-version: placement 1.39\r\n"
+HEAD: Final = KEPT + b"connection: close\r\n"
 JSON: Final = b"content-type: application/json\r\n"
 CHUNKED: Final = (
     b"POST /resource_providers HTTP/1.1\r\n" + HEAD + JSON + b"transfer-encoding: chunked\r\n\r\n"
@@ -46,18 +40,12 @@ PROVIDER: Final = b'{"name": "a", "uuid": "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"
 
 
 @asynccontextmanager
-async def serving(settings: ApiSettings = SETTINGS) -> AsyncIterator[HttpServer]:
+async def serving() -> AsyncIterator[HttpServer]:
     async with open_store("sqlite") as store:
         desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
-        connections = Connections(settings)
-        app = PlacementApp(
-            routes_of(desk, view, store, STANDARD),
-            BelievedToken(),
-            policy_named("legacy"),
-            settings,
-            connections,
-        )
-        server = HttpServer(app, Listen("127.0.0.1", 0), settings, connections=connections)
+        routes = routes_of(desk, view, store, STANDARD)
+        app = PlacementApp(routes, BelievedToken(), policy_named("legacy"), ApiSettings())
+        server = HttpServer(app, Listen("127.0.0.1", 0))
         running = asyncio.create_task(server.run())
         try:
             yield server
@@ -68,13 +56,13 @@ async def serving(settings: ApiSettings = SETTINGS) -> AsyncIterator[HttpServer]
             await desk.close()
 
 
-async def heard_from(server: HttpServer, text: bytes) -> bytes:
-    """Everything that is answered until the server closes the connection, at the latest by its deadlines."""
-    connected = socket.create_connection((server.listen.host, server.listen.port))
-    connected.sendall(text[:SENT_FIRST_BYTES])
-    reader, writer = await asyncio.open_connection(sock=connected)
+async def heard_from(server: HttpServer, text: bytes, *, hangs_up: bool = False) -> bytes:
+    """Everything that is answered until the server closes the connection. A client that `hangs_up` sends nothing more."""
+    reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
     try:
-        writer.write(text[SENT_FIRST_BYTES:])
+        writer.write(text)
+        if hangs_up:
+            writer.write_eof()
         async with asyncio.timeout(PATIENCE_S):
             return await reader.read()
     except ConnectionError:
@@ -96,13 +84,18 @@ def get(target: bytes, headers: bytes = b"", version: bytes = b"HTTP/1.1") -> by
     return b"GET %b %b\r\n" % (target, version) + HEAD + headers + b"\r\n"
 
 
+def kept(target: bytes) -> bytes:
+    """A request after which the connection stays open."""
+    return b"GET %b HTTP/1.1\r\n" % target + KEPT + b"\r\n"
+
+
 HOSTILE: Final[dict[str, tuple[bytes, list[int]]]] = {
-    "many headers": (get(b"/traits", b"".join(b"x-%d: a\r\n" % n for n in range(1_000))), [431]),
-    "the same header many times": (get(b"/traits", b"accept: application/json\r\n" * 5_000), [431]),
-    "empty headers": (get(b"/traits", b"a:\r\n" * 50_000), [431]),
-    "a header of megabytes": (get(b"/traits", b"x-a: " + b"a" * 2_000_000 + b"\r\n"), [431]),
+    "many headers": (get(b"/traits", b"".join(b"x-%d: a\r\n" % n for n in range(1_000))), [200]),
+    "the same header many times": (get(b"/traits", b"accept: application/json\r\n" * 5_000), [200]),
+    "empty headers": (get(b"/traits", b"a:\r\n" * 50_000), [200]),
+    "a header of megabytes": (get(b"/traits", b"x-a: " + b"a" * 2_000_000 + b"\r\n"), [200]),
     "many versions": (get(b"/traits", b"openstack-api-version: placement 1.1\r\n" * 150), [404]),
-    "a query of megabytes": (get(b"/traits?name=" + b"a" * 3_000_000), [414]),
+    "a query of megabytes": (get(b"/traits?name=" + b"a" * 3_000_000), [400]),
     "many query keys": (get(b"/traits?" + b"a=b&" * 5_000), [400]),
     "bad percent-encoding": (get(b"/resource_classes/%zz%f"), [404]),
     "percent-encoding that is no UTF-8": (get(b"/traits?name=%ff%fe"), [400]),
@@ -119,15 +112,13 @@ HOSTILE: Final[dict[str, tuple[bytes, list[int]]]] = {
     "HTTP/9.9": (get(b"/traits", version=b"HTTP/9.9"), [400]),
     "HTTP/2's first words": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [400]),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500, [400]),
-    "pipelined": (get(b"/traits") * 10, [200] * 10),
-    "pipelined without end": (get(b"/traits") * 2_000, [400]),
+    "pipelined": (kept(b"/traits") * 10 + get(b"/traits"), [200] * 11),
+    "many pipelined": (kept(b"/") * 2_000 + get(b"/traits"), [200] * 2_001),
     "two lengths": (post(b"{}", JSON + b"content-length: 5\r\n"), [400]),
     "a length and chunks": (post(b"{}", JSON + b"transfer-encoding: chunked\r\n"), [400]),
     "a length of many digits": (get(b"/traits", b"content-length: " + b"9" * 400 + b"\r\n"), [400]),
     "a negative chunk": (CHUNKED + b"-5\r\n", [400]),
-    "a chunk's extension without end": (CHUNKED + b"5;" + b"a" * 500_000, [408]),
-    "chunks without end": (CHUNKED + b"1\r\n \r\n" * 10_000, [408]),
-    "a body that does not come": (post(b"")[:-2].replace(b": 0", b": 90") + b"\r\n", [408]),
+    "a body that does not come": (post(b"")[:-2].replace(b": 0", b": 90") + b"\r\n", []),
     "gzip": (post(gzip.compress(PROVIDER), JSON + b"content-encoding: gzip\r\n"), [400]),
     "NUL in a body": (post(b'{"name": "a\\u0000"}'), [400]),
     "a lone surrogate in a body": (post(b'{"name": "\\ud800"}'), [400]),
@@ -138,14 +129,12 @@ HOSTILE: Final[dict[str, tuple[bytes, list[int]]]] = {
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_what_a_hostile_client_sends_is_refused_and_others_are_served(what: str) -> None:
     text, expected = HOSTILE[what]
-    async with serving(PATIENT) as server:
-        heard = await heard_from(server, text)
-        found = statuses_in(heard)
+    async with serving() as server:
+        heard = await heard_from(server, text, hangs_up=not expected)
         # A client that continues to send after the refusal may get a reset before it has read the reason.
         was_reset = not heard and len(text) > RESET_BYTES_MIN
-        # Some requests of a pipeline that is too long may be answered before the refusal.
-        assert was_reset or found[-len(expected) :] == expected, heard[:500]
-        assert statuses_in(await heard_from(server, get(b"/", b"connection: close\r\n"))) == [200]
+        assert was_reset or statuses_in(heard) == expected, heard[:500]
+        assert statuses_in(await heard_from(server, get(b"/"))) == [200]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +148,7 @@ async def test_what_a_hostile_client_sends_is_refused_and_others_are_served(what
 )
 async def test_the_field_that_has_the_character_nul_is_named(body: Any, where: str) -> None:
     async with serving() as server:
-        heard = await heard_from(server, post(json.dumps(body).encode(), JSON + b"connection: close\r\n"))
+        heard = await heard_from(server, post(json.dumps(body).encode()))
 
     (error,) = json.loads(heard.partition(b"\r\n\r\n")[2])["errors"]
     assert error["status"] == 400
@@ -167,17 +156,23 @@ async def test_the_field_that_has_the_character_nul_is_named(body: Any, where: s
     assert error["detail"].endswith("the character NUL is not allowed")
 
 
-async def test_requests_that_were_changed_by_chance_neither_fail_the_server_nor_stop_it() -> None:
+async def test_requests_that_were_changed_by_chance_neither_fail_the_server_nor_stop_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     draw = random.Random(SEED)
     samples = [text for text, _ in HOSTILE.values() if len(text) < 2_000] + [post(PROVIDER)]
     async with serving() as server:
         for _ in range(MUTATED // 50):
             texts = [mutated(draw, draw.choice(samples)) for _ in range(50)]
             for text, heard in zip(
-                texts, await asyncio.gather(*[heard_from(server, one) for one in texts]), strict=True
+                texts,
+                await asyncio.gather(*[heard_from(server, one, hangs_up=True) for one in texts]),
+                strict=True,
             ):
                 assert not any(status in (500, 503) for status in statuses_in(heard)), (text, heard)
-        assert statuses_in(await heard_from(server, get(b"/", b"connection: close\r\n"))) == [200]
+        assert statuses_in(await heard_from(server, get(b"/"))) == [200]
+    # Also of requests whose clients were gone when they were answered.
+    assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
 
 
 def mutated(draw: random.Random, text: bytes) -> bytes:

@@ -21,11 +21,11 @@ from starlette.routing import Route
 
 from bus.errors import CredentialsRefused, Unavailable
 from bus.keystone import KeystoneAccount, KeystoneRefused, KeystoneTokens
+from bus.operating.http_server import HttpServer
+from bus.operating.listen_address import Listen
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
-from placement_worker.api.http.server import HttpServer, Listen
-from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.problems import ApiError
 from tests.placement_servers import our_server
 from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
@@ -318,7 +318,7 @@ class Ironic:
         self.auth = KeystoneAuthentication(cloud.account, keystone_client())
         self.callers: list[frozenset[str]] = []
         app = Starlette(routes=[Route("/baremetal/v1/nodes/{id}", self._node)])
-        self.server = HttpServer(app, Listen("127.0.0.1", 0), ApiSettings())
+        self.server = HttpServer(app, Listen("127.0.0.1", 0))
 
     async def _node(self, request: Request) -> Response:
         try:

@@ -20,7 +20,7 @@ from bus.memory import MemoryBroker
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.operating.health import About, Health, ReadyTeller
 from bus.operating.health_server import HealthServer, read_health_address
-from bus.operating.listen_address import BadAddressError
+from bus.operating.listen_address import BadAddressError, Listen
 from bus.operating.running import about, with_flags
 from bus.parts import Status, Supervised
 from bus.pauses import Pauses
@@ -296,7 +296,7 @@ async def test_a_part_that_has_ended_makes_the_worker_unhealthy() -> None:
     ],
 )
 def test_a_port_alone_is_on_loopback(text: str, address: tuple[str, int]) -> None:
-    assert read_health_address(text) == address
+    assert read_health_address(text) == Listen(*address)
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:99999", "1:x", "\u0661", "9" * 5_000])

@@ -16,7 +16,7 @@ USED_ELSEWHERE = {
         "delete_queue",
     ),  # tests, as an operator does on a real broker
     "bus/operating/metrics.py": ("collect",),  # prometheus_client
-    "bus/operating/part_server.py": ("capture_signals",),  # uvicorn
+    "bus/operating/http_server.py": ("capture_signals",),  # uvicorn
     "bus/sql/types.py": ("load_dialect_impl", "process_bind_param", "process_result_value"),  # SQLAlchemy
     "compute_sim/laboratory/ironic/sending.py": ("unsent",),  # a benchmark
     "compute_sim/laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
@@ -27,8 +27,6 @@ USED_ELSEWHERE = {
         *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
         *("on_tabbed_content_tab_activated", "on_unmount"),
     ),
-    "placement_worker/api/http/metrics.py": ("collect",),  # prometheus_client
-    "placement_worker/api/http/protocol.py": ("send_400_response",),  # uvicorn
     "placement_worker/api/policy/enforcer.py": (
         "get_enforcer",
     ),  # oslo.policy, by the entry point in pyproject.toml

@@ -46,4 +46,5 @@ async def run(broker: Broker, bus_url: str, options: Options, *, health_at: str)
 
 def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[str, int]:
     """Parse the address of the REST API. `variable` is the setting that an error names."""
-    return read_address(text, variable, f"host:port, as {LISTEN}")
+    found = read_address(text, variable, f"host:port, as {LISTEN}")
+    return found.host, found.port

@@ -2,9 +2,7 @@
 
 import logging
 import re
-import time
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -55,21 +53,4 @@ def note(call: Call, answer: RenderedAnswer, took_s: float) -> None:
         user=call.caller.user,
         project=call.caller.project,
     )
-    log.handle(_record(_encode(line).decode()))
-
-
-def _record(message: str) -> logging.LogRecord:
-    """A log record with this message, now.
-
-    All other fields are those of the first record. To make a record anew, and to let `logging` find out the calling line, would
-    cost more than everything else.
-    """
-    record = logging.LogRecord.__new__(logging.LogRecord)
-    created = time.time()
-    vars(record).update(_usual_fields(), msg=message, created=created, msecs=int(created % 1 * 1000) + 0.0)
-    return record
-
-
-@cache
-def _usual_fields() -> dict[str, Any]:
-    return vars(log.makeRecord(log.name, logging.INFO, __file__, 0, "", (), None, "note"))
+    log.info(_encode(line).decode())

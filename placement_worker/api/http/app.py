@@ -25,7 +25,6 @@ from placement_worker.api.endpoints.root import version_document
 from placement_worker.api.grammar.rendering import RenderedAnswer, answer_to, refusal_of
 from placement_worker.api.grammar.routing import HttpRoute, Match, Router
 from placement_worker.api.http import access_log, metrics
-from placement_worker.api.http.connections import Connections
 from placement_worker.api.http.cors import Cors
 from placement_worker.api.policy import Policy
 from placement_worker.api.settings import ApiSettings
@@ -63,7 +62,6 @@ class PlacementApp:
         auth: Authentication,
         policy: Policy,
         settings: ApiSettings,
-        connections: Connections | None = None,
     ) -> None:
         self._described = (_ROOT, *routes)
         # It tells nothing that the manual does not, and the author of a client has no token yet.
@@ -73,7 +71,7 @@ class PlacementApp:
         self._policy = policy
         self._settings = settings
         self._cors = Cors(settings.cors_origins)
-        self._metrics = metrics.HttpMetrics(connections)
+        self._metrics = metrics.HttpMetrics()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", f"the server offers {scope['type']}, and is set up for HTTP alone"
@@ -122,7 +120,7 @@ class PlacementApp:
         match = self._router.match(call.method, call.path, version)
         call.route = match.route.path
         _check_media(match.route, call.headers)
-        query = query_of(call.scope, self._settings)
+        query = query_of(call.scope)
         if match.route.rule:
             self._policy.check(match.route.rule, call.caller, query)
         request = Request(
@@ -131,7 +129,7 @@ class PlacementApp:
             caller=call.caller,
             params=_decoded(match),
             query=query,
-            body=await body_of(call.scope, call.headers, receive, self._settings),
+            body=await body_of(call.headers, receive, self._settings),
         )
         return await match.route.handler(request)
 

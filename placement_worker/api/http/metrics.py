@@ -1,15 +1,11 @@
 """Prometheus metrics of requests: counts and times, by route and never by path, since there are millions of paths."""
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from bus.measuring import Metric as Described
-from placement_worker.api.http.connections import Closed, Connections
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PATH: Final = "/metrics"
@@ -24,20 +20,14 @@ SECONDS = Described(
     ("method", "route"),
 )
 UNDER_WAY = Described("moor_placement_http_requests_under_way", "gauge", "Requests not yet answered.")
-OPEN = Described("moor_placement_http_connections_open", "gauge", "Connections that are open.")
-CLOSED = Described(
-    "moor_placement_http_connections_closed", "counter", "Connections that the server closed.", ("why",)
-)
-METRICS = (REQUESTS, SECONDS, UNDER_WAY, OPEN, CLOSED)
+METRICS = (REQUESTS, SECONDS, UNDER_WAY)
 
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class HttpMetrics:
-    def __init__(self, connections: Connections | None = None) -> None:
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        if connections is not None:
-            self._registry.register(_OfConnections(connections))
         self._requests = Counter(
             REQUESTS.name,
             REQUESTS.meaning,
@@ -67,15 +57,3 @@ class HttpMetrics:
 
     def _made(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
         return self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
-
-
-class _OfConnections(Collector):
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-
-    def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(OPEN.name, OPEN.meaning, self._connections.open)
-        closed = CounterMetricFamily(CLOSED.name, CLOSED.meaning, labels=CLOSED.labels)
-        for why in Closed:
-            closed.add_metric((why.value,), self._connections.closed[why])
-        yield closed

@@ -1,8 +1,6 @@
 """The parts of a request as they arrive: headers, path, query and body, each within its limit."""
 
-import asyncio
 from collections.abc import Mapping
-from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
@@ -18,8 +16,8 @@ Headers = Mapping[str, str]
 # The rest of the body is not read, so the connection cannot be used again.
 _LAST_ANSWER: Final[Mapping[str, str]] = {"connection": "close"}
 
-# The server puts this key into the scope of a request whose body has arrived.
-IS_COMPLETE: Final = "moorage.is_complete"
+# Each group of a question has a few keys, and a question of many groups hundreds. To parse more costs time before they are refused.
+QUERY_KEYS_MAX: Final = 1_000
 
 
 class ClientGone(Exception):  # noqa: N818 - named for what happened
@@ -45,7 +43,7 @@ def path_of(scope: Scope, settings: ApiSettings) -> tuple[str, str]:
     return prefix, path or "/"
 
 
-def query_of(scope: Scope, settings: ApiSettings) -> tuple[tuple[str, str], ...]:
+def query_of(scope: Scope) -> tuple[tuple[str, str], ...]:
     text = scope["query_string"]
     if not text:
         return ()
@@ -54,14 +52,14 @@ def query_of(scope: Scope, settings: ApiSettings) -> tuple[tuple[str, str], ...]
             text.decode("ascii"),
             keep_blank_values=True,
             errors="strict",
-            max_num_fields=settings.query_keys_max,
+            max_num_fields=QUERY_KEYS_MAX,
         )
     except UnicodeDecodeError:
         raise bad_request("Invalid query string parameters: they are not UTF-8") from None
     except ValueError:
         keys = text.count(b"&") + 1
         raise bad_request(
-            f"Invalid query string parameters: {keys} keys, and at most {settings.query_keys_max} are allowed"
+            f"Invalid query string parameters: {keys} keys, and at most {QUERY_KEYS_MAX} are allowed"
         ) from None
     return tuple(pairs)
 
@@ -71,24 +69,15 @@ def has_body(headers: Headers) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-async def body_of(scope: Scope, headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
+async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
     """Read the whole body of a request.
 
-    A body whose stated length is too long is not read at all. One that does not arrive in time is refused.
+    A body whose stated length is too long is not read at all.
     """
     if not has_body(headers):
         return b""
     _check_length(_stated_length(headers.get("content-length", "0")), settings)
-    try:
-        # A timer would take longer than the reading of a body that is there.
-        async with nullcontext() if IS_COMPLETE in scope else asyncio.timeout(settings.body_s_max):
-            body = await _whole_body(receive, settings)
-    except TimeoutError:
-        raise ApiError(
-            HTTPStatus.REQUEST_TIMEOUT,
-            f"The body was not complete after {settings.body_s_max:g} seconds",
-            headers=_LAST_ANSWER,
-        ) from None
+    body = await _whole_body(receive, settings)
     _check_values(body, settings)
     return body
 

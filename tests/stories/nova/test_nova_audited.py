@@ -31,13 +31,13 @@ from bus.messages.placement import (
     ResourceAmount,
     Share,
 )
+from bus.operating.http_server import HttpServer
+from bus.operating.listen_address import Listen
 from bus.topology import NOVA_CELL, user_of
 from bus.workers.station import Station
 from moor.asking import answer_of, running
 from moor.books.auditing import FOUND, MENDED, NOT_MENDED
 from moor.books.books_reader import BooksReader
-from placement_worker.api.http.server import HttpServer, Listen
-from placement_worker.api.settings import ApiSettings
 from tests.contracts.stage import SETTINGS
 from tests.nova.simulated_api import SimulatedNova
 from tests.stories.cloud import host_id
@@ -117,7 +117,7 @@ def a_nova() -> SimulatedNova:
 
 @asynccontextmanager
 async def served(nova: SimulatedNova) -> AsyncIterator[str]:
-    server = HttpServer(nova.app, Listen("127.0.0.1", 0), ApiSettings())
+    server = HttpServer(nova.app, Listen("127.0.0.1", 0))
     serving = asyncio.create_task(server.run())
     try:
         yield server.url

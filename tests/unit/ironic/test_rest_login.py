@@ -24,11 +24,11 @@ from bus.configuration.addresses import Addresses
 from bus.configuration.sections import BadSetting
 from bus.errors import CredentialsRefused, Unavailable, WrongAnswer
 from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
+from bus.operating.http_server import HttpServer
+from bus.operating.listen_address import Listen
 from bus.tls import server_tls
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
-from placement_worker.api.http.server import HttpServer, Listen
-from placement_worker.api.settings import ApiSettings
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.unit.ironic.test_rest import NODE, told
 
@@ -404,7 +404,7 @@ class Files:
 
 @asynccontextmanager
 async def served(app: ASGIApp, tls: ssl.SSLContext) -> AsyncIterator[str]:
-    server = HttpServer(app, Listen("127.0.0.1", 0), ApiSettings(), tls)
+    server = HttpServer(app, Listen("127.0.0.1", 0), tls=tls)
     running = asyncio.create_task(server.run())
     try:
         yield server.url

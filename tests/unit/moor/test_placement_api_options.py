@@ -12,7 +12,6 @@ from placement_worker.api.auth.basic import BasicAuthentication
 from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.settings import PLACEMENT_API
 
 EVERYWHERE = "[::]:8780"
 
@@ -47,19 +46,6 @@ def test_access_for_anyone_from_other_machines_needs_a_flag(auth: Auth, listen: 
         serving_of(ApiFlags(auth=auth, listen=listen))
 
     assert str(serving_of(ApiFlags(auth=auth, listen=listen, allow_anyone=True)).listen) == listen
-
-
-def test_limits_of_connections_are_those_of_the_settings() -> None:
-    usual = serving_of(ApiFlags()).settings
-    assert (usual.idle_s_max, usual.head_s_max, usual.body_s_max) == (5, 20, 60)
-    assert (usual.connections_max, usual.connections_per_address_max) == (800, 200)
-
-    stated = {"IDLE_S_MAX": 1, "HEAD_S_MAX": 2, "BODY_S_MAX": 3}
-    stated |= {"CONNECTIONS_MAX": 4, "CONNECTIONS_PER_ADDRESS_MAX": 5}
-    variables = {f"MOOR_PLACEMENT_API_{name}": str(value) for name, value in stated.items()}
-    said = serving_of(ApiFlags(), PLACEMENT_API.read(variables)).settings
-    assert (said.idle_s_max, said.head_s_max, said.body_s_max) == (1, 2, 3)
-    assert (said.connections_max, said.connections_per_address_max) == (4, 5)
 
 
 def test_each_kind_of_authentication_is_chosen_by_its_name(tmp_path: Path) -> None:

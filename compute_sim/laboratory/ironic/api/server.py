@@ -2,15 +2,12 @@
 
 import asyncio
 
-import uvicorn
-
-from bus.operating.listen_address import address_text, listening_socket
-from bus.operating.part_server import PartServer
+from bus.operating.http_server import HttpServer
+from bus.operating.listen_address import Listen
 from bus.parts import Supervised
 from compute_sim.laboratory.ironic.api.app import ironic_app
 from compute_sim.laboratory.ironic.simulated import SimulatedIronic
 
-_BACKLOG = 256
 _DRAIN_S = 2
 _LOOKS_EVERY_S = 0.05
 
@@ -22,43 +19,26 @@ class IronicServer(Supervised):
         super().__init__("API of the simulated Ironic", self._listen, is_cut_short=False)
         self._ironic = ironic
         self._app = ironic_app(ironic)
-        self._socket = listening_socket(host, port, backlog=_BACKLOG)
-        self._address: tuple[str, int] = (host, self._socket.getsockname()[1])
+        self._server = self._at(Listen(host, port))
+        self.url = self._server.url
 
-    @property
-    def url(self) -> str:
-        return f"http://{address_text(*self._address)}"
+    def _at(self, listen: Listen) -> HttpServer:
+        return HttpServer(self._app, listen, "ironic-listen", drain_s_max=_DRAIN_S)
 
     async def _listen(self) -> None:
-        try:
-            while not self.stopping.is_set():
-                if self._ironic.refuses_connections:
-                    self._socket.close()
-                    await asyncio.sleep(_LOOKS_EVERY_S)
-                    continue
-                if self._socket.fileno() < 0:
-                    self._socket = listening_socket(*self._address, backlog=_BACKLOG)
-                await self._serve()
-        finally:
-            self._socket.close()
+        await self._serve(self._server)
+        while not self.stopping.is_set():
+            if self._ironic.refuses_connections:
+                await asyncio.sleep(_LOOKS_EVERY_S)
+            else:
+                await self._serve(self._at(self._server.listen))
 
-    async def _serve(self) -> None:
-        """Serve until it is stopped, or Ironic takes no connections any more."""
-        config = uvicorn.Config(
-            self._app,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_DRAIN_S,
-        )
-        server = PartServer(config)
-        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+    async def _serve(self, server: HttpServer) -> None:
+        """Serve until it is stopped, or Ironic takes no connections any more. Then the port is closed."""
+        serving = asyncio.create_task(server.run())
         try:
             while not serving.done() and not self.stopping.is_set() and not self._ironic.refuses_connections:
                 await asyncio.wait((serving,), timeout=_LOOKS_EVERY_S)
         finally:
-            server.should_exit = True
+            await server.stop()
             await serving
