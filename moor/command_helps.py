@@ -43,7 +43,6 @@ HELPS = {
     "quota": "Quotas: how much a project may have of each resource class, and how many instances.",
     "usage": "Show how much a project holds of each class, by the type of consumer.",
     "audit": "Compare the books of placement, the API level, the cells and their hosts; boots go on meanwhile.",
-    "check": "List bare-metal nodes without a class or a cell, classes that no flavor requests, and flavors whose class no node has.",
     "ring": "The daemons that share the bare-metal nodes: show them and the owner of a node, drain a daemon.",
     "run": "Run one worker until SIGTERM, which drains it. Run any number of each kind, but only one compute per cell. Placement and schedulers also connect to the cells' own brokers (MOOR_CELL_BUS_URLS); a cell's workers connect only to their cell's broker.",
     "settings": "List all settings, with their values, where each was set (a variable, a file or the default), and what it is for.",

@@ -64,7 +64,6 @@ COMMANDS = {
     "quota": (OPERATING, "placement.quota_command", "app"),
     "usage": (OPERATING, "placement.usage_command", "usage"),
     "audit": (OPERATING, "books.audit_command", "audit"),
-    "check": (OPERATING, "bare_metal.check_command", "check"),
     "ring": (OPERATING, "bare_metal.ring_command", "app"),
     "run": (OPERATING, "clouds.run_command", "app"),
     "settings": (OPERATING, "settings_command", "settings"),

@@ -49,16 +49,7 @@ def complete_providers(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_flavors(context: typer.Context, incomplete: str) -> list[str]:
-    """The names in the file of flavors that the command would read."""
-    from moor.instances.flavors import flavor_names
-
-    with suppress(Exception):
-        return _beginning(incomplete, flavor_names(context.params.get("flavors"), _settings(context)))
-    return []
-
-
-def complete_stored_flavors(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _stored_flavors)
+    return _on_bus(context, incomplete, _flavors)
 
 
 def complete_device_profiles(context: typer.Context, incomplete: str) -> list[str]:
@@ -162,7 +153,7 @@ async def _groups(asking: "Client", context: typer.Context, _: str) -> AsyncIter
         yield each.name or str(each.id)
 
 
-async def _stored_flavors(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+async def _flavors(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
     from bus.messages.flavors import AskFlavors
 
     question = AskFlavors(project=context.params.get("project") or "", limit=PAGE)

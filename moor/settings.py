@@ -133,10 +133,6 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(description="The project. An application must name one of its projects."),
     ] = ""
-    flavors: Annotated[
-        str,
-        Meta(description="A file of flavors, in TOML or JSON. Without it: those of `moor up --nodes`."),
-    ] = ""
     health_listen: Annotated[
         str,
         Meta(
@@ -338,10 +334,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def database_file(self) -> Path:
         return self.data / "moor.db"
-
-    @property
-    def flavors_file(self) -> Path:
-        return self.data / "flavors.toml"
 
     @property
     def ironic_url_file(self) -> Path:

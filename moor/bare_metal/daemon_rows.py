@@ -7,8 +7,9 @@ from typing import TypeVar
 import typer
 
 from bus.configuration.sections import without_password
+from bus.errors import Unavailable
 from ironic_sync.store_sql import SqlIronicStore
-from moor.options import command_settings, fail, run_with
+from moor.options import command_settings, run_with
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ async def opened_rows(url: str) -> AsyncIterator[SqlIronicStore]:
     store = SqlIronicStore(url, pool_size=POOL_SIZE)
     try:
         if not await store.has_tables():
-            fail(
+            raise Unavailable(
                 f"{without_password(url)} has no tables of bare-metal daemons: `moor db upgrade` creates them"
             )
         yield store

@@ -5,7 +5,6 @@
 - moor.db: the tables of all workers, including the instances on simulated hosts.
 - ironic.nodes: the nodes of the simulated Ironic, if there is one.
 - ironic.url: the address of its REST API, while it runs.
-- flavors.toml: the flavors for `moor boot --flavor` and `moor check`; created once, with a flavor for the simulated nodes.
 
 After a kill at any moment, a restart on the same directory continues where it was.
 """
@@ -24,6 +23,7 @@ from rich.markup import escape
 from bus.configuration.settings import BusSettings
 from bus.definitions import rights_by_user
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
+from bus.messages.flavors import CreateFlavor
 from bus.messages.hosts import NODE
 from bus.operating.health import Health
 from bus.operating.health_server import HealthServer
@@ -53,7 +53,6 @@ from moor.clouds.bare_metal import (
 from moor.clouds.cloud import cloud
 from moor.dashboard.options import DASHBOARD_LISTEN, OFF, DashboardAt, DashboardFlags, dashboard_options
 from moor.dashboard.service import DashboardOptions, DashboardService, reading_client
-from moor.instances.flavors import write_flavors
 from moor.option_structs import with_options
 from moor.options import (
     BusUrl,
@@ -260,6 +259,9 @@ async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan |
     wanted = hosts + (metal.nodes if metal else 0)
     async with client(settings, operates=True) as asking:
         known = await until_choosable(asking, lambda found: len(found) >= wanted)
+        if metal:
+            # A user's own flavor of the name stays.
+            await asking.ask_all([CreateFlavor(flavor=each) for each in (flavor_of_nodes(), SMALL)])
     up = [host for host in known if host.up]
     nodes = sum(host.kind == NODE for host in up)
     hypervisors = len(up) - nodes
@@ -274,9 +276,7 @@ async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan |
 def _metal(
     settings: Settings, nodes: int, daemons: int, listen: str, cells: tuple[str, ...]
 ) -> BareMetalPlan:
-    """What to run for `moor up --nodes`: the simulated Ironic and its daemons. Create the file of flavors if there is
-    none.
-    """
+    """What to run for `moor up --nodes`: the simulated Ironic and its daemons."""
     addresses = settings.addresses
     if addresses.ironic_url or addresses.ironic_bus_url or addresses.ironic_db_url:
         raise typer.BadParameter(
@@ -285,7 +285,6 @@ def _metal(
         )
     with wrong_value():
         address = read_listen(listen, "--ironic-listen")
-    write_flavors(settings.flavors_file, flavor_of_nodes(), SMALL)
     stated = CellMap(
         groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
     )

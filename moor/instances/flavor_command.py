@@ -9,7 +9,7 @@ from rich.markup import escape
 from bus.messages.build import Flavor
 from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
 from moor.asking import answer_of, ask_bus
-from moor.completing import complete_stored_flavors
+from moor.completing import complete_flavors
 from moor.instances.named_commands import add_named_commands
 from moor.instances.request_options import FlavorOptions
 from moor.option_structs import with_options
@@ -73,5 +73,5 @@ add_named_commands(
     items=lambda found: found.flavors,
     columns=FLAVORS,
     show=_print,
-    completes=complete_stored_flavors,
+    completes=complete_flavors,
 )

@@ -68,10 +68,8 @@ def plan(
 ) -> None:
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
     if drain:
-        # A file of flavors may come from a variable.
         needs = {
             **structs.asdict(flavor),
-            "flavors": None,
             "else": alternatives.else_,
             "image": image,
             **structs.asdict(where),

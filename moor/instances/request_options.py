@@ -9,7 +9,8 @@ import typer
 from msgspec import Struct, structs
 
 from bus.messages.build import Flavor, FlavorChange, Image, JoinedGroup, RequestId
-from moor.asking import Client
+from bus.messages.flavors import AskFlavors, FlavorsFound
+from moor.asking import Client, answer_of, client
 from moor.completing import (
     complete_aggregates,
     complete_flavors,
@@ -17,13 +18,21 @@ from moor.completing import (
     complete_hosts,
     complete_instances,
 )
-from moor.instances.flavors import FlavorsFile, alternatives_of, flavor_named
 from moor.instances.images import image_name_in
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import drive_of, pairs_of
 from moor.naming import aggregate_ids, group_id, instance_ids
-from moor.options import ID, flag_of, put_once, read_uuid
+from moor.options import ID, flag_of, put_once, read_uuid, run_with
 from moor.settings import Settings
+
+
+def flavor_named(name: str, settings: Settings, flag: str = "--flavor", *, project: str = "") -> Flavor:
+    """The flavor that is stored under this name."""
+    question = AskFlavors(name=name, project=project)
+    found = run_with(client(settings), lambda asking: answer_of(asking, question, FlavorsFound))
+    if not found.flavors:
+        raise typer.BadParameter(f"{flag} is {name!r}: no flavor of this name is stored (`moor flavor list`)")
+    return found.flavors[0]
 
 
 class FlavorOptions(Struct, frozen=True):
@@ -31,11 +40,10 @@ class FlavorOptions(Struct, frozen=True):
         str,
         typer.Option(
             metavar="NAME",
-            help="A stored flavor (`moor flavor`), or one of the file that --flavors names; other options override its values.",
+            help="A stored flavor (`moor flavor`); other options override its values.",
             autocompletion=complete_flavors,
         ),
     ] = ""
-    flavors: FlavorsFile = None
     vcpus: Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")] = None
     ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None
     disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None
@@ -69,7 +77,7 @@ class FlavorOptions(Struct, frozen=True):
         """The flavor that --flavor names, or else `known`; the other options replace single values of it."""
         base = known or Flavor()
         if self.flavor:
-            base = flavor_named(self.flavor, self.flavors, settings, project=project)
+            base = flavor_named(self.flavor, settings, project=project)
         return structs.replace(base, **self._sizes, extra_specs={**base.extra_specs, **self._extra_specs})
 
     def change(self, unset: Sequence[str]) -> FlavorChange:
@@ -118,8 +126,7 @@ class ElseOptions(Struct, frozen=True):
         typer.Option(
             "--else",
             metavar="NAME",
-            help="Another flavor, as --flavor names one, that will do if no host has room for the ones before it; may be repeated. "
-            "Default: the `alternatives` of --flavor in the file.",
+            help="Another flavor, as --flavor names one, that will do if no host has room for the ones before it; may be repeated.",
             autocompletion=complete_flavors,
         ),
     ] = None
@@ -127,12 +134,10 @@ class ElseOptions(Struct, frozen=True):
     def read(
         self, flavor: FlavorOptions, settings: Settings, known: tuple[Flavor, ...] = (), *, project: str = ""
     ) -> tuple[Flavor, ...]:
-        """The flavors that these options name, or else those that the file names for the flavor, or else `known`."""
+        """The flavors that these options name. `known` are those of a request whose flavor no option replaces."""
         if self.else_:
-            return tuple(
-                [flavor_named(each, flavor.flavors, settings, "--else", project) for each in self.else_]
-            )
-        return alternatives_of(flavor.flavor, flavor.flavors, settings) if flavor.flavor else known
+            return tuple([flavor_named(each, settings, "--else", project=project) for each in self.else_])
+        return () if flavor.flavor else known
 
 
 class HostOptions(Struct, frozen=True):

@@ -38,12 +38,15 @@ class BrokerSeen(Struct, frozen=True):
 
 
 class CloudView(Struct, frozen=True):
-    """`silent` says why no scheduler has answered; then there is no overview. `cells` are those that the settings name."""
+    """`silent` says why no scheduler has answered; then there is no overview. `cells` are those that the settings name. `nodes`
+    says what keeps bare-metal nodes unused, if Ironic was asked.
+    """
 
     overview: Overview | None
     silent: str = ""
     brokers: tuple[BrokerSeen, ...] = ()
     cells: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     @property
     def dead_letters(self) -> int:

@@ -124,9 +124,7 @@ def _has_heard_all(overview: Overview) -> bool:
 
 def notes_of(view: CloudView) -> tuple[str, ...]:
     """What an operator should know, though nothing is wrong."""
-    if view.overview is None:
-        return ()
-    return (*_notes(view.overview),)
+    return (*(_notes(view.overview) if view.overview else ()), *view.nodes)
 
 
 def _notes(overview: Overview) -> Iterator[str]:

@@ -13,7 +13,7 @@ from bus.messages.overview import FILL_PARTS, CellFill, ClassUse, Durations, Ove
 from bus.topology import CELL0
 from moor.overview.gathering import CloudView
 from moor.overview.judging import notes_of, troubles_of
-from moor.showing import COLOURS, cell_life
+from moor.showing import COLOURS, cell_life, shortened
 from moor.tables import Columns, Rows, styled
 
 STEPS = "▁▂▃▄▅▆▇█"
@@ -34,7 +34,7 @@ def overview_in_words(view: CloudView) -> RenderableType:
     )
     lines: list[RenderableType] = [Text.assemble(("Moorage  ", "bold"), health)]
     lines += [Text.assemble(("✗ ", "red"), each) for each in troubles]
-    lines += [Text.assemble(("• ", "yellow"), each) for each in notes]
+    lines += [Text.assemble(("• ", "yellow"), each) for each in shortened(notes)]
     if view.overview is not None:
         lines += _tables(view.overview)
     if queues := queue_rows(view):

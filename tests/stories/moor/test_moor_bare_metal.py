@@ -1,4 +1,4 @@
-"""`moor up --nodes`, `moor node`, `moor check` and `moor boot` on bare metal, each as a process of its own."""
+"""`moor up --nodes`, `moor node`, `moor status` and `moor boot` on bare metal, each as a process of its own."""
 
 import asyncio
 import json
@@ -293,56 +293,45 @@ async def until_state(node: str, state: str, **environment: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--flavor", "giant"), "--flavor is 'giant', which the file does not have; it has metal, gold"),
         (("--image-kernel", "k"), "--image-kernel is 'k', but --image is not given"),
         (("--config-drive", "/nowhere"), "--config-drive is '/nowhere', which is neither a URL nor a file"),
-        (("--flavors", "/nowhere.toml"), "/nowhere.toml cannot be read"),
     ],
 )
 async def test_invalid_boots_are_named(home: Path, arguments: tuple[str, ...], told: str) -> None:
-    flavors = home / "flavors.json"
-    flavors.write_text('{"metal": {"vcpus": 1}, "gold": {"vcpus": 2}}')
-    ran = await moor(
-        *("boot", "--flavor", "metal", *arguments), MOOR_FLAVORS=str(flavors), XDG_STATE_HOME=str(home)
-    )
+    ran = await moor("boot", "--vcpus", "1", *arguments, XDG_STATE_HOME=str(home))
 
     assert ran.code == 2
     assert told in plainly(ran.err)
 
 
-async def test_a_check_names_nodes_and_flavors_that_are_never_used(home: Path) -> None:
+async def test_status_names_nodes_and_flavors_that_are_never_used(home: Path) -> None:
     environment = {"XDG_STATE_HOME": str(home)}
+    silver = ("flavor", "create", "silver", "--resources", "CUSTOM_SILVER=1")
     async with up(home, "--nodes", "3"):
-        well = await moor("check", **environment)
-        assert (well.code, well.err) == (0, "")
-        assert "each of 3 nodes has a class and a cell, and flavors and classes match" in well.out
+        well = await moor_json("status", **environment)
+        assert well["healthy"]
+        assert not told_of_nodes(well)
 
         await set_class(home, "node-00001", None)
         await set_class(home, "node-00002", "gold")
-        flavors = home / "flavors.toml"
-        flavors.write_text(
-            '[metal.extra_specs]\n"resources:CUSTOM_BAREMETAL" = "1"\n'
-            '[silver.extra_specs]\n"resources:CUSTOM_SILVER" = "1"\n'
-            '[virtual]\nvcpus = 2\n[virtual.extra_specs]\n"resources:CUSTOM_FPGA" = "1"\n'
-        )
-        found = await moor("check", "--flavors", str(flavors), **environment)
-        assert found.code == 1
-        assert found.out.splitlines() == [
-            "✗ node node-00001: it has no resource class",
-            "✗ class CUSTOM_GOLD of 1 node: no flavor requests it",
-            "✗ flavor silver: no node has CUSTOM_SILVER",
+        assert (await moor(*silver, **environment)).code == 0
+        assert (await moor("flavor", "create", "vm", "--vcpus", "2", **environment)).code == 0
+        told = [
+            "node node-00001: it has no resource class",
+            "class CUSTOM_GOLD of 1 node: no stored flavor requests it",
+            "flavor silver: no node has CUSTOM_SILVER",
         ]
-        as_json = await moor("check", "--flavors", str(flavors), "-o", "json", **environment)
-        assert as_json.code == 1
-        assert json.loads(as_json.out)["flavors_without_node"] == {"silver": ["CUSTOM_SILVER"]}
+        found = await moor("status", **environment)
+        assert found.code == 0
+        assert [line for line in found.out.splitlines() if line[2:] in told] == [f"• {each}" for each in told]
+        by_url = await moor_json("status", "--ironic", ironic_url(home), **environment)
+        assert told_of_nodes(by_url) == told
+        unreachable = await moor_json("status", "--ironic", "http://127.0.0.1:1", **environment)
+        assert "the bare-metal nodes are not known: " in unreachable["notes"][-1]
 
-        nodes_alone = await moor("check", "--ironic", ironic_url(home), **environment)
-        (home / "moorage" / "flavors.toml").unlink()
-        unnamed = await moor("check", **environment)
-        for ran in (nodes_alone, unnamed):
-            assert ran.code == 1
-        assert "no file of flavors is named" in unnamed.err
-        assert "CUSTOM_GOLD" not in unnamed.out
+
+def told_of_nodes(status: dict[str, Any]) -> list[str]:
+    return [each for each in status["notes"] if each.startswith(("node ", "class ", "flavor "))]
 
 
 def ironic_url(home: Path) -> str:
@@ -426,22 +415,11 @@ async def test_invalid_options_of_the_simulated_ironic_are_named(home: Path) -> 
         assert told in plainly(ran.err)
 
 
-FLAVORS = """
-[gold]
-extra_specs = { "resources:CUSTOM_GOLD" = "1" }
-
-[silver]
-extra_specs = { "resources:CUSTOM_BAREMETAL" = "1" }
-
-[vm]
-vcpus = 2
-ram_mb = 1024
-root_gb = 5
-
-[best]
-extra_specs = { "resources:CUSTOM_BAREMETAL" = "1" }
-alternatives = ["vm"]
-"""
+FLAVORS = (
+    ("gold", "--resources", "CUSTOM_GOLD=1"),
+    ("silver", "--resources", "CUSTOM_BAREMETAL=1"),
+    ("vm", "--vcpus", "2", "--ram", "1024", "--disk", "5"),
+)
 SCHEDULING = Path(__file__).parents[3] / "docs" / "scheduling.md"
 
 
@@ -455,13 +433,12 @@ def commands_of(section: str) -> list[list[str]]:
 
 async def test_requests_accept_several_flavors_as_the_docs_say(home: Path) -> None:
     environment = {"XDG_STATE_HOME": str(home)}
-    flavors = home / "own.toml"
-    flavors.write_text(FLAVORS)
     async with up(home, "--nodes", "3", "--daemons", "1"):
+        for flavor in FLAVORS:
+            assert (await moor("flavor", "create", *flavor, **environment)).code == 0
         boot, plan = commands_of("## Alternatives")
-        in_home = [str(flavors) if word == "flavors.toml" else word for word in boot]
 
-        booted = await moor_json(*in_home, **environment)
+        booted = await moor_json(*boot, **environment)
 
         states = booted["instances"]
         assert [each["state"] for each in states] == ["active"] * 4
@@ -474,9 +451,7 @@ async def test_requests_accept_several_flavors_as_the_docs_say(home: Path) -> No
         assert "no host for silver among 7" in shown.out
         listed = await moor("list", **environment)
         assert "silver" in listed.out
-        planned = await moor(
-            *[str(flavors) if word == "flavors.toml" else word for word in plan], **environment
-        )
+        planned = await moor(*plan, **environment)
         assert "the next instance gets: vm" in planned.out
         explained = await moor("explain", states[0]["id"], "--now", **environment)
         assert "the next instance gets: vm" in explained.out
@@ -492,15 +467,11 @@ async def test_requests_accept_several_flavors_as_the_docs_say(home: Path) -> No
             return 1 in [each["offered"]["amount"] for each in await moor_json("node", "list", **environment)]
 
         await wait_until(is_offered, "a node is free again")
-        # By the alternatives of the file, by the file of `moor up`, and by a class that is preferred.
-        best = await moor_json(
-            "boot", "--flavors", str(flavors), "--flavor", "best", "--count", "2", **environment
-        )
-        assert sorted(each["flavor"]["name"] for each in best["instances"]) == ["best", "vm"]
-        small = await moor_json("boot", "--flavor", "metal", "--else", "small", **environment)
-        assert small["instances"][0]["flavor"]["name"] == "small"
+        # By the flavors that `moor up` stores.
+        mixed = await moor_json("boot", "--flavor", "metal", "--else", "small", "--count", "2", **environment)
+        assert sorted(each["flavor"]["name"] for each in mixed["instances"]) == ["metal", "small"]
         unknown = await moor("boot", "--flavor", "metal", "--else", "huge", **environment)
         assert unknown.code == 2
-        assert "--else is 'huge', which the file does not have; it has metal, small" in unknown.err
+        assert "--else is 'huge': no flavor of this name is stored" in unknown.err
         audited = await moor("audit", **environment)
         assert audited.code == 0, audited.out

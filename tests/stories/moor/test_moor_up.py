@@ -116,7 +116,7 @@ async def test_a_cloud_starts_again_with_a_host_that_was_taken_out_of_use(home: 
         hosts = await moor_json("host", "list", XDG_STATE_HOME=str(home))
         assert sorted(each["setting"]["mode"] for each in hosts) == ["down", "up", "up"]
         open_to_others = {each.name for each in (home / "moorage").iterdir() if each.stat().st_mode & 0o077}
-        assert open_to_others == {"flavors.toml", "ironic.url"}
+        assert open_to_others == {"ironic.url"}
 
 
 async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> None:

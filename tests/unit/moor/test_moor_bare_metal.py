@@ -1,7 +1,6 @@
 """The commands for bare metal read files and the state of nodes, without any server."""
 
 import json
-import re
 from pathlib import Path
 from uuid import UUID
 
@@ -14,55 +13,15 @@ from bus.messages.config_drive import ConfigDriveParts, parts_of
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
-from moor.bare_metal.check_command import check_nodes
 from moor.bare_metal.nodes import NOT_HEARD, NOT_REPORTED, shown
-from moor.clouds.bare_metal import cells_of_groups, flavor_of_nodes
-from moor.instances.flavors import (
-    BadFlavors,
-    alternatives_of,
-    classes_of_nodes,
-    read_flavors,
-    write_flavors,
-)
+from moor.bare_metal.unused_nodes import classes_of_nodes, mistakes_in
+from moor.clouds.bare_metal import cells_of_groups
 from moor.instances.requests import config_drive_of, drive_of
-from moor.settings import sources
 
 ID = ProviderId(UUID(int=7))
 NODE = Node(id=ID, name="n7", provision_state="available", resource_class="gold")
 FREE = Offer(resource_class="CUSTOM_GOLD", reserved=False)
 ROW = NodeRow(id=ID, cell="c1", owner="d1", epoch=3, node=NODE, offer=FREE, reported=FREE)
-
-
-def test_a_flavor_that_is_written_is_read_again(tmp_path: Path) -> None:
-    file = tmp_path / "flavors.toml"
-    write_flavors(file, flavor_of_nodes("metal"), flavor_of_nodes("another"))
-    write_flavors(file, flavor_of_nodes("too late"))
-
-    flavors = read_flavors(file)
-
-    assert flavors == {"metal": flavor_of_nodes("metal"), "another": flavor_of_nodes("another")}
-    assert classes_of_nodes(flavors["metal"]) == ("CUSTOM_BAREMETAL",)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("[metal]\nvcpu = 1\n", "metal.vcpu: there is no such field; known are vcpus,"),
-        ('[metal]\nname = "m"\n', "metal.name: there is no such field"),
-        ('[metal]\nvcpus = "many"\n', "metal: Expected `int`, got `str` - at `$.vcpus`"),
-        ("metal = 3\n", "metal is 3, must be a table"),
-        ("[metal\n", "cannot be read"),
-    ],
-)
-def test_errors_in_a_file_of_flavors_are_named(tmp_path: Path, text: str, told: str) -> None:
-    file = tmp_path / "flavors.toml"
-    file.write_text(text)
-
-    with pytest.raises(BadFlavors) as wrong:
-        read_flavors(file)
-
-    assert told in str(wrong.value)
-    assert str(file) in str(wrong.value)
 
 
 @pytest.mark.parametrize(
@@ -155,16 +114,24 @@ def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> Non
     assert stated == CellMap(groups={"a": "b", "b": "b", "rack1": "a"}, shards={"s": "a"}, default="b")
 
 
-def test_a_check_names_the_nodes_without_a_cell() -> None:
+def test_nodes_and_flavors_that_are_never_used_are_named() -> None:
     without = NodeRow(id=ID, owner="d1", node=NODE, cell_note="group 'rack9': no table names its cell")
-    nodes = [shown(ID, NODE, ROW), shown(ID, NODE, without), shown(ID, NODE, None)]
+    unnamed = Node(id=ID, name="n8", provision_state="available")
+    nodes = [shown(ID, NODE, ROW), shown(ID, NODE, without), shown(ID, unnamed, None), shown(ID, None, ROW)]
+    gold, silver = (
+        Flavor(name=name, extra_specs={f"resources:CUSTOM_{name.upper()}": "1"})
+        for name in ("gold", "silver")
+    )
 
-    checked = check_nodes(nodes, None)
-
-    (found,) = checked.nodes_without_cell
-    assert found.reason == "it has no cell: group 'rack9': no table names its cell"
-    assert not checked.is_clean
-    assert check_nodes(nodes[:1], None).is_clean
+    assert mistakes_in(nodes, {}) == (
+        "node n7: it has no cell: group 'rack9': no table names its cell",
+        "node n8: it has no resource class",
+    )
+    assert mistakes_in(nodes[:1], {"gold": gold}) == ()
+    assert mistakes_in(nodes[:1], {"silver": silver}) == (
+        "class CUSTOM_GOLD of 1 node: no stored flavor requests it",
+        "flavor silver: no node has CUSTOM_SILVER",
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,28 +172,3 @@ def test_the_reason_why_a_node_is_not_offered_is_shown(
     offered = shown(ID, node, row).offered
 
     assert (offered.amount, offered.reasons) == (amount, reasons)
-
-
-def test_a_flavor_of_a_file_names_its_alternatives(tmp_path: Path) -> None:
-    file = tmp_path / "flavors.toml"
-    file.write_text('[gold]\nalternatives = ["vm", "small"]\n[small]\nvcpus = 1\n[vm]\nvcpus = 4\n')
-    settings = sources({"XDG_STATE_HOME": str(tmp_path)}, here=tmp_path).of_command({})
-
-    assert [each.name for each in alternatives_of("gold", file, settings)] == ["vm", "small"]
-    assert alternatives_of("vm", file, settings) == ()
-    assert read_flavors(file)["vm"] == Flavor(name="vm", vcpus=4)
-
-
-@pytest.mark.parametrize(
-    ("written", "told"),
-    [
-        ('["vm", "huge"]', "gold.alternatives[1] is 'huge', which the file does not have; it has gold, vm"),
-        ("7", "gold: Expected `array`"),
-    ],
-)
-def test_alternatives_that_a_file_does_not_have_are_named(tmp_path: Path, written: str, told: str) -> None:
-    file = tmp_path / "flavors.toml"
-    file.write_text(f"[gold]\nalternatives = {written}\n[vm]\nvcpus = 4\n")
-
-    with pytest.raises(BadFlavors, match=re.escape(told)):
-        read_flavors(file)
