@@ -12,11 +12,11 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
+from bus.broker import Connection
 from bus.configuration.sections import without_password
 from bus.definitions import SALT_BYTES, definitions_of
 from bus.permissions import Rights, other_inboxes
-from bus.topology import ROUTES, Queue, Route, Site, user_of
-from moor.broker import nodes_command
+from bus.topology import ROUTES, Objects, Queue, Route, Site, user_of
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
@@ -101,18 +101,11 @@ def declare(
             help="Only one broker: the API level's, Ironic's own, or this cell's.",
         ),
     ] = "",
-    replace_questions: Annotated[
-        bool,
-        typer.Option(
-            "--replace-questions",
-            help="On several nodes: delete the queues of questions that are on one node alone, and declare them anew.",
-        ),
-    ] = False,
 ) -> None:
     """Declare exchanges and queues. Those that exist with the same settings stay as they are.
 
     Each broker gets what belongs there: the API level's, and those of cells and of Ironic (MOOR_CELL_BUS_URLS,
-    MOOR_IRONIC_BUS_URL). If a URL names several nodes, it says what they keep, and what would be lost with one of them.
+    MOOR_IRONIC_BUS_URL). If a URL names several nodes, its queues of questions are kept on several, too.
     """
     if users and credentials is None:
         raise typer.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
@@ -140,17 +133,13 @@ def declare(
     _write_all(files, password_files, passwords)
     for deployment in chosen:
         objects = deployment.objects(create_foreign=ironic)
-        if replace_questions:
-            nodes_command.replace_questions(deployment, objects, command)
-        with_connection(deployment.url, partial(nodes_command.declare_on, objects))
+        with_connection(deployment.url, partial(_declare, objects))
         out.print(
             f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues"
             f" for {', '.join(deployment.names)}"
         )
         if users:
             _create_users(deployment, passwords, command, granted.get(deployment.url))
-        if users or objects.limits.replicates_questions:
-            nodes_command.show_replication(deployment, objects, command)
     if users:
         out.print(f"their passwords are in {escape(str(credentials))}", soft_wrap=True)
 
@@ -189,6 +178,10 @@ def show(
         print_table(_rights(deployment), RIGHTS)
         out.print()
     print_table(sorted(ROUTES.items()), MESSAGES)
+
+
+async def _declare(objects: Objects, connection: Connection) -> None:
+    await connection.declare(objects)
 
 
 def _write_all(

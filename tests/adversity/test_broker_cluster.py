@@ -1,7 +1,6 @@
 """Each of a broker's three nodes is killed, and started again, in the middle of boots by a whole cloud on real servers."""
 
 import asyncio
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from tests.adversity.cluster_under_test import ClusterUnderTest
 from tests.adversity.real_cloud import B, CloudOn, cloud_on, wait_until
 from tests.adversity.test_killed_workers import SMALL, STATES, a_build, audited, send
 from tests.servers import PrivateCluster
-from tests.stories.moor.moor_process import moor
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -88,46 +86,3 @@ async def test_nodes_of_the_broker_are_killed_under_boots_and_nothing_is_lost_or
         hosts = await here.hosts()
         assert sum(host.instances for host in hosts) == boots
         assert await audited(here) == ()
-
-
-@pytest.mark.proof
-async def test_moor_broker_declare_says_what_the_nodes_keep_and_what_to_do_about_the_rest(
-    cluster: PrivateCluster,
-) -> None:
-    """A broker that had one node when its queues were declared, and has three now."""
-    under_test = await ClusterUnderTest.start(cluster)
-    first = cluster.nodes[0]
-    one = f"amqp://guest:guest@{first.address}/{under_test.virtual_host}"
-    environment = {"MOOR_BROKER_CTL": first.ctl_command, "MOOR_CELLS": "c1"}
-    declare = ("broker", "declare", "--bus")
-    try:
-        alone = await moor(*declare, one, **environment)
-        assert "members" not in alone.out, alone
-        for node in cluster.nodes[1:]:
-            await asyncio.to_thread(first.tool, "rabbitmq-queues", "shrink", node.node, "--errors-only")
-
-        refused = await moor(*declare, under_test.url(), **environment)
-        assert refused.code == 1
-        assert "--replace-questions deletes such queues" in refused.err
-
-        replaced = await moor(*declare, under_test.url(), "--replace-questions", **environment)
-        assert replaced.code == 0, replaced
-        assert "deleted placement.claims, which was on one node" in replaced.out
-        assert "quorum queues with 1 member: " in replaced.out
-        assert "they need every one of these nodes" in replaced.out
-        warning = next(line for line in replaced.out.splitlines() if line.startswith("warning: "))
-        for node in cluster.nodes[1:]:
-            command = f"rabbitmq-queues grow {node.node} all --vhost-pattern '^{under_test.virtual_host}$'"
-            assert f"`{command}`" in warning
-            await asyncio.to_thread(first.tool, *shlex.split(command))
-
-        whole = await moor(*declare, under_test.url(), **environment)
-        assert "warning" not in whole.out
-        assert "quorum queues with 3 members: " in whole.out
-        assert f"ironic.events is a classic queue, on {first.node} alone" in whole.out
-
-        back = await moor(*declare, one, **environment)
-        assert back.code == 1
-        assert "name all nodes in the URL" in back.err
-    finally:
-        await under_test.close()

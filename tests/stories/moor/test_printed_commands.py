@@ -40,12 +40,11 @@ ELSEWHERE = {
     "openstack ": "tests/conformance/clients.py",
     "oslopolicy-": "tests/api/test_policy.py",
     "export ": "tests/stories/moor/test_printed_commands.py",
-    "moor broker declare --replace-questions": "tests/adversity/test_broker_cluster.py",
     "moor broker user ": "tests/stories/moor/test_moor_broker_user.py",
     "moor node undeploy ": "tests/stories/moor/test_moor_bare_metal.py",
     "moor run placement-api --auth keystone": "tests/api/test_auth.py",
 }
-# A page with its own test, which runs its commands with a file of flavors; and the folder of pages that test_tutorials.py runs.
+# A page with its own test, which runs its commands with flavors of its own; and the folder of pages that test_tutorials.py runs.
 OF_FLAVORS = "docs/scheduling.md"
 TUTORIALS = "docs/tutorials/"
 # A page with its own test: test_import_page.py.
