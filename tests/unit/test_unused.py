@@ -35,7 +35,7 @@ USED_ELSEWHERE = {
     "scheduler_worker/cloud_counts.py": (
         "watched_readings",
     ),  # bus/operating/metrics.py, by its name as a text
-    "scheduler_worker/plugin_check.py": ("breaches",),  # whoever writes a filter or a weigher
+    "moor/laboratory/plugin_check.py": ("breaches",),  # whoever writes a filter or a weigher
 }
 
 

@@ -2,7 +2,7 @@
 
 Both see columns, and are called once for all hosts. They decide by the columns and the spec alone, and keep no state. A
 plugin declares what it depends on. `reads` names the fields of the spec, or `classes` if the amounts do not count.
-`woken_by` names the kinds of change after which it may answer otherwise about a host. scheduler_worker/plugin_check.py
+`woken_by` names the kinds of change after which it may answer otherwise about a host. The laboratory's plugin_check.py
 checks both declarations.
 """
 

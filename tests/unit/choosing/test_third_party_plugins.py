@@ -12,6 +12,7 @@ from msgspec import structs
 
 from bus.configuration.sections import BadSetting
 from bus.messages.build import BuildRejected
+from moor.laboratory.plugin_check import PLAIN, a_cloud, breaches
 from placement_worker.core.candidates.columns import Flags, Ints
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
@@ -24,7 +25,6 @@ from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, 
 from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
 from scheduler_worker.core.choosing.weighers.pci import Pci
 from scheduler_worker.core.requests import InstanceSpec, read_request
-from scheduler_worker.plugin_check import PLAIN, a_cloud, breaches
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 from tests.contracts.placement_orders import VOCABULARY
