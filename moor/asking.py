@@ -35,7 +35,6 @@ __all__ = [
     "LOOK_AGAIN_S",
     "PAGE",
     "Asks",
-    "Client",
     "CommandClient",
     "Feed",
     "InstanceFollower",
@@ -86,11 +85,7 @@ class CommandClient(BusClient):
             yield page
 
 
-# The name by which commands know it.
-Client = CommandClient
-
-
-async def answers_of(asking: "Client", questions: Sequence[Message], kind: type[T]) -> list[T]:
+async def answers_of(asking: "CommandClient", questions: Sequence[Message], kind: type[T]) -> list[T]:
     """Ask many questions, ASKED_AT_ONCE_MAX at a time, and return their answers, each of type `kind`."""
     answers: list[T] = []
     for some in batches_of(questions, ASKED_AT_ONCE_MAX):
@@ -129,17 +124,17 @@ async def until_choosable(
 @asynccontextmanager
 async def client(
     settings: Settings, *, operates: bool = False, patience_s: float = 30.0
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[CommandClient]:
     """A client that waits at most `patience_s` for an answer.
 
     If there is no broker now, raise at once. If the broker goes away later, wait for it.
     """
     broker = broker_of(with_user(settings.bus_url, operates=operates))
     async with connected(broker, patience_s, FEW_TYPES) as (station, task):
-        yield Client(station, task)
+        yield CommandClient(station, task)
 
 
-def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool = True) -> T:
+def ask_bus(bus: str, work: Callable[[CommandClient], Awaitable[T]], *, operates: bool = True) -> T:
     """Run a command's work with a client on this bus."""
     return run_with(client(command_settings(bus=bus), operates=operates), work)
 

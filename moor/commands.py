@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from moor.command_helps import HELPS
 from moor.options import WRONG, command_settings, defaults_of, fit_width, found, use_config
-from moor.settings import TOP
+from moor.settings import GENERAL
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
@@ -200,7 +200,7 @@ def moor(
     fit_width()
     use_config(config)
     name = context.invoked_subcommand
-    if name in COMMANDS and (written := found().written.get(TOP.name)):
+    if name in COMMANDS and (written := found().written.get(GENERAL.name)):
         context.default_map = {name: defaults_of(command_of(name), written)}
 
 

@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from bus.message import Message
-    from moor.asking import Client
+    from moor.asking import CommandClient
 
 M = TypeVar("M")
 
@@ -79,7 +79,7 @@ def _settings(context: typer.Context) -> Any:
 def _on_bus(
     context: typer.Context,
     incomplete: str,
-    names_of: Callable[["Client", typer.Context, str], AsyncIterator[str]],
+    names_of: Callable[["CommandClient", typer.Context, str], AsyncIterator[str]],
     *,
     operates: bool = False,
 ) -> list[str]:
@@ -101,7 +101,7 @@ def _on_bus(
 
 
 async def _items(
-    asking: "Client", question: "Message", items: Callable[[Any], Iterable[M]]
+    asking: "CommandClient", question: "Message", items: Callable[[Any], Iterable[M]]
 ) -> AsyncIterator[M]:
     from msgspec import structs
 
@@ -114,7 +114,7 @@ async def _items(
         question = structs.replace(question, after=after)
 
 
-async def _instances(asking: "Client", context: typer.Context, incomplete: str) -> AsyncIterator[str]:
+async def _instances(asking: "CommandClient", context: typer.Context, incomplete: str) -> AsyncIterator[str]:
     from bus.messages.build import AskInstances
     from moor.naming import prefix_in
 
@@ -131,21 +131,21 @@ async def _instances(asking: "Client", context: typer.Context, incomplete: str) 
             yield str(each.id)
 
 
-async def _hosts(asking: "Client", _: typer.Context, __: str) -> AsyncIterator[str]:
+async def _hosts(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
     from bus.messages.hosts import AskHosts
 
     async for each in _items(asking, AskHosts(limit=PAGE), lambda page: page.hosts):
         yield each.name
 
 
-async def _cells(asking: "Client", _: typer.Context, __: str) -> AsyncIterator[str]:
+async def _cells(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
     from bus.messages.cells import AskCells
 
     async for each in _items(asking, AskCells(), lambda page: page.cells):
         yield each.cell
 
 
-async def _groups(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+async def _groups(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
     from bus.messages.groups import AskGroups
 
     question = AskGroups(project=context.params.get("project") or "", limit=PAGE)
@@ -153,7 +153,7 @@ async def _groups(asking: "Client", context: typer.Context, _: str) -> AsyncIter
         yield each.name or str(each.id)
 
 
-async def _flavors(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+async def _flavors(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
     from bus.messages.flavors import AskFlavors
 
     question = AskFlavors(project=context.params.get("project") or "", limit=PAGE)
@@ -161,7 +161,7 @@ async def _flavors(asking: "Client", context: typer.Context, _: str) -> AsyncIte
         yield each.name
 
 
-async def _images(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+async def _images(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
     from bus.messages.images import AskImages
 
     question = AskImages(project=context.params.get("project") or "", limit=PAGE)
@@ -169,7 +169,7 @@ async def _images(asking: "Client", context: typer.Context, _: str) -> AsyncIter
         yield each.name
 
 
-async def _device_profiles(asking: "Client", context: typer.Context, _: str) -> AsyncIterator[str]:
+async def _device_profiles(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
     from bus.messages.device_profiles import AskDeviceProfiles
 
     question = AskDeviceProfiles(project=context.params.get("project") or "", limit=PAGE)
@@ -177,14 +177,14 @@ async def _device_profiles(asking: "Client", context: typer.Context, _: str) -> 
         yield each.name
 
 
-async def _aggregates(asking: "Client", _: typer.Context, __: str) -> AsyncIterator[str]:
+async def _aggregates(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
     from bus.messages.aggregates import AskAggregates
 
     async for each in _items(asking, AskAggregates(limit=PAGE), lambda page: page.aggregates):
         yield each.name
 
 
-async def _providers(asking: "Client", _: typer.Context, __: str) -> AsyncIterator[str]:
+async def _providers(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
     from bus.messages.placement import AskSnapshot
 
     async for each in _items(asking, AskSnapshot(limit=PAGE), lambda page: page.providers):

@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec import inspect, structs
 
 from bus.message import Message
-from moor.asking import Client, ask_bus, items_of
+from moor.asking import CommandClient, ask_bus, items_of
 from moor.completing import Completer
 from moor.option_structs import NO_ARGUMENTS, PAGING, Command, typed_fields, with_options
 from moor.options import BusUrl, Output, fail
@@ -18,7 +18,7 @@ from moor.showing import print_all, print_one
 from moor.tables import Columns
 
 # Finds the id of what a text names, in a project if one is given (naming.py).
-Finder = Callable[[Client, str, str], Awaitable[UUID]]
+Finder = Callable[[CommandClient, str, str], Awaitable[UUID]]
 
 
 def command_that_sends(
@@ -56,7 +56,7 @@ def command_that_sends(
                 fail(missing.format_map(fields))
             return found
 
-        async def work(asking: Client) -> list[Any]:
+        async def work(asking: CommandClient) -> list[Any]:
             question = _with_long_pages(message)
             if named is not None:
                 (field,) = arguments

@@ -16,7 +16,16 @@ from bus.message import AggregateId, GroupId
 from bus.messages.aggregates import AggregatesFound, AggregateState, AskAggregates
 from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState, RequestId
 from bus.messages.groups import AskGroups, GroupsFound, GroupState
-from moor.asking import FOUND_AT_ONCE_MAX, PAGE, Asks, Client, answer_of, answers_of, items_of, pages_of
+from moor.asking import (
+    FOUND_AT_ONCE_MAX,
+    PAGE,
+    Asks,
+    CommandClient,
+    answer_of,
+    answers_of,
+    items_of,
+    pages_of,
+)
 from moor.options import fail
 
 T = TypeVar("T")
@@ -112,7 +121,7 @@ def one_of(kind: NamedKind[T], text: str, everything: Iterable[T]) -> T:
     return one
 
 
-async def instance_ids(asking: Client, texts: Sequence[str], project: str = "") -> list[InstanceId]:
+async def instance_ids(asking: CommandClient, texts: Sequence[str], project: str = "") -> list[InstanceId]:
     """The ids of the instances that these texts name. A whole id is not looked up: the order that names it is judged."""
     named = [text for text in dict.fromkeys(texts) if id_in(text) is None]
     found = await _named(asking, named, project)
@@ -122,7 +131,7 @@ async def instance_ids(asking: Client, texts: Sequence[str], project: str = "") 
     return [*dict.fromkeys(_id_of(text, known) for text in texts)]
 
 
-async def instance_id(asking: Client, text: str, project: str = "") -> InstanceId:
+async def instance_id(asking: CommandClient, text: str, project: str = "") -> InstanceId:
     (id_,) = await instance_ids(asking, [text], project)
     return id_
 
@@ -133,7 +142,7 @@ def _id_of(text: str, known: dict[str, InstanceState | None]) -> InstanceId:
 
 
 async def instances_or_requests(
-    asking: Client, texts: Sequence[str], project: str = ""
+    asking: CommandClient, texts: Sequence[str], project: str = ""
 ) -> dict[InstanceId, InstanceState]:
     """The instances that these texts name, and all instances of requests whose ids they give, or the beginning of one."""
     ids = {text: id_ for text in dict.fromkeys(texts) if (id_ := id_in(text)) is not None}
@@ -155,14 +164,14 @@ async def instances_or_requests(
     return known
 
 
-async def instances_named(asking: Client, texts: Sequence[str]) -> dict[str, InstanceState]:
+async def instances_named(asking: CommandClient, texts: Sequence[str]) -> dict[str, InstanceState]:
     """The instance that each of these texts names; texts that name none are left out."""
     found = zip(texts, await _named(asking, texts, ""), strict=True)
     known = {text: the_one(INSTANCES, text, each) for text, each in found}
     return {text: state for text, state in known.items() if state is not None}
 
 
-async def instance_or_request_id(asking: Client, text: str, project: str) -> UUID:
+async def instance_or_request_id(asking: CommandClient, text: str, project: str) -> UUID:
     """The id of the instance or of the request that this text names."""
     instances, requests = await _ids_of_names(asking, [text], project)
     for id_ in (*instances.values(), *requests.values()):
@@ -171,7 +180,7 @@ async def instance_or_request_id(asking: Client, text: str, project: str) -> UUI
 
 
 async def _ids_of_names(
-    asking: Client, texts: Sequence[str], project: str
+    asking: CommandClient, texts: Sequence[str], project: str
 ) -> tuple[dict[str, InstanceId], dict[str, RequestId]]:
     """Which instances and which requests these texts name. Those that name nothing are in neither."""
     instances: dict[str, InstanceId] = {}
@@ -184,12 +193,12 @@ async def _ids_of_names(
     return instances, requests
 
 
-async def _instances_of(asking: Client, request: RequestId, project: str) -> list[InstanceState]:
+async def _instances_of(asking: CommandClient, request: RequestId, project: str) -> list[InstanceState]:
     question = AskInstances(request_id=request, limit=FOUND_AT_ONCE_MAX, project=project)
     return [each async for page in asking.pages_of_instances(question) for each in page.instances]
 
 
-async def _named(asking: Client, texts: Sequence[str], project: str) -> list[Sequence[InstanceState]]:
+async def _named(asking: CommandClient, texts: Sequence[str], project: str) -> list[Sequence[InstanceState]]:
     """For each text, the instances with this name; else those whose ids begin so; else the deleted ones with this name."""
     if "" in texts:
         raise typer.BadParameter("the name or id of an instance is empty")
@@ -208,7 +217,7 @@ async def _named(asking: Client, texts: Sequence[str], project: str) -> list[Seq
 
 
 async def _request_named(
-    asking: Client, text: str, found: Sequence[InstanceState], project: str
+    asking: CommandClient, text: str, found: Sequence[InstanceState], project: str
 ) -> RequestId | None:
     """The request whose id begins like this text, unless an instance has this name. The ids of a request and of its instances
     begin alike: if it has one instance, either is meant.

@@ -27,7 +27,7 @@ from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.tracing import want_traces
 from bus.urls import broker_at
-from moor.settings import TOP, Settings, Sources, sources
+from moor.settings import GENERAL, Settings, Sources, sources
 
 if TYPE_CHECKING:
     from moor.client.errors import Rejected
@@ -100,14 +100,14 @@ def option_of(section: Section[Any], field: str, *names: str, **details: Any) ->
     return typer.Option(*((flag,) if flag else names), **explained | details)
 
 
-BusUrl = Annotated[str, option_of(TOP, "bus_url", show_default=False)]
-DatabaseUrl = Annotated[str, option_of(TOP, "db_url", show_default=False)]
-PlacementDatabaseUrl = Annotated[str, option_of(TOP, "placement_db_url", show_default=False)]
-IronicDatabaseUrl = Annotated[str, option_of(TOP, "ironic_db_url", show_default=False)]
-IronicUrl = Annotated[str, option_of(TOP, "ironic_url", show_default=False)]
-NovaBusUrl = Annotated[str, option_of(TOP, "nova_bus_url", show_default=False)]
-Cells = Annotated[str, option_of(TOP, "cells", show_default=False)]
-Project = Annotated[str, option_of(TOP, "project", metavar="NAME", show_default=False)]
+BusUrl = Annotated[str, option_of(GENERAL, "bus_url", show_default=False)]
+DatabaseUrl = Annotated[str, option_of(GENERAL, "db_url", show_default=False)]
+PlacementDatabaseUrl = Annotated[str, option_of(GENERAL, "placement_db_url", show_default=False)]
+IronicDatabaseUrl = Annotated[str, option_of(GENERAL, "ironic_db_url", show_default=False)]
+IronicUrl = Annotated[str, option_of(GENERAL, "ironic_url", show_default=False)]
+NovaBusUrl = Annotated[str, option_of(GENERAL, "nova_bus_url", show_default=False)]
+Cells = Annotated[str, option_of(GENERAL, "cells", show_default=False)]
+Project = Annotated[str, option_of(GENERAL, "project", metavar="NAME", show_default=False)]
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Option(
@@ -220,12 +220,12 @@ class Operating(Struct, frozen=True):
     """The options of a worker's process for its health page and its log."""
 
     health_listen: Annotated[
-        str, option_of(TOP, "health_listen", metavar="ADDRESS:PORT", show_default=False)
+        str, option_of(GENERAL, "health_listen", metavar="ADDRESS:PORT", show_default=False)
     ] = ""
-    log_level: Annotated[str, option_of(TOP, "log_level", metavar="LEVEL", show_default=False)] = ""
-    log_format: Annotated[str, option_of(TOP, "log_format", metavar="text|json")] = "text"
-    traces_url: Annotated[str, option_of(TOP, "traces_url", metavar="URL", show_default=False)] = ""
-    traces_share: Annotated[float, option_of(TOP, "traces_share", min=0, max=1)] = 1.0
+    log_level: Annotated[str, option_of(GENERAL, "log_level", metavar="LEVEL", show_default=False)] = ""
+    log_format: Annotated[str, option_of(GENERAL, "log_format", metavar="text|json")] = "text"
+    traces_url: Annotated[str, option_of(GENERAL, "traces_url", metavar="URL", show_default=False)] = ""
+    traces_share: Annotated[float, option_of(GENERAL, "traces_share", min=0, max=1)] = 1.0
 
     def begin(self, level: str = "INFO") -> None:
         """Start the log, whose level is `level` unless a setting says another. From now on a SIGHUP has the settings that this
@@ -240,7 +240,7 @@ class Operating(Struct, frozen=True):
         from moor.reloading import Reloading, reloads_on_hangup  # noqa: PLC0415
 
         with wrong_value():
-            top = found().of(TOP)
+            top = found().of(GENERAL)
         flags = {
             field: given
             for field, given in (("log_level", self.log_level), ("log_format", self.log_format))

@@ -16,7 +16,7 @@ from bus.configuration.live import set_in_place
 from bus.configuration.sections import BadSetting, Section, Stated, shown
 from bus.logs import log_again
 from bus.process import reload_by
-from moor.settings import TOP, Sources, TopSettings, sources
+from moor.settings import GENERAL, GeneralSettings, Sources, sources
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Reloading:
         config: Path | None,
         here: Path,
         *,
-        top: TopSettings,
+        top: GeneralSettings,
         flags: Mapping[str, str],
         log_level: str,
     ) -> None:
@@ -107,7 +107,7 @@ class Reloading:
         # All tables, also those of other workers: a file that is wrong anywhere is refused as at a start.
         from moor.worker_settings import SECTIONS  # noqa: PLC0415 - many modules, for processes that get a SIGHUP
 
-        top = read.of(TOP)
+        top = read.of(GENERAL)
         for section in SECTIONS.values():
             read.of(section)
         of_top = [
@@ -121,7 +121,7 @@ class Reloading:
         """Nothing here fails, and nothing else runs in between."""
         for each in reread.sections:
             set_in_place(each.held.live, each.fresh, each.fields)
-        self._top |= {each.key: each.after for each in reread.of_top if each.key in TOP.reloaded}
+        self._top |= {each.key: each.after for each in reread.of_top if each.key in GENERAL.reloaded}
 
     def _level(self, reread: "Reread") -> str:
         return self._flags.get("log_level") or reread.top.log_level or self._log_level
@@ -140,14 +140,14 @@ class Reread(Struct, frozen=True):
     """The contents of the file now, all checked, beside the values in force."""
 
     file: Path | None
-    top: TopSettings
+    top: GeneralSettings
     sections: list[RereadSection]
     of_top: list[Change]
 
     def changes(self, *, reloaded: bool) -> list[Change]:
         """What takes effect now, or else what needs a restart."""
         found = [(change, each.held.section) for each in self.sections for change in each.changes]
-        found += [(change, TOP) for change in self.of_top]
+        found += [(change, GENERAL) for change in self.of_top]
         return [
             change
             for change, section in found

@@ -47,7 +47,7 @@ def _check_network(text: str) -> str:
     return text
 
 
-class TopSettings(Addresses, frozen=True, kw_only=True):
+class GeneralSettings(Addresses, frozen=True, kw_only=True):
     """All settings that stand in no table: the addresses, and the flags of single commands that have a variable."""
 
     data: Annotated[
@@ -291,9 +291,9 @@ class TopSettings(Addresses, frozen=True, kw_only=True):
     ] = 60.0
 
 
-TOP = Section(
+GENERAL = Section(
     "",
-    TopSettings,
+    GeneralSettings,
     "every worker and command: the addresses, and the flags of single commands",
     others=("*",),
     reloaded=frozenset(("log_level", "log_format")),
@@ -398,9 +398,11 @@ class Sources(Struct, frozen=True):
     def of_command(self, flags: Mapping[str, str]) -> Settings:
         """The settings of one command. `flags` are its flags, by key; empty ones were not given."""
         given = {
-            key: TOP.stated(key, text, TOP.settings[key].extra["flag"]) for key, text in flags.items() if text
+            key: GENERAL.stated(key, text, GENERAL.settings[key].extra["flag"])
+            for key, text in flags.items()
+            if text
         }
-        top = self.of(TOP, flags=given)
+        top = self.of(GENERAL, flags=given)
         usual = _home(self.environment, "XDG_STATE_HOME", ".local/state") / "moorage"
         return Settings(
             addresses=msgspec.convert(top, Addresses, from_attributes=True),
@@ -423,7 +425,7 @@ def sources(environment: Mapping[str, str], *, config: Path | None = None, here:
         written = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise BadSetting("config", str(file), "the settings file", f"cannot be read: {problem}") from None
-    known = sorted((*TOP.settings, *TABLES))
+    known = sorted((*GENERAL.settings, *TABLES))
     for key, value in written.items():
         if key not in known:
             raise BadSetting(key, NOT_SHOWN, str(file), f"there is no such setting; {near(key, known)}")
@@ -432,7 +434,7 @@ def sources(environment: Mapping[str, str], *, config: Path | None = None, here:
     top = {key: value for key, value in written.items() if key not in TABLES}
     tables = {key: table for key, table in written.items() if key in TABLES}
     return Sources(
-        environment, {**_checked_tables(tables, file), TOP.name: TOP.in_table(top, str(file))}, file
+        environment, {**_checked_tables(tables, file), GENERAL.name: GENERAL.in_table(top, str(file))}, file
     )
 
 

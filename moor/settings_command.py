@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bus.configuration.sections import Section, is_secret, near, without_password
 from moor.options import Output, found, out, tuned, wants_document
-from moor.settings import TOP
+from moor.settings import GENERAL
 from moor.showing import print_json
 from moor.tables import GAP
 from moor.worker_settings import SECTIONS
@@ -31,7 +31,7 @@ def settings(
     _output: Output = None,
 ) -> None:
     """List all settings, with their values, where each was set (a variable, a file or the default), and what it is for."""
-    sections = (TOP, *SECTIONS.values())
+    sections = (GENERAL, *SECTIONS.values())
     rows = [row for section in sections for row in _rows(section, name)]
     if not rows:
         known = {

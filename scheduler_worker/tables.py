@@ -63,7 +63,7 @@ instances = Table(
     # The order to its cell, while that is unsaid: by far the largest part of a row.
     Column("place_order", LargeBinary),
     # Failures, refusals and reasons, and how the host was chosen. NULL until something is decided.
-    Column("troubles", LargeBinary),
+    Column("progress", LargeBinary),
     # Two requests with one id conflict here, whatever instances they name.
     Index(None, "request_id", "place", unique=True),
     # For a project's instances, a page at a time.

@@ -34,7 +34,7 @@ from moor.bare_metal.nodes import NodeReader, NodeShown, reading_nodes, seen_in_
 from moor.bare_metal.nodes_showing import NODES
 from moor.books.audit_command import clients, reader_of
 from moor.options import NOT_IN_TIME, BusUrl, IronicDatabaseUrl, IronicUrl, Output, fail, option_of, run
-from moor.settings import TOP, Settings
+from moor.settings import GENERAL, Settings
 from moor.showing import print_all
 
 PATIENCE_S = 30.0
@@ -48,7 +48,7 @@ def undeploy(
     bus: BusUrl = "",
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: what is on the disks is lost.")] = False,
-    settle: Annotated[int, option_of(TOP, "audit_settle", metavar="SECONDS")] = 60,
+    settle: Annotated[int, option_of(GENERAL, "audit_settle", metavar="SECONDS")] = 60,
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
     _output: Output = None,

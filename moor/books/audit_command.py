@@ -11,7 +11,7 @@ import typer
 from msgspec import Struct, structs
 
 from bus.messages.hosts import HostState, host_in_cell
-from moor.asking import Client, client, hosts_of
+from moor.asking import CommandClient, client, hosts_of
 from moor.bare_metal.nodes import listing_nodes
 from moor.books.auditing import (
     FOUND,
@@ -38,7 +38,7 @@ from moor.options import (
     say,
     wants_document,
 )
-from moor.settings import TOP, Settings
+from moor.settings import GENERAL, Settings
 from moor.showing import check_known, check_one_cell, print_line
 from scheduler_worker.nova_cloud.settings import NOVA_CLOUD
 
@@ -151,8 +151,8 @@ def audit(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on: look again and again, and print only what changes.")
     ] = False,
-    every: Annotated[int, option_of(TOP, "audit_every", metavar="SECONDS")] = 60,
-    settle: Annotated[int, option_of(TOP, "audit_settle", metavar="SECONDS")] = 60,
+    every: Annotated[int, option_of(GENERAL, "audit_every", metavar="SECONDS")] = 60,
+    settle: Annotated[int, option_of(GENERAL, "audit_settle", metavar="SECONDS")] = 60,
     cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
     host: Annotated[str, typer.Option(help="Only instances that any of the books has on this host.")] = "",
     patience: Annotated[
@@ -206,7 +206,7 @@ def audit(
 
 
 def reader_of(
-    api: Client, cells: Mapping[str, Client], hosts: Sequence[HostState], settings: Settings
+    api: CommandClient, cells: Mapping[str, CommandClient], hosts: Sequence[HostState], settings: Settings
 ) -> BooksReader:
     """A reader that asks each cell on the cell's own broker, or else on that of the API level."""
     names = {*settings.addresses.cells, *cells, *[each.cell for each in hosts]}
@@ -216,11 +216,11 @@ def reader_of(
 @asynccontextmanager
 async def clients(
     settings: Settings, patience_s: float
-) -> AsyncIterator[tuple[Client, Mapping[str, Client]]]:
+) -> AsyncIterator[tuple[CommandClient, Mapping[str, CommandClient]]]:
     """An operator's clients: on the API level's broker, and on that of each cell which has its own."""
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(client(settings, operates=True, patience_s=patience_s))
-        below: dict[str, Client] = {}
+        below: dict[str, CommandClient] = {}
         for cell, url in settings.addresses.cell_bus_urls.items():
             if url != settings.addresses.bus_url:
                 there = structs.replace(settings, addresses=structs.replace(settings.addresses, bus_url=url))

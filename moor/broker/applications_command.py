@@ -43,7 +43,7 @@ from moor.message_commands import command_that_sends
 from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
 from moor.password_files import PasswordDirectory, files_of_passwords, passwords_of
 from moor.private_files import changes_credentials
-from moor.settings import TOP
+from moor.settings import GENERAL
 from moor.tables import Columns
 
 app = typer.Typer(
@@ -55,7 +55,7 @@ app = typer.Typer(
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
 ]
-Ctl = Annotated[str, option_of(TOP, "broker_ctl")]
+Ctl = Annotated[str, option_of(GENERAL, "broker_ctl")]
 Credentials = Annotated[
     Path | None,
     typer.Option(

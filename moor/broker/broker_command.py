@@ -43,7 +43,7 @@ from moor.options import (
 )
 from moor.password_files import PasswordDirectory, PasswordFiles, Rotate, files_of_passwords, passwords_of
 from moor.private_files import changes_credentials
-from moor.settings import TOP, Settings
+from moor.settings import GENERAL, Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
 from moor.worker_settings import IRONIC_DAEMONS
@@ -93,7 +93,7 @@ def declare(
     replace_env: ReplaceEnvironment = False,
     password_dir: PasswordDirectory = None,
     rotate: Rotate = None,
-    ctl: Annotated[str, option_of(TOP, "broker_ctl")] = "rabbitmqctl",
+    ctl: Annotated[str, option_of(GENERAL, "broker_ctl")] = "rabbitmqctl",
     only: Annotated[
         str,
         typer.Option(

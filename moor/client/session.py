@@ -136,7 +136,7 @@ async def listed(items: AsyncIterator[T]) -> list[T]:
 def _of_the_commands() -> tuple[str, str]:
     """The URL and the project that the `moor` commands would use."""
     # Reading them loads the settings of all workers.
-    from moor.settings import TOP, sources  # noqa: PLC0415
+    from moor.settings import GENERAL, sources  # noqa: PLC0415
 
     found = sources(os.environ, here=Path.cwd())
-    return found.of_command({}).bus_url, found.of(TOP).project
+    return found.of_command({}).bus_url, found.of(GENERAL).project

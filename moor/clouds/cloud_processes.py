@@ -22,7 +22,7 @@ from compute_sim.laboratory.faults import FaultScript
 from moor.clouds.bare_metal import BareMetalPlan
 from moor.clouds.cloud import prepare
 from moor.options import broker_of, flag_of, found, tell, wrong_value
-from moor.settings import TOP
+from moor.settings import GENERAL
 
 END_S_MAX = 30.0
 KILL_S_MAX = 5.0
@@ -65,7 +65,7 @@ def servers_at(bus: str, db: str, placement_db: str) -> Servers | None:
             f"--placement-db is {without_password(placement_db)!r} without --db: then everything is in one SQLite file; give both or neither"
         )
     if not bus:
-        stated = found().stated(TOP)
+        stated = found().stated(GENERAL)
         if named := [
             f"{field} ({stated[field].where})" for field in ("bus_url", "db_url") if field in stated
         ]:

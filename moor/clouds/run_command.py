@@ -50,7 +50,7 @@ from moor.options import (
     wrong_value,
 )
 from moor.placement.placement_api_options import ApiFlags, serving_of
-from moor.settings import TOP
+from moor.settings import GENERAL
 from moor.worker_settings import (
     BUS,
     COMPUTE,
@@ -77,7 +77,7 @@ app = typer.Typer(
     "their cell's broker.",
 )
 
-Cell = Annotated[str, option_of(TOP, "cell")]
+Cell = Annotated[str, option_of(GENERAL, "cell")]
 
 
 class DriverName(StrEnum):
@@ -141,7 +141,7 @@ def nova_scheduler(
     bus: BusUrl = "",
     nova_bus: NovaBusUrl = "",
     *,
-    api_db: Annotated[str, option_of(TOP, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
+    api_db: Annotated[str, option_of(GENERAL, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
     host: Annotated[str | None, option_of(NOVA_SCHEDULER, "host", "--host", show_default=False)] = None,
     shadow: Annotated[
         bool,
@@ -228,15 +228,15 @@ def compute(
     db: DatabaseUrl = "",
     *,
     cell: Cell = "",
-    driver: Annotated[DriverName, option_of(TOP, "compute_driver")] = DriverName.SIMULATED,
+    driver: Annotated[DriverName, option_of(GENERAL, "compute_driver")] = DriverName.SIMULATED,
     uri: Annotated[str | None, option_of(LIBVIRT, "uri", show_default=False)] = None,
     name: Annotated[str | None, option_of(LIBVIRT, "name", "--name", show_default=False)] = None,
     folder: Annotated[
         str | None, option_of(LIBVIRT, "folder", "--folder", metavar="DIR", show_default=False)
     ] = None,
-    hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1)] = 100,
-    host_size: Annotated[str, option_of(TOP, "compute_host_size", metavar="NAME=VALUE,...")] = "",
-    faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
+    hosts: Annotated[int, option_of(GENERAL, "compute_hosts", min=1)] = 100,
+    host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
+    faults: Annotated[Path | None, option_of(GENERAL, "compute_faults")] = None,
     pool: PoolFlags = None,
     network: NetworkFlags = None,
     operating: Operating,
@@ -277,7 +277,7 @@ def ironic(
     db: DatabaseUrl = "",
     ironic_db: IronicDatabaseUrl = "",
     *,
-    name: Annotated[str, option_of(TOP, "ironic_name")] = "",
+    name: Annotated[str, option_of(GENERAL, "ironic_name")] = "",
     operating: Operating,
 ) -> None:
     """A daemon that reports bare-metal nodes to placement. Several daemons share the nodes.
@@ -308,16 +308,16 @@ def ironic(
 def simulated_ironic(
     bus: BusUrl = "",
     *,
-    nodes: Annotated[int, option_of(TOP, "ironic_sim_nodes", min=1)] = ironic_simulation.NODES_COUNT,
-    groups: Annotated[str, option_of(TOP, "ironic_sim_groups", metavar="NAME,NAME")] = "",
+    nodes: Annotated[int, option_of(GENERAL, "ironic_sim_nodes", min=1)] = ironic_simulation.NODES_COUNT,
+    groups: Annotated[str, option_of(GENERAL, "ironic_sim_groups", metavar="NAME,NAME")] = "",
     ironic_listen: Annotated[
-        str, option_of(TOP, "ironic_sim_listen", metavar="HOST:PORT")
+        str, option_of(GENERAL, "ironic_sim_listen", metavar="HOST:PORT")
     ] = ironic_simulation.LISTEN,
     pace: Annotated[
         float,
         typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
     ] = 1.0,
-    script: Annotated[Path | None, option_of(TOP, "ironic_sim_script")] = None,
+    script: Annotated[Path | None, option_of(GENERAL, "ironic_sim_script")] = None,
     operating: Operating,
 ) -> None:
     """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`

@@ -74,7 +74,7 @@ from moor.options import (
     wrong_value,
 )
 from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
-from moor.settings import TOP, Settings
+from moor.settings import GENERAL, Settings
 from moor.worker_settings import PLACEMENT_API, CloudSettings
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
@@ -102,15 +102,15 @@ def up(
     cells: Cells = "",
     placement_db: PlacementDatabaseUrl = "",
     *,
-    hosts: Annotated[int, option_of(TOP, "compute_hosts", min=1, max=10_000)] = 20,
-    host_size: Annotated[str, option_of(TOP, "compute_host_size", metavar="NAME=VALUE,...")] = "",
-    faults: Annotated[Path | None, option_of(TOP, "compute_faults")] = None,
-    nodes: Annotated[int, option_of(TOP, "ironic_sim_nodes", max=10_000)] = 0,
+    hosts: Annotated[int, option_of(GENERAL, "compute_hosts", min=1, max=10_000)] = 20,
+    host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
+    faults: Annotated[Path | None, option_of(GENERAL, "compute_faults")] = None,
+    nodes: Annotated[int, option_of(GENERAL, "ironic_sim_nodes", max=10_000)] = 0,
     daemons: Annotated[
         int, typer.Option(min=1, max=50, help="How many bare-metal daemons share these nodes.")
     ] = 1,
-    ironic_listen: Annotated[str, option_of(TOP, "ironic_sim_listen", metavar="HOST:PORT")] = LISTEN,
-    data: Annotated[str, option_of(TOP, "data", show_default=False)] = "",
+    ironic_listen: Annotated[str, option_of(GENERAL, "ironic_sim_listen", metavar="HOST:PORT")] = LISTEN,
+    data: Annotated[str, option_of(GENERAL, "data", show_default=False)] = "",
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
     network: NetworkFlags = None,

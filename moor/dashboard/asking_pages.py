@@ -7,7 +7,7 @@ from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import InstanceId
 from bus.workers.asking import NoAnswer
-from moor.asking import Client, answer_of
+from moor.asking import CommandClient, answer_of
 from moor.client.errors import ClientError
 from moor.dashboard.rendering import PageRefused, PageRenderer
 
@@ -21,7 +21,7 @@ DIGITS_MAX = 10
 
 
 class AskingPages(PageRenderer):
-    def __init__(self, asking: Client) -> None:
+    def __init__(self, asking: CommandClient) -> None:
         self._asking = asking
 
     async def _ask(self, question: Message, kind: type[T]) -> T:

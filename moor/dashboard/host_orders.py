@@ -16,7 +16,7 @@ from bus.messages.hosts import (
     host_in_cell,
     names_clash,
 )
-from moor.asking import Client, answer_of
+from moor.asking import CommandClient, answer_of
 from moor.client.emptying import HostMoves, instances_on
 from moor.client.errors import Rejected
 from moor.dashboard.jobs import DashboardJob
@@ -28,7 +28,7 @@ MOVES_AT_ONCE: Final = 10
 EVACUATIONS_AT_ONCE: Final = 50
 
 
-async def host_named(asking: Client, name: str) -> HostState:
+async def host_named(asking: CommandClient, name: str) -> HostState:
     """The only host of this name. Raises PageRefused."""
     found = (await answer_of(asking, AskHosts(name=name), HostsFound)).hosts if name else ()
     if not found:
@@ -106,7 +106,7 @@ class SetMode:
         job.say(f"{whole_name(host)} is set {host.setting.mode}, by {host.setting.by}.")
 
 
-async def _set(asking: Client, given: Given, mode: HostMode, job: DashboardJob) -> HostState:
+async def _set(asking: CommandClient, given: Given, mode: HostMode, job: DashboardJob) -> HostState:
     reason = given.get("reason", "").strip()
     # Who sets a host dead has confirmed that nothing runs there (`OrderQuestion.sure`).
     order = SetHost(host=given["host"], mode=mode, reason=reason, for_user=job.by, sure=mode == "dead")
@@ -176,7 +176,7 @@ class Evacuate:
 
 
 async def _empty(
-    asking: Client, host: str, kinds: Sequence[MoveKind], at_once: int, job: DashboardJob
+    asking: CommandClient, host: str, kinds: Sequence[MoveKind], at_once: int, job: DashboardJob
 ) -> None:
     there = await instances_on(asking, host)
     moves = HostMoves(asking, there, kinds, (), for_user=job.by, tell=job.show_progress)

@@ -16,17 +16,17 @@ from moor.placement.placement_api_options import (
     proxies_of,
     tls_of,
 )
-from moor.settings import TOP
+from moor.settings import GENERAL
 
 DASHBOARD_LISTEN = "127.0.0.1:8781"
 OFF = "off"
-DashboardAt = Annotated[str, option_of(TOP, "dashboard_listen", metavar="HOST:PORT")]
+DashboardAt = Annotated[str, option_of(GENERAL, "dashboard_listen", metavar="HOST:PORT")]
 
 
 class DashboardFlags(AccessFlags, frozen=True, kw_only=True):
     dashboard_listen: DashboardAt = DASHBOARD_LISTEN
-    dashboard_names: Annotated[str, option_of(TOP, "dashboard_names", metavar="NAME,NAME")] = ""
-    dashboard_session_s: Annotated[float, option_of(TOP, "dashboard_session_s", metavar="S")] = SESSION_S
+    dashboard_names: Annotated[str, option_of(GENERAL, "dashboard_names", metavar="NAME,NAME")] = ""
+    dashboard_session_s: Annotated[float, option_of(GENERAL, "dashboard_session_s", metavar="S")] = SESSION_S
 
 
 def dashboard_options(flags: DashboardFlags) -> DashboardOptions:

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from moor.asking import Client
+from moor.asking import CommandClient
 from moor.dashboard.jobs import DashboardJob
 from moor.dashboard.letters import LetterReader
 from moor.dashboard.rendering import Reader
@@ -53,9 +53,9 @@ class Clouds:
 
     def __init__(
         self,
-        asking: Client,
+        asking: CommandClient,
         letters: LetterReader,
-        ordering: Callable[[], AbstractAsyncContextManager[Client]],
+        ordering: Callable[[], AbstractAsyncContextManager[CommandClient]],
     ) -> None:
         self.asking = asking
         self.letters = letters

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from bus.measuring import BUCKETS_S
 from bus.messages.overview import AskTiles, Durations, StageTimes, Tiles
-from moor.asking import Client
+from moor.asking import CommandClient
 from moor.dashboard.asking_pages import AskingPages, is_number
 from moor.dashboard.pictures import HEIGHT, WIDTH, line_of
 from moor.dashboard.rendering import PageRefused, Reader
@@ -46,7 +46,7 @@ class StageShown(Struct, frozen=True):
 
 
 class OverviewPages(AskingPages):
-    def __init__(self, asking: Client, watcher: Watcher) -> None:
+    def __init__(self, asking: CommandClient, watcher: Watcher) -> None:
         super().__init__(asking)
         self._watcher = watcher
         # The last part of the overview that was rendered, and of what.

@@ -15,7 +15,7 @@ from bus.configuration.settings import BusSettings
 from bus.operating.http_server import HttpServer
 from bus.operating.listen_address import Listen
 from bus.operating.running import about, run_worker
-from moor.asking import Client, station_on
+from moor.asking import CommandClient, station_on
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
@@ -61,11 +61,11 @@ class DashboardOptions(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def reading_client(broker: Broker, bus: BusSettings | None = None) -> AsyncIterator[Client]:
+async def reading_client(broker: Broker, bus: BusSettings | None = None) -> AsyncIterator[CommandClient]:
     """A client that asks for the dashboard. It waits for a broker that is away."""
     patient = structs.replace(bus or BusSettings(), answer_timeout_ms=ANSWER_S * 1000, ask_again_ms=1000)
     async with station_on(broker, "dashboard", patient) as (station, running):
-        yield Client(station, running)
+        yield CommandClient(station, running)
 
 
 async def serve(
@@ -92,8 +92,8 @@ class DashboardService:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[Client]],
-        ordering: Callable[[], AbstractAsyncContextManager[Client]],
+        connect: Callable[[], AbstractAsyncContextManager[CommandClient]],
+        ordering: Callable[[], AbstractAsyncContextManager[CommandClient]],
         settings: Settings,
         options: DashboardOptions,
         show: Callable[[str], None],

@@ -13,7 +13,15 @@ from bus.messages.adoption import AdoptInstance, GiveBackInstance
 from bus.messages.aggregates import AggregateSet, SetAggregate
 from bus.messages.build import BuildRejected, InstanceId, InstanceState
 from bus.messages.hosts import HostMode, HostSet, HostState, SetHost, host_in_cell
-from moor.asking import ASKED_AT_ONCE_MAX, Client, answer_of, batches_of, hosts_of, items_of, providers_of
+from moor.asking import (
+    ASKED_AT_ONCE_MAX,
+    CommandClient,
+    answer_of,
+    batches_of,
+    hosts_of,
+    items_of,
+    providers_of,
+)
 from moor.books.books_reader import BooksReader
 from moor.importing_nova.core.shares import SHARING, HostTree
 
@@ -31,7 +39,7 @@ _LIVING = ("placed", "active", "rebuilding", "moving", "moved", "stopped", "shel
 
 
 class Cloud:
-    def __init__(self, api: Client, cells: Mapping[str, Client]) -> None:
+    def __init__(self, api: CommandClient, cells: Mapping[str, CommandClient]) -> None:
         """`cells` has the client of each cell that has a broker of its own."""
         self.api = api
         self._cells = cells

@@ -19,7 +19,7 @@ from bus.messages.flavors import AskFlavors, CreateFlavor, FlavorsFound
 from bus.messages.groups import AskGroups, CreateGroup, GroupsFound, GroupState
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderState
-from moor.asking import PAGE, Client, batches_of, items_of
+from moor.asking import PAGE, CommandClient, batches_of, items_of
 from moor.importing_nova.core.records import ContradictionError
 from moor.importing_nova.core.values import check_message, id_of, text_in, whole_in, wrong
 from moor.importing_nova.reading import NovaDatabases
@@ -153,7 +153,7 @@ class Difference(Struct, frozen=True):
 
 
 async def compare_shared(
-    api: Client,
+    api: CommandClient,
     shared: Shared,
     hosts: Sequence[HostState],
     providers: Sequence[ProviderState],
@@ -172,7 +172,7 @@ async def compare_shared(
     ]
 
 
-async def create_shared(api: Client, differences: Sequence[Difference]) -> list[str]:
+async def create_shared(api: CommandClient, differences: Sequence[Difference]) -> list[str]:
     """Create what is missing here. Returns what is not created, and why."""
     problems: list[str] = []
     left = [(each.what, each.orders) for each in differences]

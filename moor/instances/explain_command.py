@@ -6,7 +6,7 @@ import typer
 
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.planning import AskExplanation, ExplanationsFound
-from moor.asking import Client, ask_bus, pages_of
+from moor.asking import CommandClient, ask_bus, pages_of
 from moor.completing import complete_instances
 from moor.instances.plan_showing import print_explanation, print_plan
 from moor.naming import fail_unknown, id_in, instance_or_request_id
@@ -50,7 +50,9 @@ def explain(
         out.print("\nnow: not known, since the request came before schedulers kept its needs")
 
 
-async def _pages(asking: Client, named: str, project: str, *, plan_now: bool) -> list[ExplanationsFound]:
+async def _pages(
+    asking: CommandClient, named: str, project: str, *, plan_now: bool
+) -> list[ExplanationsFound]:
     """Ask about the instance that is named; if there is none, about the request. Return the pages of the answer."""
     id_ = id_in(named) or await instance_or_request_id(asking, named, project)
     about = AskExplanation(instance=InstanceId(id_), project=project, plan_now=plan_now, limit=PAGE)

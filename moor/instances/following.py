@@ -20,7 +20,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
-from moor.asking import Client, InstanceFollower, client, granted
+from moor.asking import CommandClient, InstanceFollower, client, granted
 from moor.naming import instance_ids
 from moor.options import (
     INTERRUPTED,
@@ -87,7 +87,7 @@ def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays:
 
 
 async def taken(
-    asking: Client,
+    asking: CommandClient,
     order: BuildInstance | RebuildInstance | MoveInstance | EndMove,
     kind: type[T],
     following: Following,
@@ -117,7 +117,7 @@ async def taken(
 
 
 async def followed(
-    asking: Client,
+    asking: CommandClient,
     ids: Sequence[InstanceId],
     states: Iterable[InstanceState],
     is_over: Callable[[InstanceState], bool],
@@ -144,7 +144,7 @@ async def followed(
 
 
 # Makes the order for the instances that are named. It may look up what else it needs.
-OrderFor = Callable[[Client, Sequence[InstanceId]], Awaitable[Order]]
+OrderFor = Callable[[CommandClient, Sequence[InstanceId]], Awaitable[Order]]
 
 
 def follow_order(

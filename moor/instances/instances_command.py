@@ -13,7 +13,7 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.hosts import cell_and_name
-from moor.asking import FOUND_AT_ONCE_MAX, Client, answers_of, ask_bus, client, hosts_of
+from moor.asking import FOUND_AT_ONCE_MAX, CommandClient, answers_of, ask_bus, client, hosts_of
 from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
 from moor.instances.following import Following, Timeout, followed
 from moor.naming import instances_or_requests
@@ -52,7 +52,7 @@ def show(
 ) -> None:
     """Show an instance, or all instances of a request."""
 
-    async def work(asking: Client) -> tuple[list[InstanceState], Client]:
+    async def work(asking: CommandClient) -> tuple[list[InstanceState], CommandClient]:
         return [*(await instances_or_requests(asking, [named], project)).values()], asking
 
     states, asked = ask_bus(bus, work, operates=False)
@@ -98,7 +98,7 @@ def list_instances(
     cell = of_host or cell
     wanted = {"cell": cell, "host": host, "project": project, "name": name, "state": state}
 
-    async def work(asking: Client) -> tuple[list[InstanceState], Client]:
+    async def work(asking: CommandClient) -> tuple[list[InstanceState], CommandClient]:
         found = await _found(asking, wanted, limit)
         if (cell or host) and not found:
             hosts = await hosts_of(asking)
@@ -118,7 +118,7 @@ def list_instances(
         tell(f"there are more than {limit} instances: a higher --limit shows them", "yellow")
 
 
-async def _found(asking: Client, wanted: Mapping[str, str], limit: int) -> list[InstanceState]:
+async def _found(asking: CommandClient, wanted: Mapping[str, str], limit: int) -> list[InstanceState]:
     """The first instances whose fields are as `wanted`: `limit` of them, and more if there are more."""
     question = AskInstances(
         project=wanted["project"], state=wanted["state"], name=wanted["name"], limit=FOUND_AT_ONCE_MAX

@@ -11,7 +11,7 @@ from bus.message import Envelope
 from bus.messages.build import BuildInstance
 from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
 from bus.unreadable import Unreadable
-from moor.asking import Client, answer_of, ask_bus, asked, asked_for_all
+from moor.asking import CommandClient, answer_of, ask_bus, asked, asked_for_all
 from moor.completing import complete_images
 from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
 from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions, check_size
@@ -104,7 +104,7 @@ def plan(
         print_all(verdicts, VERDICTS, "no hosts")
         return
 
-    async def work(asking: Client) -> tuple[PlanFound, list[str]]:
+    async def work(asking: CommandClient) -> tuple[PlanFound, list[str]]:
         planned = await answer_of(asking, AskPlan(request=build, project=project), PlanFound)
         return planned, [] if planned.fit else await hints_for(asking, build)
 

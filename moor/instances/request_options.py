@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from bus.messages.build import Flavor, FlavorChange, Image, JoinedGroup, RequestId
 from bus.messages.flavors import AskFlavors, FlavorsFound
-from moor.asking import Client, answer_of, client
+from moor.asking import CommandClient, answer_of, client
 from moor.completing import (
     complete_aggregates,
     complete_flavors,
@@ -204,7 +204,7 @@ class NeighbourOptions(Struct, frozen=True):
         ),
     ] = None
 
-    async def find(self, asking: Client, project: str) -> dict[str, Any]:
+    async def find(self, asking: CommandClient, project: str) -> dict[str, Any]:
         """The fields that these options set in a build request, with the ids of what they name."""
         apart, together = self.different_host or (), self.same_host or ()
         inside, outside = self.aggregate or (), self.ignore_aggregate or ()

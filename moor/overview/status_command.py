@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
-from moor.asking import Client, client
+from moor.asking import CommandClient, client
 from moor.options import (
     NOT_DONE,
     BusUrl,
@@ -25,7 +25,7 @@ from moor.settings import Settings
 from moor.showing import print_json
 
 
-async def _notes_on_nodes(asking: Client, settings: Settings) -> tuple[str, ...]:
+async def _notes_on_nodes(asking: CommandClient, settings: Settings) -> tuple[str, ...]:
     """What keeps bare-metal nodes unused, if the settings name anything of an Ironic."""
     addresses = structs.asdict(settings.addresses)
     if not settings.ironic_url and not any(
@@ -52,7 +52,7 @@ def status(
     """Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong."""
     settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
 
-    async def work(asking: Client) -> CloudView:
+    async def work(asking: CommandClient) -> CloudView:
         viewer = CloudViewer(asking, settings, once=True)
         try:
             view = await viewer.look()

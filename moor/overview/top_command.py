@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from moor.asking import Client, client
+from moor.asking import CommandClient, client
 from moor.options import BusUrl, Cells, command_settings, run_with
 from moor.overview.top.app import Top
 
@@ -18,7 +18,7 @@ def top(
     """Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits."""
     settings = command_settings(bus=bus, cells=cells)
 
-    async def work(asking: Client) -> None:
+    async def work(asking: CommandClient) -> None:
         await Top(asking, settings, every).run_async()
 
     run_with(client(settings, patience_s=5.0), work)

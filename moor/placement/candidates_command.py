@@ -17,7 +17,7 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed
-from moor.asking import Client, answer_of, ask_bus, providers_of, readable
+from moor.asking import CommandClient, answer_of, ask_bus, providers_of, readable
 from moor.client.errors import NotSendable
 from moor.nearest_names import unknown_with_near
 from moor.options import BusUrl, Output, fail, put_once, wants_document
@@ -120,7 +120,9 @@ def _policy(named: Collection[str], *, apart: bool) -> Literal["isolate", "none"
     return "none" if len(named) > 1 else None
 
 
-async def _found(asking: Client, question: AskCandidates) -> tuple[list[Candidate], dict[ProviderId, str]]:
+async def _found(
+    asking: CommandClient, question: AskCandidates
+) -> tuple[list[Candidate], dict[ProviderId, str]]:
     page = await _page(asking, question)
     found = [*page.candidates]
     while page.next is not None:
@@ -129,7 +131,7 @@ async def _found(asking: Client, question: AskCandidates) -> tuple[list[Candidat
     return found, {each.id: each.name for each in await providers_of(asking)} if found else {}
 
 
-async def _page(asking: Client, question: AskCandidates | AskMoreCandidates) -> Candidates:
+async def _page(asking: CommandClient, question: AskCandidates | AskMoreCandidates) -> Candidates:
     verdict = (await answer_of(asking, question, CandidatesFound)).verdict
     if isinstance(verdict, StartAgain):
         fail("placement dropped the answer before its last page was read: run the command again")

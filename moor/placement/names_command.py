@@ -16,7 +16,7 @@ from bus.messages.administration import (
     NamesFound,
     Write,
 )
-from moor.asking import Client, ask_bus, items_of
+from moor.asking import CommandClient, ask_bus, items_of
 from moor.options import BusUrl, Output, say
 from moor.placement.providers import write
 from moor.showing import print_all, print_one
@@ -98,7 +98,7 @@ def _check_custom(name: str) -> None:
         )
 
 
-async def _custom(asking: Client, of: KindOfNames) -> list[str]:
+async def _custom(asking: CommandClient, of: KindOfNames) -> list[str]:
     return await items_of(asking, AskNames(of=of, limit=PAGE), NamesFound, lambda page: page.names)
 
 

@@ -12,7 +12,7 @@ from bus.keystone import KeystoneAccount
 from bus.operating.listen_address import Listen, read_listen
 from bus.tls import BadCertificate, server_tls
 from moor.options import option_of, wrong_value
-from moor.settings import TOP
+from moor.settings import GENERAL
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.basic import BasicAuthentication, users_in
 from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
@@ -35,39 +35,39 @@ class Auth(StrEnum):
 # With these, any client may connect without a credential.
 UNGUARDED = (Auth.NONE, Auth.NOAUTH2)
 
-ListenAt = Annotated[str, option_of(TOP, "listen", "--listen", metavar="HOST:PORT")]
+ListenAt = Annotated[str, option_of(GENERAL, "listen", "--listen", metavar="HOST:PORT")]
 
 
 class AccessFlags(Struct, frozen=True, kw_only=True):
     """Who may use an HTTP service, and how it proves itself."""
 
-    auth: Annotated[Auth, option_of(TOP, "auth")] = Auth.NONE
-    allow_anyone: Annotated[bool, option_of(TOP, "allow_anyone", "--allow-anyone")] = False
-    users: Annotated[Path | None, option_of(TOP, "users", metavar="FILE")] = None
-    tls_cert: Annotated[Path | None, option_of(TOP, "tls_cert", metavar="FILE")] = None
-    tls_key: Annotated[Path | None, option_of(TOP, "tls_key", metavar="FILE")] = None
-    tls_clients_ca: Annotated[Path | None, option_of(TOP, "tls_clients_ca", metavar="FILE")] = None
+    auth: Annotated[Auth, option_of(GENERAL, "auth")] = Auth.NONE
+    allow_anyone: Annotated[bool, option_of(GENERAL, "allow_anyone", "--allow-anyone")] = False
+    users: Annotated[Path | None, option_of(GENERAL, "users", metavar="FILE")] = None
+    tls_cert: Annotated[Path | None, option_of(GENERAL, "tls_cert", metavar="FILE")] = None
+    tls_key: Annotated[Path | None, option_of(GENERAL, "tls_key", metavar="FILE")] = None
+    tls_clients_ca: Annotated[Path | None, option_of(GENERAL, "tls_clients_ca", metavar="FILE")] = None
     trusted_proxy: Annotated[
-        list[str] | None, option_of(TOP, "trusted_proxies", metavar="ADDRESS|NETWORK")
+        list[str] | None, option_of(GENERAL, "trusted_proxies", metavar="ADDRESS|NETWORK")
     ] = None
-    keystone_url: Annotated[str, option_of(TOP, "keystone_url", metavar="URL")] = ""
-    keystone_user: Annotated[str, option_of(TOP, "keystone_user", metavar="NAME")] = "placement"
+    keystone_url: Annotated[str, option_of(GENERAL, "keystone_url", metavar="URL")] = ""
+    keystone_user: Annotated[str, option_of(GENERAL, "keystone_user", metavar="NAME")] = "placement"
     # Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
-    keystone_password: Annotated[str, option_of(TOP, "keystone_password", hidden=True)] = ""
+    keystone_password: Annotated[str, option_of(GENERAL, "keystone_password", hidden=True)] = ""
     keystone_password_file: Annotated[
-        Path | None, option_of(TOP, "keystone_password_file", metavar="FILE")
+        Path | None, option_of(GENERAL, "keystone_password_file", metavar="FILE")
     ] = None
-    keystone_project: Annotated[str, option_of(TOP, "keystone_project", metavar="NAME")] = "service"
-    keystone_domain: Annotated[str, option_of(TOP, "keystone_domain", metavar="NAME")] = "Default"
-    keystone_ca: Annotated[Path | None, option_of(TOP, "keystone_ca", metavar="FILE")] = None
+    keystone_project: Annotated[str, option_of(GENERAL, "keystone_project", metavar="NAME")] = "service"
+    keystone_domain: Annotated[str, option_of(GENERAL, "keystone_domain", metavar="NAME")] = "Default"
+    keystone_ca: Annotated[Path | None, option_of(GENERAL, "keystone_ca", metavar="FILE")] = None
 
 
 class ApiFlags(AccessFlags, frozen=True, kw_only=True):
     listen: ListenAt = DEFAULT_LISTEN
-    share_port: Annotated[bool, option_of(TOP, "share_port", "--share-port")] = False
-    policy: Annotated[str, option_of(TOP, "policy", metavar="legacy|secure|open|FILE")] = "legacy"
-    cors_origin: Annotated[list[str] | None, option_of(TOP, "cors_origins", metavar="ORIGIN")] = None
-    prefix: Annotated[str, option_of(TOP, "prefix", metavar="/PATH")] = ""
+    share_port: Annotated[bool, option_of(GENERAL, "share_port", "--share-port")] = False
+    policy: Annotated[str, option_of(GENERAL, "policy", metavar="legacy|secure|open|FILE")] = "legacy"
+    cors_origin: Annotated[list[str] | None, option_of(GENERAL, "cors_origins", metavar="ORIGIN")] = None
+    prefix: Annotated[str, option_of(GENERAL, "prefix", metavar="/PATH")] = ""
 
 
 def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceOptions:
@@ -94,7 +94,7 @@ def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceO
 
 def proxies_of(flags: AccessFlags) -> tuple[str, ...]:
     """The proxies on other machines whose word on their clients counts. The variable has commas."""
-    proxies: tuple[str, ...] = TOP.stated(
+    proxies: tuple[str, ...] = GENERAL.stated(
         "trusted_proxies", ",".join(flags.trusted_proxy or ()), "--trusted-proxy"
     ).value
     return proxies

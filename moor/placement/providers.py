@@ -23,7 +23,7 @@ from bus.messages.administration import (
     WriteAnswered,
 )
 from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
-from moor.asking import Client, answer_of
+from moor.asking import CommandClient, answer_of
 from moor.completing import complete_providers
 from moor.naming import NamedKind, one_of
 from moor.nearest_names import unknown_with_near
@@ -67,7 +67,7 @@ def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
     return one_of(PROVIDERS, name, providers)
 
 
-async def write(asking: Client, order: Write) -> None:
+async def write(asking: CommandClient, order: Write) -> None:
     """Send the order. If placement refuses it, end the command with the reason."""
     verdict = (await answer_of(asking, order, WriteAnswered)).verdict
     if isinstance(verdict, UnknownClass | UnknownTrait):

@@ -9,7 +9,7 @@ import typer
 from bus.message import AggregateId
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
-from moor.asking import Client, ask_bus, items_of, providers_of
+from moor.asking import CommandClient, ask_bus, items_of, providers_of
 from moor.completing import complete_aggregates, complete_cells
 from moor.naming import aggregate_ids
 from moor.options import ID, BusUrl, Output, out, say, wants_document
@@ -53,7 +53,7 @@ def list_providers(
 ) -> None:
     """List all providers, each below the root of its tree."""
 
-    async def work(asking: Client) -> tuple[list[ProviderState], list[AggregateId]]:
+    async def work(asking: CommandClient) -> tuple[list[ProviderState], list[AggregateId]]:
         wanted = await aggregate_ids(asking, [aggregate]) if aggregate else []
         return await providers_of(asking), wanted
 
@@ -107,7 +107,7 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) 
 def holders(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """List the consumers that hold something of a provider."""
 
-    async def work(asking: Client) -> tuple[ProviderState, list[ConsumerState]]:
+    async def work(asking: CommandClient) -> tuple[ProviderState, list[ConsumerState]]:
         provider = found_in(await providers_of(asking), which)
         question = AskHolders(provider=provider.id)
         return provider, await items_of(asking, question, HoldersFound, lambda page: page.holders)

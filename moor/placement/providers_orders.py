@@ -17,7 +17,7 @@ from bus.messages.administration import (
     Write,
 )
 from bus.messages.placement import ProviderState, ReportedInventory
-from moor.asking import Client, ask_bus, providers_of
+from moor.asking import CommandClient, ask_bus, providers_of
 from moor.naming import aggregate_ids
 from moor.options import ID, BusUrl, Output, out, put_once, read_uuid
 from moor.placement.providers import ProviderName, amount_from, found_in, write
@@ -190,7 +190,7 @@ def _write(
 ) -> None:
     """Read the providers, build the order from them, send it, and print the provider `which` afterwards."""
 
-    async def work(asking: Client) -> ProviderState | None:
+    async def work(asking: CommandClient) -> ProviderState | None:
         await write(asking, order(await providers_of(asking)))
         return found_in(await providers_of(asking), which) if which else None
 

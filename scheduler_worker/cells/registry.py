@@ -40,16 +40,16 @@ class CellRegistry:
         clock: Callable[[], datetime],
         *,
         is_avoided: bool = True,
-        troubles: Callable[[str], str] = lambda _: "",
+        trouble_at: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """With `is_avoided`, nothing new is built in a cell that is down. `troubles` says what is wrong with the
+        """With `is_avoided`, nothing new is built in a cell that is down. `trouble_at` says what is wrong with the
         connection to a cell's own broker.
         """
         self._picture = picture
         self._down_after = down_after
         self._clock = clock
         self._is_avoided = is_avoided
-        self._troubles = troubles
+        self._trouble_at = trouble_at
         self._cells: dict[str, _Cell] = {}
 
     def learn(self, rows: Iterable[KnownCell]) -> None:
@@ -153,7 +153,7 @@ class CellRegistry:
             for at, beat in reversed(cell.conductors.values())
             if beat.trouble and not self._is_long_ago(at)
         ]
-        return "; ".join(filter(None, (last, *said[:1], self._troubles(name))))
+        return "; ".join(filter(None, (last, *said[:1], self._trouble_at(name))))
 
     def _is_long_ago(self, at: datetime) -> bool:
         return self._clock() - at >= self._down_after

@@ -28,12 +28,12 @@ from scheduler_worker.tables import instances, notes
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
-    *("place_order", "troubles"),
+    *("place_order", "progress"),
 )
 # The columns of a row that is read. The order to its cell comes last, since not all readers want it.
 _LOCKED = (
     *("id", "request_id", "project", "given", "state", "sequence", "heard", "cell", "host", "attempt"),
-    *("changed_at", "unsaid", "troubles"),
+    *("changed_at", "unsaid", "progress"),
 )
 READ = (*_LOCKED, "place_order")
 
@@ -76,26 +76,26 @@ class _Given(Struct, frozen=True, array_like=True):
     by: str = ""
 
 
-# The values of a row, or of its state, that the column `troubles` has, encoded in this order. A new one is added at the
+# The values of a row, or of its state, that the column `progress` has, encoded in this order. A new one is added at the
 # end, and rows of earlier releases lack it. The decision is among them because a column of its own would cost as much as
 # all of these.
-_TROUBLES = (
+_IN_PROGRESS = (
     *("failures", "refusals", "no_valid_host", "reason", "keeps_share", "rebuild", "changes", "decision"),
     *("waiting", "move", "choices", "resized_spec", "next_spec", "change_digests", "flavor", "passed_over"),
     *("move_decision", "kept_move", "adopted", "given_back"),
 )
 _OF_STATE = {each.name: each for each in structs.fields(InstanceState)}
 _FIELDS = _OF_STATE | {each.name: each for each in structs.fields(InstanceRow)}
-_Troubles = msgspec.defstruct(
-    "_Troubles", [(name, _FIELDS[name].type, _FIELDS[name].default) for name in _TROUBLES], array_like=True
+_Progress = msgspec.defstruct(
+    "_Progress", [(name, _FIELDS[name].type, _FIELDS[name].default) for name in _IN_PROGRESS], array_like=True
 )
-_troubles_of = attrgetter(*[f"told.{name}" if name in _OF_STATE else name for name in _TROUBLES])
+_progress_of = attrgetter(*[f"told.{name}" if name in _OF_STATE else name for name in _IN_PROGRESS])
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _given = msgspec.msgpack.Decoder(_Given).decode
 _order = msgspec.msgpack.Decoder(PlaceInCell | AdoptInCell).decode
-_troubles = msgspec.msgpack.Decoder(_Troubles).decode
-_NO_TROUBLES = structs.astuple(_Troubles())
+_progress = msgspec.msgpack.Decoder(_Progress).decode
+_NO_PROGRESS = structs.astuple(_Progress())
 
 
 def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
@@ -131,7 +131,7 @@ def event_values(event: CellEvent) -> Values:
 def _changing_values(row: InstanceRow) -> Values:
     told = row.told
     changed_at = told.changed_at or row.issued_at
-    troubles = _troubles_of(row)
+    progress = _progress_of(row)
     return (
         told.state,
         told.sequence,
@@ -144,16 +144,16 @@ def _changing_values(row: InstanceRow) -> Values:
         changed_at if told.state == DELETED else None,
         told.sequence if row.unsaid else None,
         None if row.order is None else _encode(row.order),
-        None if troubles == _NO_TROUBLES else _encode(troubles),
+        None if progress == _NO_PROGRESS else _encode(progress),
     )
 
 
 def row_of(read: Values) -> InstanceRow:
     """The instance's row, from the values of the columns in `READ`; the order to its cell may be missing."""
     id_, request_id, project, given, state, sequence, heard, *others = read
-    cell, host, attempt, changed_at, unsaid, troubles, *order = others
+    cell, host, attempt, changed_at, unsaid, progress, *order = others
     was_given = _given(given)
-    had = {} if troubles is None else structs.asdict(_troubles(troubles))
+    had = {} if progress is None else structs.asdict(_progress(progress))
     told = InstanceState(
         id=InstanceId(id_),
         request_id=NO_REQUEST if request_id is None else RequestId(request_id),

@@ -28,7 +28,7 @@ class Knowledge:
             timedelta(seconds=settings.cell_down_s),
             clock,
             is_avoided=settings.when_cell_down == "elsewhere",
-            troubles=given.trouble_at,
+            trouble_at=given.trouble_at,
         )
         self.workers = WorkerRegistry(timedelta(seconds=settings.cell_down_s), clock)
         self.hosts = HostRegistry(

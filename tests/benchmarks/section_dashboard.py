@@ -25,7 +25,7 @@ from compute_sim.laboratory.faults import FaultScript
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
-from moor.asking import Client, station_on, until_choosable
+from moor.asking import CommandClient, station_on, until_choosable
 from moor.clouds.cloud_processes import WorkerProcess, cloud_in_processes
 from tests.benchmarks.books import connected, database_of
 from tests.benchmarks.cpu import OneProcess, ProcessTree, Spender
@@ -230,7 +230,7 @@ def _spenders(workers: Sequence[WorkerProcess]) -> dict[str, Spender]:
 
 async def _all_hosts_are_up(url: str) -> None:
     async with station_on(broker_at(url), "benchmark") as (station, running):
-        asking = Client(station, running)
+        asking = CommandClient(station, running)
         await until_choosable(asking, lambda hosts: len(hosts) >= sum(CELLS.values()))
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from bus.messages.build import AskInstances, BuildInstance, Flavor, InstancesFound, RequestId
 from bus.messages.hosts import HostSet, SetHost
-from moor.asking import Client, client, items_of
+from moor.asking import CommandClient, client, items_of
 from moor.options import command_settings
 from tests.nova.large import CELL, FLAVORS, host_name, large
 from tests.nova.rows import NovaRows, id_of
@@ -105,7 +105,7 @@ async def _imported(addresses: NovaAddresses, environment: dict[str, str], *flag
         return await importing.ended(WITHIN_S)
 
 
-async def _fence(asking: Client, hosts: int) -> None:
+async def _fence(asking: CommandClient, hosts: int) -> None:
     """As long as Nova has a host, nothing is built on it here."""
     for start in range(0, hosts, 100):
         orders = [
@@ -115,7 +115,7 @@ async def _fence(asking: Client, hosts: int) -> None:
         assert all(isinstance(each, HostSet) for each in await asking.ask_all(orders))
 
 
-async def _boot(asking: Client, boots: list[RequestId]) -> None:
+async def _boot(asking: CommandClient, boots: list[RequestId]) -> None:
     while True:
         request = RequestId(UUID(id_of("boot", len(boots))))
         boots.append(request)
@@ -123,7 +123,7 @@ async def _boot(asking: Client, boots: list[RequestId]) -> None:
         await asyncio.sleep(BOOTS_PAUSE_S)
 
 
-async def _until_built(asking: Client, boots: Sequence[RequestId]) -> None:
+async def _until_built(asking: CommandClient, boots: Sequence[RequestId]) -> None:
     async with asyncio.timeout(120):
         for request in boots:
             while True:

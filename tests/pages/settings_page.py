@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bus.configuration.sections import Section, text_of
-from moor.settings import TOP
+from moor.settings import GENERAL
 from moor.worker_settings import SECTIONS
 
 INTRODUCTION = """# Settings
@@ -23,7 +23,7 @@ which *need a restart* of the workers. [commands.md](commands.md#reloading) says
 
 def page() -> str:
     return "\n".join(
-        (INTRODUCTION, *_section(TOP), *(line for each in SECTIONS.values() for line in _section(each)))
+        (INTRODUCTION, *_section(GENERAL), *(line for each in SECTIONS.values() for line in _section(each)))
     )
 
 

@@ -18,7 +18,7 @@ from bus.messages.aggregates import (
     DeleteAggregate,
     SetAggregate,
 )
-from moor.asking import Client, ask_bus, asked, items_of
+from moor.asking import CommandClient, ask_bus, asked, items_of
 from moor.completing import complete_aggregates, complete_hosts
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
@@ -155,7 +155,7 @@ def _one(bus: str, name: str) -> AggregateState:
     if not name:
         raise typer.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
 
-    async def work(asking: Client) -> list[AggregateState]:
+    async def work(asking: CommandClient) -> list[AggregateState]:
         def pages_of(name: str) -> Awaitable[list[AggregateState]]:
             question = AskAggregates(name=name, limit=PAGE)
             return items_of(asking, question, AggregatesFound, lambda page: page.aggregates)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
-from moor.asking import PAGE, Client, answer_of, ask_bus, asked_for_all, hosts_of
+from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked_for_all, hosts_of
 from moor.client.errors import Rejected
 from moor.completing import complete_cells, complete_hosts
 from moor.instances.moves.emptying_commands import drain
@@ -110,7 +110,7 @@ def _set(
     print_one(done.host, print_host)
 
 
-async def _set_or_doubted(asking: Client, order: SetHost) -> HostSet | Rejected:
+async def _set_or_doubted(asking: CommandClient, order: SetHost) -> HostSet | Rejected:
     """Set the host, or return why a scheduler first wants to know whether the operator is sure."""
     try:
         return await answer_of(asking, order, HostSet)

@@ -10,7 +10,7 @@ import typer
 from bus.messages.build import MoveKind
 from bus.messages.moves import MoveWait
 from bus.process import stopped_by_signals
-from moor.asking import Client
+from moor.asking import CommandClient
 from moor.client.emptying import Emptied, HostMoves, Stayed, instances_on
 from moor.options import NOT_DONE, fail, out, tell
 from moor.showing import print_one
@@ -21,7 +21,7 @@ AtOnce = Annotated[int, typer.Option(min=1, help="How many instances move at the
 
 
 async def empty(
-    asking: Client,
+    asking: CommandClient,
     host: str,
     kinds: Sequence[MoveKind],
     *,

@@ -9,7 +9,7 @@ import typer
 
 from bus.clock import now
 from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
-from moor.asking import Client, answer_of, ask_bus, hosts_of
+from moor.asking import CommandClient, answer_of, ask_bus, hosts_of
 from moor.client.emptying import Emptied, instances_on
 from moor.completing import complete_hosts
 from moor.instances.moves.emptying import AtOnce, EmptyingTimeout, empty, show_emptied
@@ -44,7 +44,7 @@ def drain(
     `moor host set HOST up`.
     """
 
-    async def work(asking: Client) -> Emptied:
+    async def work(asking: CommandClient) -> Emptied:
         answer = await answer_of(asking, SetHost(host=host, mode="draining", reason=reason), HostSet)
         return await empty(
             asking,
@@ -106,7 +106,7 @@ def evacuate(
         doubt = f"{there} is set down, and was heard {max(unheard.total_seconds(), 0):.0f} s ago: if its instances still run, second copies run beside them"
         be_sure(doubt, f"Evacuate {there}?", yes=yes)
 
-    async def work(asking: Client) -> Emptied:
+    async def work(asking: CommandClient) -> Emptied:
         return await empty(
             asking,
             there,
@@ -121,7 +121,7 @@ def evacuate(
     show_emptied(ask_bus(bus, work, operates=False))
 
 
-async def _check_down(asking: Client, host: str) -> tuple[str, datetime | None]:
+async def _check_down(asking: CommandClient, host: str) -> tuple[str, datetime | None]:
     """End the command if the host is unknown or up, or if hosts of several cells have its name: fencing would switch off a
     healthy host after a wrong name. Returns the name with its cell, if the host is known; and when it was heard, unless it is silent.
     """

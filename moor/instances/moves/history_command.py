@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
-from moor.asking import Client, ask_bus, hosts_of, pages_of
+from moor.asking import CommandClient, ask_bus, hosts_of, pages_of
 from moor.completing import complete_hosts, complete_instances
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
@@ -95,7 +95,7 @@ def list_moves(
 ) -> None:
     """List the moves of all instances, the newest first."""
 
-    async def work(asking: Client) -> list[Change]:
+    async def work(asking: CommandClient) -> list[Change]:
         found: list[Change] = []
         question = AskMoves(host=host, ended=ended, limit=min(limit, PAGE))
         async for page in pages_of(asking, question, MovesFound):

@@ -16,7 +16,7 @@ from bus.messages.build import (
     MoveKind,
 )
 from bus.messages.moves import EndMove, MoveInstance
-from moor.asking import Client
+from moor.asking import CommandClient
 from moor.client.ends import rests, why_not_moved
 from moor.completing import complete_hosts, complete_instances
 from moor.instances.following import End, Following, follow_order
@@ -269,7 +269,7 @@ def _move(
 ) -> None:
     request = id_of_order(request_id)
 
-    async def order(_: Client, instances: Sequence[InstanceId]) -> MoveInstance:
+    async def order(_: CommandClient, instances: Sequence[InstanceId]) -> MoveInstance:
         first, *others = instances
         return MoveInstance(
             request_id=request,
@@ -286,7 +286,7 @@ def _move(
 def end(following: Following, named: str, how: MoveEnd, project: str) -> None:
     """End the last move of the instance, and follow it."""
 
-    async def order(asking: Client, instances: Sequence[InstanceId]) -> EndMove:
+    async def order(asking: CommandClient, instances: Sequence[InstanceId]) -> EndMove:
         found = await asking.instances(instances, project)
         if not found:
             fail(f"there is no instance {named}; `moor list` shows all instances")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bus.messages.build import InstanceId, RebuildInstance
-from moor.asking import Client
+from moor.asking import CommandClient
 from moor.client.ends import has_ended, why_not_rebuilt
 from moor.completing import complete_images, complete_instances
 from moor.instances.following import End, Following, follow_order
@@ -54,7 +54,7 @@ def rebuild(
         raise typer.BadParameter("--image is empty: name the image to build it from")
     request = id_of_order(request_id)
 
-    async def order(asking: Client, instances: Sequence[InstanceId]) -> RebuildInstance:
+    async def order(asking: CommandClient, instances: Sequence[InstanceId]) -> RebuildInstance:
         (instance,) = instances
         if not given:
             await stored_image(asking, image_name_in(image), project)

@@ -33,7 +33,7 @@ from moor.options import (
     tuned_cloud,
     wrong_value,
 )
-from moor.settings import TOP
+from moor.settings import GENERAL
 
 IN_FLIGHT, METAL_IN_FLIGHT = 2000, 100
 # How many workers of each kind a run has, conductors per cell. There is always one compute process per cell.
@@ -84,7 +84,7 @@ def load(
         ),
     ] = 0,
     hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
-    host_size: Annotated[str, option_of(TOP, "compute_host_size", metavar="NAME=VALUE,...")] = "",
+    host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
     cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
     bus: BusUrl = "",
     db: DatabaseUrl = "",

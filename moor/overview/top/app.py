@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
 
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
-from moor.asking import Client
+from moor.asking import CommandClient
 from moor.client.errors import ClientError
 from moor.overview.gathering import CloudView, CloudViewer
 from moor.overview.showing import overview_in_words
@@ -80,7 +80,7 @@ class Top(App[None]):
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, asking: Client, settings: Settings, every_s: float) -> None:
+    def __init__(self, asking: CommandClient, settings: Settings, every_s: float) -> None:
         super().__init__()
         self._viewer = CloudViewer(asking, settings)
         self._every_s = every_s

@@ -13,7 +13,7 @@ from bus.messages.hosts import HostState, host_in_cell
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.workers.dead_letters import open_dead_letters
-from moor.asking import Client, answer_of, hosts_of
+from moor.asking import CommandClient, answer_of, hosts_of
 from moor.broker.dead_command import LETTERS, document_of, print_letter
 from moor.instances.moves.history_command import HISTORY, MOVES
 from moor.instances.plan_showing import print_choice
@@ -51,7 +51,7 @@ def filled(listed: TabRows) -> tuple[list[str], list[list[Text]]]:
 class Lists:
     """Asks for the rows of tabs, and for everything about one row."""
 
-    def __init__(self, asking: Client, settings: Settings) -> None:
+    def __init__(self, asking: CommandClient, settings: Settings) -> None:
         self._asking = asking
         self._settings = settings
         self.state = ANY_STATE

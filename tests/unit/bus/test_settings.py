@@ -13,7 +13,7 @@ from bus.configuration.hosts import check_hosts, each_host, hosts_of
 from bus.configuration.sections import BadSetting, without_password
 from moor.commands import COMMANDS, app, command_of
 from moor.options import key_of
-from moor.settings import TOP, sources
+from moor.settings import GENERAL, sources
 from moor.worker_settings import SECTIONS
 
 HERE = Path("/nowhere")
@@ -421,12 +421,12 @@ def flags_of(command: Any) -> Iterator[Any]:
 def test_every_flag_with_a_variable_has_a_key_in_the_file() -> None:
     keys = {key_of(flag) for name in COMMANDS for flag in flags_of(command_of(name))} - {""}
 
-    assert keys == TOP.settings.keys() - ADDRESSES.settings.keys() - {"data"} | {"cell"}
+    assert keys == GENERAL.settings.keys() - ADDRESSES.settings.keys() - {"data"} | {"cell"}
 
 
 def test_a_flag_has_the_default_that_its_setting_shows() -> None:
     """Those of `moor up` differ, as the settings say."""
-    usual = structs.asdict(TOP.kind())
+    usual = structs.asdict(GENERAL.kind())
     flags = [flag for name in COMMANDS if name != "up" for flag in flags_of(command_of(name)) if key_of(flag)]
 
     wrong = {

@@ -19,7 +19,7 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import main as compute_main
 from moor.commands import app
 from moor.options import scheduler_flags, tuned, tuned_cloud, use_config
-from moor.settings import TOP, sources
+from moor.settings import GENERAL, sources
 from moor.worker_settings import (
     COMPUTE,
     CONDUCTOR,
@@ -344,7 +344,7 @@ def test_moor_settings_lists_every_setting_without_passwords_of_urls() -> None:
     shown = CliRunner().invoke(app, ["settings", "-o", "json"], env=environment)
 
     rows = {(row["section"], row["key"]): row for row in json.loads(shown.output)}
-    every = [(section.name, field) for section in (TOP, *SECTIONS.values()) for field in section.settings]
+    every = [(section.name, field) for section in (GENERAL, *SECTIONS.values()) for field in section.settings]
     assert [*rows] == every
     assert "hunter2" not in shown.output
     assert rows["", "db_url"]["value"] == "postgresql+asyncpg://moor:***@h/x"
@@ -473,7 +473,7 @@ def test_one_variable_sets_the_timeout_of_an_attempt_and_the_reminder_of_the_hos
 
 def test_no_section_takes_a_variable_of_another_one_or_of_the_top() -> None:
     """`MOOR_NOVA_PLACEMENT_DB` is `nova_placement_db`, and not `nova_placement.db`."""
-    sections = {"": TOP, **SECTIONS}
+    sections = {"": GENERAL, **SECTIONS}
     known = {each.variable: name for name, section in sections.items() for each in section.settings.values()}
 
     for name, section in sections.items():

@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceActive, InstanceEvent
 from bus.topology import objects_of
-from moor.asking import Client, InstanceFollower, during, station_on
+from moor.asking import CommandClient, InstanceFollower, during, station_on
 from tests.unit.examples.values import STATE
 
 
@@ -19,7 +19,7 @@ async def test_events_of_other_projects_do_not_look_like_an_interruption() -> No
     await connection.declare(objects_of(("c1",)))
     ours = InstanceActive(cell="c1", instance=STATE)
     async with station_on(broker, "moor") as (station, task):
-        heard = Client(station, task).listen("instance.#", project="p")
+        heard = CommandClient(station, task).listen("instance.#", project="p")
         assert await anext(heard) == []
         waiting = asyncio.ensure_future(anext(heard))
         await station.send(InstanceActive(cell="c1", instance=structs.replace(STATE, project="another")))
@@ -37,7 +37,7 @@ async def test_every_event_about_an_instance_tells_its_state(kind: type[Instance
     await connection.declare(objects_of(("c1",)))
     async with station_on(broker, "moor") as (station, task):
         # No scheduler runs here that could answer a question about the instance.
-        follower = InstanceFollower(Client(station, task), (STATE.id,))
+        follower = InstanceFollower(CommandClient(station, task), (STATE.id,))
 
         async def say_again() -> None:
             while True:

@@ -12,7 +12,7 @@ import typer
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildInstance, InstanceId, RequestId
 from bus.workers.handling import Answer, ReadOnly
-from moor.asking import Client
+from moor.asking import CommandClient
 from moor.naming import instance_ids, instance_or_request_id, instances_or_requests, prefix_in
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.instances.lifecycle import deleted
@@ -44,7 +44,7 @@ REQUESTS = (
 )
 
 
-class StoreClient(Client):
+class StoreClient(CommandClient):
     """A client whose questions a scheduler's handler answers from the memory store. It counts them."""
 
     def __init__(self, store: MemorySchedulerStore) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from bus.configuration.live import Remade, set_in_place
 from bus.configuration.settings import BUS, BusSettings
 from moor.reloading import Reloading
-from moor.settings import TOP, sources
+from moor.settings import GENERAL, sources
 from moor.worker_settings import SCHEDULER, SECTIONS
 from scheduler_worker.settings import SchedulerSettings
 
@@ -37,7 +37,7 @@ class Worker:
         }
         self.scheduler = read.of(SCHEDULER, flags=scheduler_flags)
         self.bus = read.of(BUS)
-        self.reloading = Reloading(self.file, directory, top=read.of(TOP), flags={}, log_level="INFO")
+        self.reloading = Reloading(self.file, directory, top=read.of(GENERAL), flags={}, log_level="INFO")
         self.reloading.hold(SCHEDULER, self.scheduler, scheduler_flags)
         self.reloading.hold(BUS, self.bus, {})
 
@@ -200,6 +200,6 @@ def test_what_is_made_of_settings_is_made_again_as_long_as_it_is_kept() -> None:
     assert made == [2]
 
 
-@pytest.mark.parametrize("section", [TOP, *SECTIONS.values()], ids=lambda each: each.name or "top")
+@pytest.mark.parametrize("section", [GENERAL, *SECTIONS.values()], ids=lambda each: each.name or "top")
 def test_every_setting_that_is_reloaded_exists(section: object) -> None:
     assert section.reloaded <= section.settings.keys()  # type: ignore[attr-defined]
