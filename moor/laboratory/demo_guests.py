@@ -240,14 +240,16 @@ class GuestDemo(Demo):
         compute=ComputeSettings(beat_s=0.5, facts_every_s=0.5, again_s=0.2),
     )
 
+    machines: Machines
+
     def __init__(self, domain_type: DomainType) -> None:
-        self.machines = Machines(domain_type)
+        self._domain_type = domain_type
         self.seen = GuestFindings()
         self._tally = Tally()
 
     async def start(self, settings: CloudSettings, servers: Servers | None) -> None:
         """Run the demo on libvirtds that are started for it, and check that nothing is left of them."""
-        machines = self.machines
+        self.machines = machines = Machines(self._domain_type)
         try:
             async with asyncio.timeout(self.patience_s):
                 out.print(f"[dim]starting a libvirtd for each of {len(machines.hosts)} hosts …[/dim]")
