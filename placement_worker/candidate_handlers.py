@@ -1,14 +1,7 @@
-"""Answer queries for allocation candidates on the bus. An answer is of one moment, and is sent one page at a time.
+"""Answer questions for allocation candidates on the bus. An answer is one message: a longer one is refused with its length."""
 
-Pages that do not fit into the first message are stored in the database, under an id made of the content. So any placement
-worker can send the next page, also after a restart, for as long as the change log is kept.
-"""
-
-import asyncio
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from uuid import NAMESPACE_OID, UUID
 
 import msgspec
 
@@ -16,18 +9,14 @@ from bus.message import ProviderId
 from bus.messages.administration import UnknownClass, UnknownTrait
 from bus.messages.candidates import (
     AskCandidates,
-    AskMoreCandidates,
     Candidate,
     Candidates,
     CandidatesFound,
-    NextPage,
     RequestGroup,
-    StartAgain,
     TooCostly,
 )
-from bus.messages.cells import VALUES_BYTES_MAX
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
-from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, answering
+from bus.workers.handling import Handlers, answering
 from placement_worker.classes_and_traits import KnownNames
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import FoundCandidate
@@ -35,56 +24,24 @@ from placement_worker.core.candidates.provider_index import SHARES, ProviderInde
 from placement_worker.core.candidates.query import CandidatesQuery, Group, Preferred
 from placement_worker.core.candidates.search import find_candidates
 from placement_worker.searching import Searcher
-from placement_worker.store import KeptAnswers
 from placement_worker.view import ProviderView
 
-Verdict = Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly
+Verdict = Candidates | UnknownClass | UnknownTrait | NotAllowed | TooCostly
 
-# Steps to build a candidate and write it as text; and how many bytes of text one step reads again.
+# Steps to build a candidate and write it as text.
 _STEPS_PER_CANDIDATE, _STEPS_PER_SLOT = 60, 20
-_BYTES_PER_STEP = 128
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(tuple[Candidate, ...]).decode
 
 
-def candidate_handlers(
-    view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher
-) -> Handlers:
-    async def first(asks: Sequence[Received[AskCandidates]]) -> list[Said]:
-        """Users are served at the same time, and each one's questions one after another: so no user's questions of a batch
-        wait for another's.
-        """
-        said: list[Said] = []
+def candidate_handlers(view: ProviderView, names: KnownNames, searcher: Searcher) -> Handlers:
+    async def candidates(ask: AskCandidates) -> CandidatesFound:
+        return CandidatesFound(verdict=await _verdict(view, names, searcher, ask))
 
-        async def serve(sender: str) -> None:
-            for ask in asks:
-                if ask.sender == sender:
-                    verdict = await first_page(view, names, kept, searcher, ask)
-                    said.append(Answer(ask, CandidatesFound(verdict=verdict)))
-                    await asyncio.sleep(0)
-
-        senders = dict.fromkeys(ask.sender for ask in asks)
-        # Waits for all, so that none goes on in the background if one fails.
-        for done in await asyncio.gather(*map(serve, senders), return_exceptions=True):
-            if done is not None:
-                raise done
-        return said
-
-    async def more(ask: AskMoreCandidates) -> CandidatesFound:
-        return CandidatesFound(verdict=await later_page(kept, ask))
-
-    return {AskCandidates: ReadOnly(first), AskMoreCandidates: answering(more)}
+    return {AskCandidates: answering(candidates)}
 
 
-async def first_page(
-    view: ProviderView,
-    names: KnownNames,
-    kept: KeptAnswers,
-    searcher: Searcher,
-    asked: Received[AskCandidates],
-) -> Verdict:
-    ask = asked.message
+async def _verdict(view: ProviderView, names: KnownNames, searcher: Searcher, ask: AskCandidates) -> Verdict:
     if flaw := next(_flaws(ask), None):
         return flaw
     replica = await view.caught_up()
@@ -101,71 +58,19 @@ async def first_page(
         root_forbidden=ask.root_forbidden,
         limit=ask.limit,
     )
-    found = await searcher.done(
-        replica, lambda index, budget: _found_pages(index, budget, query), asked.sender
-    )
-    if isinstance(found, TooCostly):
-        return found
-    answer, (first, *others) = found
-    if not others:
-        return Candidates(candidates=_decode(first))
-    await kept.keep_answer(answer, others)
-    return Candidates(candidates=_decode(first), next=NextPage(answer=answer, page=1))
+    return await searcher.done(replica, lambda index, budget: _found(index, budget, query))
 
 
-def _found_pages(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -> tuple[UUID, list[bytes]]:
-    """Search for candidates, and encode them as pages. Returns the answer's id, which is made of the pages, and the
-    pages.
-    """
+def _found(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -> Candidates:
     found = find_candidates(index, query, budget=budget)
     slots = sum(max(1, len(group.resources)) for group in query.groups)
-
-    def told() -> Iterator[Candidate]:
-        for one in found.written_out(index):
-            budget.spend(_STEPS_PER_CANDIDATE + _STEPS_PER_SLOT * slots)
-            yield _candidate(index, one)
-
-    pages = pages_of(told(), tell=budget.tell)
-    # Computes a uuid5 page by page: to hash a long answer in one piece would block for too long.
-    digest = hashlib.sha1(NAMESPACE_OID.bytes, usedforsecurity=False)
-    for page in pages:
-        digest.update(page)
-        budget.spend(len(page) // _BYTES_PER_STEP)
-    return UUID(bytes=digest.digest()[:16], version=5), pages
-
-
-async def later_page(kept: KeptAnswers, ask: AskMoreCandidates) -> Verdict:
-    page = await kept.kept_page(ask.answer, ask.page)
-    if page is None:
-        return StartAgain()
-    goes_on = None if page.is_last else NextPage(answer=ask.answer, page=ask.page + 1)
-    return Candidates(candidates=_decode(page.body), next=goes_on)
-
-
-def pages_of(
-    candidates: Iterable[Candidate],
-    room: int = VALUES_BYTES_MAX,
-    tell: Callable[[int], None] = lambda _: None,
-) -> list[bytes]:
-    """Encode candidates as JSON lists, each as long as a message may be. Without candidates there is one empty list.
-
-    `tell` is called with the length of each candidate's text, so that a budget can count it.
-    """
-    pages: list[bytes] = []
-    page: list[bytes] = []
-    size = 0
-    for text in map(_encode, candidates):
-        tell(len(text))
-        if page and size + len(text) + 1 > room:
-            pages.append(_page(page))
-            page, size = [], 0
-        page.append(text)
-        size += len(text) + 1
-    return [*pages, _page(page)]
-
-
-def _page(texts: Iterable[bytes]) -> bytes:
-    return b"[" + b",".join(texts) + b"]"
+    candidates = []
+    for each in found.written_out(index):
+        budget.spend(_STEPS_PER_CANDIDATE + _STEPS_PER_SLOT * slots)
+        candidate = _candidate(index, each)
+        budget.tell(len(_encode(candidate)) + len(","))
+        candidates.append(candidate)
+    return Candidates(candidates=tuple(candidates))
 
 
 # Checks of the query itself

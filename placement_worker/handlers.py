@@ -111,7 +111,7 @@ def handlers(
         **question_handlers(store),
         **books_handlers(store, vocabulary, clock),
         **host_shape_handlers(store, vocabulary, clock),
-        **candidate_handlers(view, KnownNames(vocabulary, store), store, Searcher(settings.search_limits)),
+        **candidate_handlers(view, KnownNames(vocabulary, store), Searcher(settings.search_limits)),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from bus.configuration.sections import Bytes, Count, Milliseconds, MillisecondsOr0, Seconds, Section
+from bus.messages.cells import VALUES_BYTES_MAX
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.store import FEED_ENTRIES
 
@@ -79,17 +80,10 @@ class PlacementSettings(Struct, frozen=True):
             description="How much memory the tables of one search may take. More answers harder questions; less protects the worker from them."
         ),
     ] = DEFAULT_LIMITS.bytes_max
-    answer_bytes_max: Annotated[
-        Bytes,
-        Meta(
-            description="How large the answer to one search may be; its later pages are stored in the database. Larger answers broader "
-            "questions; smaller protects memory and database."
-        ),
-    ] = 32 * 1024 * 1024
 
     @property
     def search_limits(self) -> SearchLimits:
-        return SearchLimits(self.search_steps_max, self.search_bytes_max, self.answer_bytes_max)
+        return SearchLimits(self.search_steps_max, self.search_bytes_max, VALUES_BYTES_MAX)
 
     @property
     def horizon(self) -> timedelta:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -69,17 +68,6 @@ class PlacementTransaction(Protocol):
 
     async def tombstones(self, owners: Sequence[Owner], limit: int) -> Mapping[Owner, int]:
         """How many rows of consumers each of these owners has that a release left before any claim. Counting stops at `limit`."""
-
-    async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
-        """Store a page of a large claim until the claim's last page comes; do nothing if it is stored already.
-
-        In a transaction this comes before all locks.
-        """
-
-    async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
-        """The stored pages of a claim for many consumers that came in several pages (`ClaimTogether`), by their
-        numbers.
-        """
 
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         """Lock all rows that administrators' writes of allocations need, then read them."""
@@ -210,21 +198,7 @@ class Records(Protocol):
         """A page of the custom names of this kind that follow `after`, sorted by bytes."""
 
 
-class KeptPage(Struct, frozen=True):
-    """A later page of an answer that was too long for one message."""
-
-    body: bytes
-    is_last: bool
-
-
-class KeptAnswers(Protocol):
-    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        """Store the later pages of an answer, numbered from 1; do nothing if they are stored already."""
-
-    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None: ...
-
-
-class PlacementStore(Records, KeptAnswers, Protocol):
+class PlacementStore(Records, Protocol):
     def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
         """Commits at a normal exit, rolls back on any exception. Each step may raise `Transient`: try again."""
 
@@ -254,7 +228,7 @@ class PlacementStore(Records, KeptAnswers, Protocol):
         """
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Delete ended consumers, tombstones, published log rows and stored pages older than these times.
+        """Delete ended consumers, tombstones, published log rows older than these times.
 
         Server groups without members are deleted, too. Returns how many rows were deleted.
 

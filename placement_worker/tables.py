@@ -242,18 +242,6 @@ change_log = Table(
     sqlite_autoincrement=True,
 )
 
-# Pages of what did not fit into one message: later pages of answers, until they are asked for, and earlier pages of claims,
-# until the last one comes. `answer` is the id of the answer, or is made of the id of the claim.
-kept_answers = Table(
-    "kept_answers",
-    metadata,
-    Column("answer", Id, primary_key=True),
-    Column("page", Integer, primary_key=True, autoincrement=False),
-    Column("is_last", Boolean, nullable=False),
-    Column("kept_at", Moment, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-)
-
 # One row: how far the log is published, and in which term. `forgotten` is a cursor, too: how far the log is pruned. A reader
 # that has not seen everything up to there cannot be told what changed since.
 feed = Table(

@@ -145,7 +145,6 @@ ALL: tuple[type[Message], ...] = (
     placement.MembersPage,
     placement.ProvidersChanged,
     candidates.AskCandidates,
-    candidates.AskMoreCandidates,
     candidates.CandidatesFound,
     *get_args(administration.Write),
     administration.WriteAnswered,

@@ -27,8 +27,6 @@ from bus.messages.placement import (
     Variant,
 )
 
-PAGES_MAX = 1000
-
 
 class TemplateAmount(Value, frozen=True, array_like=True):
     """An amount of one class in a `ShareTemplate`.
@@ -68,17 +66,12 @@ class ClaimPlace(Value, frozen=True, array_like=True):
 
 
 class ClaimTogether(Message, frozen=True, tag="claims"):
-    """A page of a claim for many consumers. All of them are granted in one transaction, or none. A repeated claim gets
-    the same verdict.
+    """Claims for many consumers. All of them are granted in one transaction, or none. A repeated claim gets the same verdict.
 
-    Placement keeps every page but the last one, and decides when the last one comes. So the sender sends the last page
-    only when all other pages have been answered. `claim` identifies the claim: it is derived from the content of its pages.
-    `templates` are those of this page.
+    `claim` identifies the claim: it is derived from its content.
     """
 
     claim: UUID
-    page: Annotated[int, Meta(ge=1, le=PAGES_MAX)]
-    pages: Annotated[int, Meta(ge=1, le=PAGES_MAX)]
     attempt: Attempt
     issued_at: Moment
     templates: Annotated[tuple[ShareTemplate, ...], Meta(max_length=1000)]
@@ -123,25 +116,8 @@ class NoneClaimed(Variant, frozen=True, tag="none_claimed"):
     count: Integer
 
 
-class PageKept(Variant, frozen=True, tag="page_kept"):
-    """Placement keeps this page of a claim for many consumers, and decides when the last page comes."""
-
-
-class PagesMissing(Variant, frozen=True, tag="pages_missing"):
-    """Placement does not have these earlier pages of the claim, or has deleted them by now: nothing is claimed. Send
-    the claim again from its first page.
-    """
-
-    pages: tuple[Integer, ...]
-
-
 class ClaimsAnswered(Message, frozen=True, tag="claims.answered"):
-    """The answer to one page of a claim for many consumers.
-
-    For the last page `verdict` decides the whole claim. For an earlier page it says whether placement has kept the
-    page.
-    """
+    """The answer to a claim for many consumers."""
 
     claim: UUID
-    page: Positive
-    verdict: AllClaimed | NoneClaimed | PageKept | PagesMissing | NotAllowed
+    verdict: AllClaimed | NoneClaimed | NotAllowed

@@ -4,7 +4,6 @@ A claim can be built from an answer. The answer reserves nothing: only the claim
 """
 
 from typing import Annotated, Literal
-from uuid import UUID
 
 from msgspec import Meta
 
@@ -12,7 +11,7 @@ from bus.message import Integer, Message, ProviderId, StrictMessage
 from bus.messages.administration import Aggregates, Traits, UnknownClass, UnknownTrait
 from bus.messages.placement import NotAllowed, Positive, ResourceClass, Share, Trait, Value, Variant
 
-CANDIDATES_MAX = 100_000
+CANDIDATES_MAX = 1_000
 
 Suffix = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")]
 AnyOfTraits = Annotated[tuple[Annotated[Traits, Meta(min_length=1)], ...], Meta(max_length=400)]
@@ -39,8 +38,8 @@ class RequestGroup(Value, frozen=True):
 
 
 class AskCandidates(StrictMessage, frozen=True, tag="candidates"):
-    """Asks which providers could satisfy all groups together. At most `limit` candidates are found, and returned in
-    pages.
+    """Asks which providers could satisfy all groups together. At most `limit` candidates are found. If they do not fit
+    into one message, the answer is `TooCostly`.
 
     With `isolate`, no two groups with suffixes use the same provider. Each list in `same_subtree` names groups by their
     suffixes: one of the providers for these groups must be an ancestor of all the others. `root_required` and
@@ -54,21 +53,7 @@ class AskCandidates(StrictMessage, frozen=True, tag="candidates"):
     ] = ()
     root_required: Traits = ()
     root_forbidden: Traits = ()
-    limit: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)] = 1_000
-
-
-class AskMoreCandidates(StrictMessage, frozen=True, tag="candidates.more"):
-    """Asks for the next page of an answer. All pages show the state at the time of the first one."""
-
-    answer: UUID
-    page: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)]
-
-
-class NextPage(Value, frozen=True):
-    """The values for a `candidates.more` that asks for the next page of an answer."""
-
-    answer: UUID
-    page: Integer
+    limit: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)] = 100
 
 
 class Candidate(Value, frozen=True):
@@ -84,22 +69,13 @@ class Candidate(Value, frozen=True):
 
 
 class Candidates(Variant, frozen=True, tag="candidates"):
-    """One page of candidates. `next` is the next page of the same answer, null at the end."""
+    """The candidates that were found: all of them, or as many as the question's limit."""
 
     candidates: tuple[Candidate, ...]
-    next: NextPage | None = None
-
-
-class StartAgain(Variant, frozen=True, tag="start_again"):
-    """The answer is no longer stored: ask again from the start."""
 
 
 class TooCostly(Variant, frozen=True, tag="too_costly"):
     """The search was cut off: it had used `spent` units of `what`, and may use only `budget`.
-
-    If `user_ms` is not 0, it was not cut for these: all long searches of its user together have used so many milliseconds of
-    CPU time, and `user_ms_max` are allowed at once. The allowance fills again with time, and the same question may succeed
-    then.
 
     Whether there are candidates is unknown. A question with fewer groups, or for fewer candidates, may succeed.
     """
@@ -107,9 +83,7 @@ class TooCostly(Variant, frozen=True, tag="too_costly"):
     what: Literal["steps", "bytes", "answer_bytes"]
     spent: Integer
     budget: Integer
-    user_ms: Integer = 0
-    user_ms_max: Integer = 0
 
 
 class CandidatesFound(Message, frozen=True, tag="candidates.found"):
-    verdict: Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly
+    verdict: Candidates | UnknownClass | UnknownTrait | NotAllowed | TooCostly

@@ -22,7 +22,6 @@ from bus.topology.routes import (
     AUDIT_QUESTIONS,
     AUDIT_WRITES,
     BOOK_QUESTIONS,
-    BOOK_SEARCHES,
     BOOK_WRITES,
     GROUP_ORDERS,
     STORED_NAME_ORDERS,
@@ -151,7 +150,7 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "placement.searches",
         QueueKind.QUESTIONS,
-        tuple(Binding(PLACEMENT, key) for key in BOOK_SEARCHES),
+        (Binding(PLACEMENT, "candidates"),),
     ),
     Queue(
         "placement.questions",

@@ -31,7 +31,6 @@ from bus.topology.routes import (
     AGGREGATE_ORDERS,
     AUDIT_QUESTIONS,
     AUDIT_WRITES,
-    BOOK_SEARCHES,
     BOOK_WRITES,
     STORED_NAME_ORDERS,
 )
@@ -88,7 +87,7 @@ OF_ADMINS = (
     ),
     # They tell the names and the room of all hosts.
     Grant(API, ("reasons.query", "capability.query", "drain.query", "migration.query")),
-    Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
+    Grant(PLACEMENT, ("candidates", "consumer.query", "holders.query", "names.query")),
 )
 
 ROLES: tuple[Role, ...] = (

@@ -24,7 +24,6 @@ STORED_NAME_ORDERS = (
     *("flavor.create", "flavor.delete", "image.create", "image.set", "image.delete"),
     *("device.profile.create", "device.profile.delete"),
 )
-BOOK_SEARCHES = ("candidates", "candidates.more")
 # An audit's: questions to placement, and writes that mend what it found.
 AUDIT_QUESTIONS = ("books.query", "contradictions.query")
 AUDIT_WRITES = ("books.recount", "books.mend")
@@ -171,7 +170,6 @@ ROUTES: dict[str, Route] = {
     **dict.fromkeys(BOOK_WRITES, Route(PLACEMENT, Kind.ORDER, answer="write.answered")),
     "write.answered": _ANSWER,
     "candidates": Route(PLACEMENT, Kind.QUESTION, answer="candidates.found"),
-    "candidates.more": Route(PLACEMENT, Kind.QUESTION, answer="candidates.found"),
     "candidates.found": _ANSWER,
     "consumer.query": Route(PLACEMENT, Kind.QUESTION, answer="consumer.found"),
     "consumer.found": _ANSWER,

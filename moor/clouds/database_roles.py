@@ -64,7 +64,6 @@ _PLACEMENT = {
     "provider_aggregates": (READ, ADD, DELETE),
     "holders": (READ, ADD, DELETE),
     "change_log": (READ, ADD, DELETE),
-    "kept_answers": (READ, ADD, DELETE),
     "feed": (READ, CHANGE),
 }
 ROLES = (
@@ -76,7 +75,6 @@ ROLES = (
             **_PLACEMENT,
             # What its clients write is published, and removed when it is old, by the workers; operators set quotas by these.
             "change_log": (READ, ADD),
-            "kept_answers": (),
             "feed": (READ,),
             "quotas": (READ, CHANGE),
         },

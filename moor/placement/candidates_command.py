@@ -8,12 +8,11 @@ import typer
 
 from bus.message import ProviderId
 from bus.messages.candidates import (
+    CANDIDATES_MAX,
     AskCandidates,
-    AskMoreCandidates,
     Candidate,
     Candidates,
     CandidatesFound,
-    StartAgain,
     TooCostly,
 )
 from bus.messages.placement import NotAllowed
@@ -46,7 +45,7 @@ def candidates(
             help="These groups from the subtree of one provider (same_subtree); may be repeated.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many candidates at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=CANDIDATES_MAX, help="How many candidates at most.")] = 20,
     _output: Output = None,
 ) -> None:
     """List the candidates that can provide all of this: VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW."""
@@ -122,26 +121,10 @@ def _policy(named: Collection[str], *, apart: bool) -> Literal["isolate", "none"
 
 async def _found(
     asking: CommandClient, question: AskCandidates
-) -> tuple[list[Candidate], dict[ProviderId, str]]:
-    page = await _page(asking, question)
-    found = [*page.candidates]
-    while page.next is not None:
-        page = await _page(asking, AskMoreCandidates(answer=page.next.answer, page=page.next.page))
-        found += page.candidates
-    return found, {each.id: each.name for each in await providers_of(asking)} if found else {}
-
-
-async def _page(asking: CommandClient, question: AskCandidates | AskMoreCandidates) -> Candidates:
+) -> tuple[tuple[Candidate, ...], dict[ProviderId, str]]:
     verdict = (await answer_of(asking, question, CandidatesFound)).verdict
-    if isinstance(verdict, StartAgain):
-        fail("placement dropped the answer before its last page was read: run the command again")
     if isinstance(verdict, NotAllowed):
         fail(f"{verdict.field}: {verdict.reason}", 2)
-    if isinstance(verdict, TooCostly) and verdict.user_ms:
-        fail(
-            f"the long searches of this user have taken {verdict.user_ms} ms of CPU time, and {verdict.user_ms_max} are allowed at "
-            "once: ask for fewer groups, or again in a minute"
-        )
     if isinstance(verdict, TooCostly):
         fail(
             f"the search took {verdict.spent} {verdict.what}, and at most {verdict.budget} are allowed: ask for fewer "
@@ -149,4 +132,5 @@ async def _page(asking: CommandClient, question: AskCandidates | AskMoreCandidat
         )
     if not isinstance(verdict, Candidates):
         fail(f"unknown resource class or trait: {await unknown_with_near(asking, verdict.names)}", 2)
-    return verdict
+    found = verdict.candidates
+    return found, {each.id: each.name for each in await providers_of(asking)} if found else {}

@@ -1,13 +1,13 @@
 """May all of these claims be granted, right now? If not, none of them is.
 
-A claim for many consumers is sent as pages (`ClaimTogether`). A page has templates, each with what many shares have in
-common, and for each consumer a `ClaimPlace`, which adds the providers to a template. `places_in_pages` makes pages of
-single claims, and `claims_of` turns them back. Single claims are judged as all others are (claims.py), one after another:
+A claim for many consumers is one message (`ClaimTogether`). It has templates, each with what many shares have in common, and for
+each consumer a `ClaimPlace`, which adds the providers to a template. `taken_together` makes these of single claims, and
+`claims_of` turns them back. Single claims are judged as all others are (claims.py), one after another:
 each takes from what the earlier ones left free. If one is refused, all are undone.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from bus.message import ConsumerId, ProviderId
@@ -112,43 +112,18 @@ def _sums(share: Share) -> Counter[tuple[ProviderId, str]]:
     return sums
 
 
-# Pages
-
-# As JSON, a place has at most so many bytes, and more for each provider and shape. So has a template for each amount, and the
-# names of the classes come on top.
-_PLACE_BYTES, _PROVIDER_BYTES, _SHAPE_BYTES, _TEMPLATE_BYTES, _AMOUNT_BYTES = 70, 40, 21, 300, 40
-
-
-def places_in_pages(
-    claims: Sequence[ClaimResources], room: int
-) -> list[tuple[tuple[ShareTemplate, ...], tuple[ClaimPlace, ...]]]:
-    """Distribute single claims over pages: the `ShareTemplate`s and `ClaimPlace`s of each page.
-
-    A page has at most `room` bytes as JSON; only a page with a single consumer may be longer.
-    """
-    pages = []
+def taken_together(
+    claims: Sequence[ClaimResources],
+) -> tuple[tuple[ShareTemplate, ...], tuple[ClaimPlace, ...]]:
     templates: dict[ShareTemplate, int] = {}
     places: list[ClaimPlace] = []
-    size = 0
     for claim in claims:
         template, providers, shapes = _taken_apart(claim)
-        more = _PLACE_BYTES + _PROVIDER_BYTES * len(providers) + _SHAPE_BYTES * len(shapes)
-        if places and size + more + _bytes_of(template, templates) > room:
-            pages.append((tuple(templates), tuple(places)))
-            templates, places, size = {}, [], 0
-        size += more + _bytes_of(template, templates)
         number = templates.setdefault(template, len(templates))
         places.append(
             ClaimPlace(consumer=claim.consumer, template=number, providers=providers, shapes=shapes)
         )
-    return [*pages, (tuple(templates), tuple(places))]
-
-
-def _bytes_of(template: ShareTemplate, known: dict[ShareTemplate, int]) -> int:
-    if template in known:
-        return 0
-    names = sum(len(amount.resource) for amount in template.amounts)
-    return _TEMPLATE_BYTES + 6 * len(template.cell) + names + _AMOUNT_BYTES * len(template.amounts)
+    return tuple(templates), tuple(places)
 
 
 def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId, ...], tuple[int, ...]]:
@@ -176,35 +151,34 @@ def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId
     return template, providers, tuple([seen.shape for seen in share.shapes])
 
 
-def claims_of(pages: Iterable[ClaimTogether]) -> list[ClaimResources] | NotAllowed:
-    """Turn the pages of a claim for many consumers into single claims, one for each consumer; or say which page is wrong."""
+def claims_of(together: ClaimTogether) -> list[ClaimResources] | NotAllowed:
+    """Turn a claim for many consumers into single claims, one for each consumer; or say which place is wrong."""
     claims: list[ClaimResources] = []
-    for page in pages:
-        for place in page.places:
-            share = _put_together(page, place)
-            if share is None:
-                reason = f"page {page.page} has no such template, or it counts other providers or shapes"
-                return NotAllowed(field="places", reason=f"consumer {place.consumer}: {reason}")
-            claims.append(
-                ClaimResources(
-                    cell=page.templates[place.template].cell,
-                    consumer=place.consumer,
-                    attempt=page.attempt,
-                    issued_at=page.issued_at,
-                    share=share,
-                    consumer_type=page.consumer_type,
-                    project=page.project,
-                    user=page.user,
-                    group=page.group,
-                )
+    for place in together.places:
+        share = _put_together(together.templates, place)
+        if share is None:
+            reason = "there is no such template, or it counts other providers or shapes"
+            return NotAllowed(field="places", reason=f"consumer {place.consumer}: {reason}")
+        claims.append(
+            ClaimResources(
+                cell=together.templates[place.template].cell,
+                consumer=place.consumer,
+                attempt=together.attempt,
+                issued_at=together.issued_at,
+                share=share,
+                consumer_type=together.consumer_type,
+                project=together.project,
+                user=together.user,
+                group=together.group,
             )
+        )
     return claims
 
 
-def _put_together(page: ClaimTogether, place: ClaimPlace) -> Share | None:
-    if place.template >= len(page.templates):
+def _put_together(templates: Sequence[ShareTemplate], place: ClaimPlace) -> Share | None:
+    if place.template >= len(templates):
         return None
-    template, providers = page.templates[place.template], place.providers
+    template, providers = templates[place.template], place.providers
     named = [*template.roots, *[amount.provider for amount in template.amounts]]
     if len(template.roots) != len(place.shapes) or max(named) >= len(providers):
         return None

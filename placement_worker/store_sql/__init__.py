@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from uuid import UUID
 
 import sqlalchemy as sa
 from msgspec import structs
@@ -43,13 +42,6 @@ from placement_worker.core.ledger import (
 from placement_worker.core.quotas import QuotaKeys
 from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import AtOnce, ChangeFeed, Holdings, Unpublished
-from placement_worker.store_sql.answers import (
-    keep_answer,
-    keep_page,
-    kept_page,
-    kept_pages,
-    prune_answers,
-)
 from placement_worker.store_sql.audit import audit
 from placement_worker.store_sql.claims import consumer_reads
 from placement_worker.store_sql.claims.claim_locks import ClaimLocks
@@ -109,8 +101,6 @@ class SqlPlacementTransaction:
         return await self._claims.lock(keys_of_orders(orders))
 
     tombstones = runs(consumer_reads.tombstones)
-    keep_page = runs(keep_page)
-    kept_pages = runs(kept_pages)
 
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         ledger = await self._claims.lock(keys)
@@ -263,11 +253,6 @@ class SqlPlacementStore:
         vocabulary.committed()
         return found
 
-    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        await write_once(self._database, keep_answer, answer, pages)
-
-    kept_page = reads(kept_page)
-
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
         match self._database:
@@ -312,5 +297,4 @@ def _prune(connection: Connection, ended_before: datetime, logged_before: dateti
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
     expired = prune_tombstones(connection, ended_before)
     empty = prune_groups(connection)
-    stale = prune_answers(connection, logged_before)
-    return forgotten.rowcount + expired + empty + stale + prune_log(connection, logged_before)
+    return forgotten.rowcount + expired + empty + prune_log(connection, logged_before)

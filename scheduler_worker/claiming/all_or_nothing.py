@@ -26,19 +26,16 @@ from bus.messages.all_or_nothing import (
     ClaimsAnswered,
     ClaimTogether,
     NoneClaimed,
-    PageKept,
-    PagesMissing,
     RefusedPlace,
 )
 from bus.messages.build import ClaimRefused, NoValidHost
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
-    ClaimResources,
     ClaimVerdict,
     NotAllowed,
 )
-from placement_worker.core.claims_together import places_in_pages
+from placement_worker.core.claims_together import taken_together
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.refusals.verdicts import NextTry, after_refusal
@@ -48,9 +45,9 @@ from scheduler_worker.hosts.registry import KnowsHosts
 from scheduler_worker.settings import SchedulerSettings
 
 # The rest of a parcel is for the envelope and the other fields.
-PAGE_BYTES_MAX = PARCEL_BYTES_MAX - 8 * 1024
+PLACES_BYTES_MAX = PARCEL_BYTES_MAX - 8 * 1024
 
-Verdict = AllClaimed | NoneClaimed | PageKept | PagesMissing | NotAllowed
+Verdict = AllClaimed | NoneClaimed | NotAllowed
 
 _encode = msgspec.json.Encoder().encode
 
@@ -119,8 +116,11 @@ class TogetherFinder:
                 await asyncio.sleep(self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000)
             refused = await self._choose_all(searches) or _ended_among(searches)
             if refused is None and (claiming := _searching(searches)):
+                claim = _together(claiming)
+                if isinstance(claim, SearchRefused):
+                    return claim
                 claims += 1
-                last = await self._claim_all(claiming)
+                last = await self._claim_all(claiming, claim)
                 refused = _ended_among(searches)
             if refused is not None:
                 return refused
@@ -154,11 +154,11 @@ class TogetherFinder:
                 )
         return None
 
-    async def _claim_all(self, searches: Sequence[Search]) -> str:
+    async def _claim_all(self, searches: Sequence[Search], claim: ClaimTogether) -> str:
         """Claim all chosen hosts by one question. Returns why placement refused; empty if it granted the claims."""
         chosen = {one.instance: _chosen(one) for one in searches}
         with self._chooser.claiming():
-            verdict = await self._ask([one.claim() for one in searches])
+            verdict = await self._ask(claim)
         self._chooser.count(_counted(verdict, len(searches)))
         if isinstance(verdict, AllClaimed):
             for one in searches:
@@ -172,12 +172,8 @@ class TogetherFinder:
                 why = self._learn({one.instance: one for one in searches}, chosen, refused)
                 if any(isinstance(each.verdict, AlreadyClaimed) for each in refused):
                     await self._chooser.adopt_held(_searching(searches))
-            case PagesMissing(pages):
-                why = f"placement has forgotten {len(pages)} pages of the claim"
             case NotAllowed(field, reason):
                 why = f"{field}: {reason}"
-            case PageKept():
-                raise WrongAnswer("placement answered the last page of a claim as one before it")
         await self._catch_up()
         return why
 
@@ -201,18 +197,11 @@ class TogetherFinder:
             why = why or f"{there.choice.name}: {step.reason}"
         return why
 
-    async def _ask(self, claims: Sequence[ClaimResources]) -> Verdict:
-        """Claim all shares by one question, in pages if they are too many for one message. Placement keeps the earlier
-        pages, so the last one, which makes it decide, is sent only when they are answered.
-        """
-        *earlier, last = _pages(claims)
-        answers = [*await self._ask_all(earlier), *await self._ask_all((last,))]
-        for answer in answers:
-            if not isinstance(answer, ClaimsAnswered):
-                raise WrongAnswer(f"placement answered a claim by {answer!r}")
-        verdict = answers[-1]
-        assert isinstance(verdict, ClaimsAnswered)
-        return verdict.verdict
+    async def _ask(self, claim: ClaimTogether) -> Verdict:
+        (answer,) = await self._ask_all((claim,))
+        if not isinstance(answer, ClaimsAnswered):
+            raise WrongAnswer(f"placement answered a claim by {answer!r}")
+        return answer.verdict
 
     def _give_back(self, searches: Sequence[Search]) -> None:
         self._picture.drop(one.key for one in searches)
@@ -220,27 +209,29 @@ class TogetherFinder:
             one.chosen = None
 
 
-def _pages(claims: Sequence[ClaimResources]) -> list[ClaimTogether]:
-    parts = places_in_pages(claims, PAGE_BYTES_MAX)
+def _together(searches: Sequence[Search]) -> ClaimTogether | SearchRefused:
+    """The claim of all these searches, as one message; or why it is too long for one."""
+    claims = [one.claim() for one in searches]
     first = claims[0]
-    # Made of the content, so that no page is taken for one of another claim.
-    content = hashlib.sha256(_encode((first.issued_at, parts))).digest()
-    return [
-        ClaimTogether(
-            claim=UUID(bytes=content[:16]),
-            page=number,
-            pages=len(parts),
-            attempt=first.attempt,
-            issued_at=first.issued_at,
-            templates=templates,
-            places=places,
-            consumer_type=first.consumer_type,
-            project=first.project,
-            user=first.user,
-            group=first.group,
+    templates, places = taken_together(claims)
+    content = _encode((first.issued_at, templates, places))
+    if len(content) > PLACES_BYTES_MAX:
+        return SearchRefused(
+            f"all or nothing: a claim for {len(claims)} instances on these hosts has {len(content)} bytes, and a message at most "
+            f"{PLACES_BYTES_MAX}: ask for fewer instances at once"
         )
-        for number, (templates, places) in enumerate(parts, 1)
-    ]
+    return ClaimTogether(
+        # Made of the content, so that a repeated claim has the same.
+        claim=UUID(bytes=hashlib.sha256(content).digest()[:16]),
+        attempt=first.attempt,
+        issued_at=first.issued_at,
+        templates=templates,
+        places=places,
+        consumer_type=first.consumer_type,
+        project=first.project,
+        user=first.user,
+        group=first.group,
+    )
 
 
 def _counted(verdict: Verdict, instances: int) -> list[type[ClaimVerdict]]:
@@ -254,8 +245,6 @@ def _counted(verdict: Verdict, instances: int) -> list[type[ClaimVerdict]]:
             return [type(each.verdict) for each in refused]
         case NotAllowed():
             return [NotAllowed]
-        case _:
-            return []
 
 
 def _searching(searches: Sequence[Search]) -> list[Search]:

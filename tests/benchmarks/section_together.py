@@ -19,10 +19,9 @@ from bus.messages.hosts import HostState
 from bus.messages.placement import ClaimResources, ReportedInventory, ReportInventory
 from bus.sql import upgrade
 from bus.workers.handling import Weighed
-from placement_worker.core.claims_together import places_in_pages
+from placement_worker.core.claims_together import taken_together
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
-from scheduler_worker.claiming.all_or_nothing import PAGE_BYTES_MAX
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -110,14 +109,12 @@ async def _claim(store: PlacementStore, picture: Picture, instances: int, salt: 
         for one in found
         if isinstance(one, Chosen)
     ]
-    ((templates, places),) = places_in_pages(claims, PAGE_BYTES_MAX)
-    page = ClaimTogether(
-        claim=uuid4(), page=1, pages=1, attempt=1, issued_at=now, templates=templates, places=places
-    )
+    templates, places = taken_together(claims)
+    together = ClaimTogether(claim=uuid4(), attempt=1, issued_at=now, templates=templates, places=places)
     handler = handlers_on(store)[ClaimTogether]
     assert isinstance(handler, Weighed)
     async with store.transaction() as tx:
-        (said,) = await handler.handle(asked([_decode(_encode(page))]), tx)
+        (said,) = await handler.handle(asked([_decode(_encode(together))]), tx)
     answer = getattr(said, "message", None)
     if not isinstance(answer, ClaimsAnswered) or answer.verdict != AllClaimed(is_new=True):
         raise WrongBooksError(f"refused: {answer}")

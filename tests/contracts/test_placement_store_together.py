@@ -1,7 +1,7 @@
 """Contract of all stores: claims for many consumers at once. All of them are granted in one transaction, or none."""
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import pytest
@@ -14,8 +14,6 @@ from bus.messages.all_or_nothing import (
     ClaimsAnswered,
     ClaimTogether,
     NoneClaimed,
-    PageKept,
-    PagesMissing,
     RefusedPlace,
 )
 from bus.messages.placement import (
@@ -32,9 +30,8 @@ from bus.messages.placement import (
     TooOld,
 )
 from bus.workers.handling import Answer, Received, Weighed
-from placement_worker.all_or_nothing_handlers import CONSUMERS_AT_ONCE_MAX, together_handlers
-from placement_worker.core.claims_together import claims_of, places_in_pages
-from placement_worker.store import KeptPage
+from placement_worker.all_or_nothing_handlers import together_handlers
+from placement_worker.core.claims_together import claims_of, taken_together
 from tests.contracts.placement_orders import (
     GROUP,
     HORIZON,
@@ -58,7 +55,6 @@ from tests.contracts.stores import STORES, open_store
 pytestmark = pytest.mark.asyncio
 
 THIRD_HOST = provider("host-3")
-ROOM = 100_000
 
 
 @pytest_asyncio.fixture(params=STORES)
@@ -89,28 +85,23 @@ def claims(
     ]
 
 
-def pages(singles: Sequence[ClaimResources], room: int = ROOM, claim: str = "claim") -> list[ClaimTogether]:
+def together(singles: Sequence[ClaimResources], claim: str = "claim") -> ClaimTogether:
     first = singles[0]
-    parts = places_in_pages(singles, room)
-    return [
-        ClaimTogether(
-            claim=an_id(claim),
-            page=number,
-            pages=len(parts),
-            attempt=first.attempt,
-            issued_at=first.issued_at,
-            templates=templates,
-            places=places,
-            project=first.project,
-            user=first.user,
-            group=first.group,
-        )
-        for number, (templates, places) in enumerate(parts, 1)
-    ]
+    templates, places = taken_together(singles)
+    return ClaimTogether(
+        claim=an_id(claim),
+        attempt=first.attempt,
+        issued_at=first.issued_at,
+        templates=templates,
+        places=places,
+        project=first.project,
+        user=first.user,
+        group=first.group,
+    )
 
 
 async def asked(client: StoreClient, *messages: ClaimTogether, now: datetime = NOON) -> Sequence[object]:
-    """The verdicts on these pages, which come in one batch."""
+    """The verdicts on these claims, which come in one batch."""
     handler = together_handlers(lambda: now, HORIZON)[ClaimTogether]
     assert isinstance(handler, Weighed)
     batch: list[Received[Message]] = [
@@ -127,8 +118,7 @@ async def asked(client: StoreClient, *messages: ClaimTogether, now: datetime = N
 
 
 async def asked_whole(client: StoreClient, singles: Sequence[ClaimResources], claim: str = "claim") -> object:
-    (whole,) = pages(singles, claim=claim)
-    (verdict,) = await asked(client, whole)
+    (verdict,) = await asked(client, together(singles, claim))
     return verdict
 
 
@@ -147,18 +137,6 @@ async def test_all_are_claimed_and_a_repetition_is_told_so(client: StoreClient) 
     assert await vcpus(client, HOST) == 4
 
 
-async def test_pages_of_claims_and_of_answers_with_one_id_are_kept_apart(client: StoreClient) -> None:
-    first, *_ = pages(claims([HOST] * 40, named(*map(str, range(40)))), room=2_000)
-
-    assert await asked(client, first) == [PageKept()]
-    assert await client.store.kept_page(first.claim, 1) is None
-    await client.store.keep_answer(first.claim, [b"[]", b"[]"])
-
-    async with client.store.transaction() as tx:
-        assert [*await tx.kept_pages(first.claim)] == [1]
-    assert await client.store.kept_page(first.claim, 1) == KeptPage(b"[]", is_last=False)
-
-
 async def test_one_too_many_and_nothing_is_claimed(client: StoreClient) -> None:
     whos = named("a", "b", "c")
 
@@ -175,9 +153,9 @@ async def test_one_too_many_and_nothing_is_claimed(client: StoreClient) -> None:
 
 
 async def test_a_refused_claim_of_a_batch_leaves_the_others_as_they_are(client: StoreClient) -> None:
-    (first,) = pages(claims([HOST], named("a"), 3), claim="first")
-    (second,) = pages(claims([OTHER_HOST, HOST], named("b", "c"), 2), claim="second")
-    (third,) = pages(claims([HOST, OTHER_HOST], named("d", "e"), 1), claim="third")
+    first = together(claims([HOST], named("a"), 3), "first")
+    second = together(claims([OTHER_HOST, HOST], named("b", "c"), 2), "second")
+    third = together(claims([HOST, OTHER_HOST], named("d", "e"), 1), "third")
 
     verdicts = await asked(client, first, second, third, first)
 
@@ -187,31 +165,6 @@ async def test_a_refused_claim_of_a_batch_leaves_the_others_as_they_are(client: 
     assert await vcpus(client, OTHER_HOST) == 1
     assert [await client.held(who) for who in named("b", "c")] == [frozenset()] * 2
     assert (await client.provider(HOST)).consumers == 2
-
-
-async def test_pages_are_decided_when_the_last_one_comes_and_any_may_come_twice(client: StoreClient) -> None:
-    whos = [consumer(f"vm-{number}") for number in range(9)]
-    hosts = [HOST, OTHER_HOST, THIRD_HOST] * 3
-    first, second, last = pages(claims(hosts, whos), room=800)
-
-    assert await asked(client, last) == [PagesMissing(pages=(1, 2))]
-    assert await asked(client, second, first, second) == [PageKept()] * 3
-    assert await vcpus(client, HOST) == 0
-    assert await asked(client, first) == [PageKept()]
-    assert await asked(client, last, last) == [AllClaimed(is_new=True), AllClaimed(is_new=False)]
-    assert await asked(client, second, last) == [PageKept(), AllClaimed(is_new=False)]
-
-    assert [await vcpus(client, host) for host in hosts[:3]] == [3] * 3
-    assert all([await client.held(who) for who in whos])
-
-
-async def test_pages_are_forgotten_after_a_time(client: StoreClient) -> None:
-    first, last = pages(claims([HOST] * 4, named("a", "b", "c", "d")), room=650)
-    assert await asked(client, first) == [PageKept()]
-
-    assert await client.store.prune(LONG_AGO, NOON + timedelta(days=100_000)) >= 1
-
-    assert await asked(client, last) == [PagesMissing(pages=(1,))]
 
 
 async def test_members_of_one_claim_count_for_each_other(client: StoreClient) -> None:
@@ -230,8 +183,8 @@ async def test_members_of_one_claim_count_for_each_other(client: StoreClient) ->
 
 
 async def test_members_of_a_refused_claim_do_not_count_for_the_next_one(client: StoreClient) -> None:
-    (refused,) = pages(claims([HOST, HOST], named("a", "b"), group=GROUP), claim="refused")
-    (granted,) = pages(claims([HOST, OTHER_HOST], named("c", "d"), group=GROUP), claim="granted")
+    refused = together(claims([HOST, HOST], named("a", "b"), group=GROUP), "refused")
+    granted = together(claims([HOST, OTHER_HOST], named("c", "d"), group=GROUP), "granted")
 
     verdicts = await asked(client, refused, granted)
 
@@ -273,7 +226,7 @@ async def test_a_claim_that_is_too_old_claims_nothing(client: StoreClient) -> No
 
 
 async def test_a_place_that_its_template_does_not_describe_is_not_allowed(client: StoreClient) -> None:
-    (whole,) = pages(claims([HOST], named("a")))
+    whole = together(claims([HOST], named("a")))
     (place,) = whole.places
     wrong = [
         structs.replace(place, template=1),
@@ -285,25 +238,11 @@ async def test_a_place_that_its_template_does_not_describe_is_not_allowed(client
         (verdict,) = await asked(client, structs.replace(whole, places=(each,)))
         assert isinstance(verdict, NotAllowed)
         assert verdict.field == "places"
-    (verdict,) = await asked(client, structs.replace(whole, page=2))
-    assert verdict == NotAllowed(field="page", reason="page 2 of 1 pages")
 
 
-async def test_a_claim_for_too_many_consumers_claims_nothing(client: StoreClient) -> None:
-    many = named(*(f"c{number}" for number in range(CONSUMERS_AT_ONCE_MAX + 1)))
-    first, second, last = pages(claims([HOST] * len(many), many), room=100_000)
-
-    *kept, verdict = *await asked(client, first, second), *await asked(client, last)
-
-    assert kept == [PageKept(), PageKept()]
-    assert verdict == NotAllowed(
-        field="places", reason="2001 consumers in all pages, at most 2000 are allowed"
-    )
-    assert await client.held(many[0]) == frozenset()
-
-
-async def test_pages_keep_the_shares_as_they_are(client: StoreClient) -> None:
-    """Shares of several providers and trees, and two templates."""
+async def test_shares_of_several_providers_and_trees_are_taken_apart_and_put_together(
+    client: StoreClient,
+) -> None:
     del client
     numa, pool = provider("numa"), provider("pool")
     compound = structs.replace(
@@ -317,9 +256,7 @@ async def test_pages_keep_the_shares_as_they_are(client: StoreClient) -> None:
         a_claim(compound, consumer("d")),
     ]
 
-    for room in (1, 1500, ROOM):
-        assert claims_of(pages(singles, room)) == singles
-    assert len(pages(singles, 1)) == 4
-    (whole,) = pages(singles)
+    whole = together(singles)
+    assert claims_of(whole) == singles
     assert len(whole.templates) == 3
     assert isinstance(whole.claim, UUID)

@@ -87,7 +87,6 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     administration.AskNames,
     quotas.AskQuotas,
     candidates.AskCandidates,
-    candidates.AskMoreCandidates,
     books.AskBooks,
     books.AskContradictions,
     books.AskCellBooks,

@@ -27,10 +27,8 @@ from bus.messages.administration import (
 )
 from bus.messages.candidates import (
     AskCandidates,
-    AskMoreCandidates,
     CandidatesFound,
     RequestGroup,
-    StartAgain,
 )
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.workers.station import Station
@@ -137,10 +135,6 @@ class BusApi:
         await self._ask(AskNames(of="traits", limit=1), NamesFound)
         cpus = RequestGroup(resources={"VCPU": 1}, member_of=(AGGREGATES,))
         await self._ask(AskCandidates(groups=(cpus,)), CandidatesFound)
-        more = await self._ask(AskMoreCandidates(answer=UNKNOWN_ANSWER, page=1), CandidatesFound)
-        assert isinstance(more.verdict, StartAgain), (
-            f"no search has this id, and the answer is {more.verdict!r}"
-        )
 
     async def _ask(self, question: Message, kind: type[A]) -> A:
         while True:

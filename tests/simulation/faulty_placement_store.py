@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from uuid import UUID
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
@@ -31,7 +30,6 @@ from placement_worker.store import (
     AtOnce,
     ChangeFeed,
     Holdings,
-    KeptPage,
     PlacementStore,
     PlacementTransaction,
     Unpublished,
@@ -121,14 +119,6 @@ class FaultyPlacementStore:
         await reach_database(self._process)
         return await self._store.custom_names(of, after, limit)
 
-    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        await reach_database(self._process)
-        await self._store.keep_answer(answer, pages)
-
-    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
-        await reach_database(self._process)
-        return await self._store.kept_page(answer, page)
-
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
         await reach_database(self._process)
@@ -171,12 +161,6 @@ class _BooksTransaction:
     async def write_claims(self, changes: ClaimChanges) -> None:
         self.written.append(changes)
         await self._inner.write_claims(changes)
-
-    async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
-        await self._inner.keep_page(claim, page, body)
-
-    async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
-        return await self._inner.kept_pages(claim)
 
     async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
         return await self._inner.at_once(keys)

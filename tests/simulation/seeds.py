@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from scheduler_worker.claiming import all_or_nothing
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.outbox import Outbox
 from tests.simulation.cloud import Cloud
@@ -65,12 +64,10 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     # A task of a dead process may fail while it is cancelled; nobody awaits it.
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
-    # A claim for five instances has two pages.
-    small_pages = replaced(all_or_nothing, "PAGE_BYTES_MAX", lambda _: 1_000)
     watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.capacity.judged)
     looks = replaced(HostRegistry, "look", partial(_watched_looks, cloud.alarms))
     outbox = replaced(Outbox, "publish", _may_die_in_outbox)
-    with small_pages, watched, looks, outbox, installed_plugins():
+    with watched, looks, outbox, installed_plugins():
         return await _run_cloud(cloud, until_s)
 
 

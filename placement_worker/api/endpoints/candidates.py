@@ -47,10 +47,9 @@ class CandidatesEndpoint:
         def search(index: ProviderIndex, budget: Budget) -> Pieces:
             return self._body(index, budget, query, version, classes)
 
-        user = request.caller.user
-        body = await self._searcher.done(replica, search, user)
+        body = await self._searcher.done(replica, search)
         if isinstance(body, TooCostly):
-            raise too_costly(body, user)
+            raise too_costly(body)
         return Reply(body=body, is_fresh=True)
 
     def _body(

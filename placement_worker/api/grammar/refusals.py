@@ -45,7 +45,6 @@ from placement_worker.api.values.problems import (
     bad_request,
     not_found,
 )
-from placement_worker.core.candidates.budget import ALLOWANCE_PER_S
 
 _SHORTFALLS_TOLD_MAX = 10
 
@@ -147,18 +146,7 @@ def refusal(verdict: WriteVerdict, doing: str, special: Refusals = AS_USUAL, **w
     return ApiError(said.status, said.text.format_map({"doing": doing, **words, **fields}), said.code)
 
 
-def too_costly(verdict: TooCostly, user: str) -> ApiError:
-    if verdict.user_ms:
-        # Then it may begin one search, and go on for the CPU time that has come back meanwhile.
-        wait_s = 2 + round((verdict.user_ms - verdict.user_ms_max) / 1000 / ALLOWANCE_PER_S)
-        return ApiError(
-            HTTPStatus.TOO_MANY_REQUESTS,
-            f"The long searches of user {user!r} have taken {verdict.user_ms} ms of CPU time; at most {verdict.user_ms_max} are "
-            f"allowed at once, and {round(1000 * ALLOWANCE_PER_S)} more in each second: ask again after {wait_s} s, or ask "
-            "for fewer groups. Short searches are still answered",
-            TOO_COSTLY,
-            headers={"retry-after": str(wait_s)},
-        )
+def too_costly(verdict: TooCostly) -> ApiError:
     said = {
         "steps": f"The search was stopped after {verdict.spent} steps; at most {verdict.budget} are allowed",
         "bytes": f"The search was stopped when it used {verdict.spent} bytes; at most {verdict.budget} are allowed",

@@ -1,5 +1,5 @@
 """The limit on the cost of one search for candidates. It is counted in steps and bytes, never in time: a query costs the
-same on every machine. (All long searches of a user together also have an allowance of CPU time, see searching.py.)
+same on every machine.
 
 A step is about one look at one part of the query, one provider or one line of text, or at a few dozen rows of a column: 0.1 to 0.5
 microseconds. Bytes are what the tables of a search hold, estimated upwards. Each loop whose length depends on the query
@@ -18,9 +18,6 @@ from bus.messages.candidates import TooCostly
 # Rows of a column that one step looks at.
 ROWS_PER_STEP = 64
 _STEPS_PER_PAIR = 16
-# CPU time for the long searches of one user: so much at once, and so much of a second in each second.
-ALLOWANCE_S_MAX = 5.0
-ALLOWANCE_PER_S = 0.25
 # Steps of a search from one candidate to the next, or to the end. See `SearchLimits`.
 _BARREN_STEPS_MAX = 8_000_000
 

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from uuid import UUID
 
 from msgspec import structs
 
@@ -17,10 +16,10 @@ from bus.messages.books import BookEntry
 from bus.messages.placement import GroupMember, LogPosition, MembersPage, RevisionsPage, SnapshotPage
 from bus.messages.quotas import QuotaState
 from placement_worker.core.quotas import wrong_quota
-from placement_worker.store import ChangeFeed, Holdings, KeptPage, PlacementTransaction, Unpublished
+from placement_worker.store import ChangeFeed, Holdings, PlacementTransaction, Unpublished
 from tests.memory_stores.placement.audit import contradictions
 from tests.memory_stores.placement.feed import MemoryFeed, logged_since
-from tests.memory_stores.placement.memory_tables import KeptAnswer, MemoryTables
+from tests.memory_stores.placement.memory_tables import MemoryTables
 from tests.memory_stores.placement.transaction import MemoryTransaction
 
 
@@ -162,16 +161,6 @@ class MemoryPlacementStore:
         async with self._lock:
             return tuple(sorted(name for name in self._tables.custom[of] if name > after)[:limit])
 
-    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        async with self._lock:
-            kept = tuple(KeptPage(body, number == len(pages)) for number, body in enumerate(pages, 1))
-            self._tables.kept_answers.setdefault(answer, KeptAnswer(answer, self._clock(), kept))
-
-    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
-        async with self._lock:
-            kept = self._tables.kept_answers.get(answer)
-            return kept.pages[page - 1] if kept and page <= len(kept.pages) else None
-
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         async with self._lock:
             tables = self._tables
@@ -214,12 +203,6 @@ class MemoryPlacementStore:
             empty = [group for group in tables.groups if group not in tables.members]
             for group in empty:
                 del tables.groups[group]
-            stale = [kept.answer for kept in tables.kept_answers.values() if kept.kept_at < logged_before]
-            for answer in stale:
-                del tables.kept_answers[answer]
-            old = [key for key, (kept_at, _) in tables.kept_pages.items() if kept_at < logged_before]
-            for key in old:
-                del tables.kept_pages[key]
             kept = [
                 entry for entry in tables.log if entry.number > tables.marked or entry.at >= logged_before
             ]
@@ -228,7 +211,7 @@ class MemoryPlacementStore:
             ]
             tables.pruned = max([tables.pruned, *[entry.number for entry in gone]])
             tables.log = kept
-            return len(forgotten) + len(expired) + len(empty) + len(stale) + len(old) + len(gone)
+            return len(forgotten) + len(expired) + len(empty) + len(gone)
 
     async def audit(self) -> tuple[str, ...]:
         async with self._lock:

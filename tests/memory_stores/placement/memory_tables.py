@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -22,7 +21,6 @@ from bus.messages.placement import (
 )
 from placement_worker.core.drafts.quota_draft import counted, sums_of
 from placement_worker.core.ledger import Consumer, GroupRow, InventoryLimits, ProviderBook, Quota, TreeBook
-from placement_worker.store import KeptPage
 
 
 class ProviderEntry(Struct, frozen=True):
@@ -46,12 +44,6 @@ class TreeEntry(Struct, frozen=True):
     epoch: int
     sequence: int
     members: tuple[ProviderId, ...]
-
-
-class KeptAnswer(Struct, frozen=True):
-    answer: UUID
-    kept_at: datetime
-    pages: tuple[KeptPage, ...]
 
 
 class Tombstone(Struct, frozen=True):
@@ -90,9 +82,6 @@ class MemoryTables:
         self.names: dict[str, ProviderId] = {}
         self.internals: dict[int, ProviderId] = {}
         self.log: list[Logged] = []
-        self.kept_answers: dict[UUID, KeptAnswer] = {}
-        # By claim and page: when it was kept, and the page.
-        self.kept_pages: dict[tuple[UUID, int], tuple[datetime, bytes]] = {}
         self.logged = 0
         self.marked = 0
         self.pruned = 0

@@ -8,7 +8,6 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
-from uuid import UUID
 
 from msgspec import structs
 
@@ -80,14 +79,6 @@ class MemoryTransaction:
     async def tombstones(self, owners: Sequence[Owner], limit: int) -> dict[Owner, int]:
         rows = [row for row in self._tables.consumers.values() if is_tombstone(row)]
         return {owner: min(limit, sum((row.cell, row.project) == owner for row in rows)) for owner in owners}
-
-    async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
-        if (claim, page) not in self._tables.kept_pages:
-            self._put(self._tables.kept_pages, (claim, page), (self._clock(), body))
-
-    async def kept_pages(self, claim: UUID) -> dict[int, bytes]:
-        kept = self._tables.kept_pages
-        return {page: body for (of, page), (_, body) in kept.items() if of == claim}
 
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         providers = self._tables.providers

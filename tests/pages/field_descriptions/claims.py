@@ -107,16 +107,9 @@ CLAIMS: dict[str, dict[str, str]] = {
         "forbidden_aggregates": "aggregates that the provider must not be in",
         "in_tree": "only providers in the tree of this provider",
     },
-    "AskMoreCandidates": {
-        "answer": "the answer's id, from its `next`",
-        "page": "the page's number, from its `next`",
-    },
     "CandidatesFound": {
-        "verdict": "`candidates`, with one page of them and `next` (null on the last page); `start_again` if placement has "
-        "dropped the answer; `unknown_class`, `unknown_trait` or `not_allowed` if the question is wrong; or `too_costly`: the "
-        "search, or its answer, took (`spent`) more `steps`, `bytes` or `answer_bytes` than its `budget`, or (with "
-        "`user_ms` not 0) its user's long searches have taken `user_ms` milliseconds of CPU time, more than `user_ms_max`: ask again "
-        "later",
+        "verdict": "`candidates`; `unknown_class`, `unknown_trait` or `not_allowed` if the question is wrong; or `too_costly`: the "
+        "search, or its answer, took (`spent`) more `steps`, `bytes` or `answer_bytes` than its `budget`",
     },
     "Candidate": {
         "share": "the share that a claim for this candidate names",

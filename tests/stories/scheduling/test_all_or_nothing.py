@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message, ProviderId
-from bus.messages.all_or_nothing import AllClaimed, ClaimTogether, NoneClaimed, PageKept
+from bus.messages.all_or_nothing import AllClaimed, ClaimTogether, NoneClaimed
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -132,30 +132,21 @@ async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(
         assert len(setup.placed) == 999
 
 
-@STAGES
-async def test_a_request_of_several_pages_is_claimed_whole(
-    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_request_whose_claim_does_not_fit_into_a_message_is_refused_with_its_length(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(all_or_nothing, "PAGE_BYTES_MAX", 700)
-    interfering = InterferingOnce(nothing)
-    async with (
-        cloud(bus, books) as setup,
-        setup.placement(),
-        setup.placement(),
-        setup.scheduler(station=interfering.station),
-    ):
+    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
         await hosts(setup, h1=4, h2=4)
-        build = all_of(1, 8)
+        monkeypatch.setattr(all_or_nothing, "PLACES_BYTES_MAX", 700)
+        too_long = all_of(1, 8)
+        await setup.send(too_long)
+        (first, *_) = await until_all(setup, too_long, "error")
+        assert first.reason is not None
+        assert first.reason.startswith("all or nothing: a claim for 8 instances on these hosts has ")
+        assert first.reason.endswith(" bytes, and a message at most 700: ask for fewer instances at once")
+        build = all_of(2, 4)
         await setup.send(build)
         await until_all(setup, build, "active")
-
-        assert AllClaimed in interfering.verdicts
-        assert interfering.verdicts.count(PageKept) >= 2
-        assert await setup.used() == {"h1": 4, "h2": 4}
-        too_many = all_of(2, 2)
-        await setup.send(too_many)
-        (first, _) = await until_all(setup, too_many, "error")
-        assert first.reason == "all or nothing: 2 instances are asked for, and 0 would fit"
 
 
 async def test_a_refused_claim_is_made_again_for_all_with_what_was_learnt() -> None:

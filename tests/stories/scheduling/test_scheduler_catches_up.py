@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
-from uuid import UUID
 
 import pytest
 from msgspec import structs
@@ -34,7 +33,6 @@ from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,
     Holdings,
-    KeptPage,
     PlacementStore,
     PlacementTransaction,
     Unpublished,
@@ -145,12 +143,6 @@ class FrozenLog:
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         return await self._books.custom_names(of, after, limit)
-
-    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        await self._books.keep_answer(answer, pages)
-
-    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
-        return await self._books.kept_page(answer, page)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:

@@ -12,7 +12,6 @@ from bus.topology import (
     AUDIT_QUESTIONS,
     AUDIT_WRITES,
     BOOK_QUESTIONS,
-    BOOK_SEARCHES,
     BOOK_WRITES,
     CELL,
     DEAD,
@@ -221,7 +220,7 @@ def test_only_an_operator_writes_to_the_books_directly_and_cells_may_not_even_as
         (["consumer.query"], {"moor-operator", "moor-scheduler", "moor-nova-shadow"}),
         (
             [
-                *BOOK_SEARCHES,
+                "candidates",
                 *(
                     key.replace("*", "shop")
                     for key in BOOK_QUESTIONS

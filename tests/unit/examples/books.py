@@ -53,11 +53,9 @@ from bus.messages.books import (
 )
 from bus.messages.candidates import (
     AskCandidates,
-    AskMoreCandidates,
     Candidate,
     Candidates,
     CandidatesFound,
-    NextPage,
     RequestGroup,
 )
 from bus.messages.consoles import AskConsole, ConsoleFound, ConsoleTold, TellConsole
@@ -71,7 +69,6 @@ from tests.unit.examples.values import (
     GROUP,
     HOLDS,
     NUMA,
-    REQUEST,
     ROOT,
     SHARE,
     STATE,
@@ -130,11 +127,9 @@ BOOKS: tuple[Message, ...] = (
         root_required=("COMPUTE_NODE",),
         limit=50,
     ),
-    AskMoreCandidates(answer=REQUEST, page=1),
     CandidatesFound(
         verdict=Candidates(
-            candidates=(Candidate(share=SHARE, mappings={"": (ROOT,), "_PORT": (NUMA,)}, preference=2.5),),
-            next=NextPage(answer=REQUEST, page=2),
+            candidates=(Candidate(share=SHARE, mappings={"": (ROOT,), "_PORT": (NUMA,)}, preference=2.5),)
         )
     ),
     AskBooks(consumers=(CONSUMER,), after=CLEANUP, limit=100, new_s=900),

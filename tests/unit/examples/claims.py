@@ -93,8 +93,6 @@ CLAIMS: tuple[Message, ...] = (
     ReleaseClaim(cell="c1", consumer=CONSUMER, attempt=2, issued_at=WHEN, project="shop", leaves_group=True),
     ClaimTogether(
         claim=CONSUMER,
-        page=2,
-        pages=2,
         attempt=1,
         issued_at=WHEN,
         templates=(
@@ -113,7 +111,6 @@ CLAIMS: tuple[Message, ...] = (
     ),
     ClaimsAnswered(
         claim=CONSUMER,
-        page=2,
         verdict=NoneClaimed(
             refused=(RefusedPlace(consumer=CONSUMER, verdict=ShapeMoved(roots=(ROOT,), gone=(NUMA,))),),
             count=3,

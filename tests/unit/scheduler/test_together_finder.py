@@ -15,7 +15,6 @@ from bus.messages.all_or_nothing import (
     ClaimsAnswered,
     ClaimTogether,
     NoneClaimed,
-    PagesMissing,
     RefusedPlace,
 )
 from bus.messages.build import BuildInstance, Flavor, InstanceId, NoValidHost
@@ -124,8 +123,8 @@ class World:
             assert isinstance(each, ClaimTogether)
             self.steps.append(f"claim {len(each.places)}")
             verdict = self._verdicts.pop(0)
-            assert isinstance(verdict, AllClaimed | NoneClaimed | PagesMissing)
-            answers.append(ClaimsAnswered(claim=each.claim, page=each.page, verdict=verdict))
+            assert isinstance(verdict, AllClaimed | NoneClaimed)
+            answers.append(ClaimsAnswered(claim=each.claim, verdict=verdict))
         return answers
 
     @property
@@ -149,7 +148,6 @@ async def test_after_a_refusal_the_picture_catches_up_before_all_are_chosen_anew
         ((AllClaimed(is_new=True),), {Claimed: 3}),
         ((AllClaimed(is_new=False),), {AlreadyClaimed: 3}),
         ((refused(2, FULL), refused(1, FULL), AllClaimed(is_new=True)), {DoesNotFit: 2, Claimed: 3}),
-        ((PagesMissing(pages=(1,)), AllClaimed(is_new=True)), {Claimed: 3}),
     ],
 )
 async def test_the_claims_are_counted_by_what_placement_said_of_single_instances(
@@ -200,14 +198,6 @@ async def test_while_others_claim_there_is_no_no() -> None:
     assert await world.find() is None
 
     assert world.steps.count("current, 0 held") == 2
-
-
-async def test_pages_that_are_missing_are_sent_again() -> None:
-    world = World(PagesMissing(pages=(1,)), AllClaimed(is_new=True))
-
-    assert await world.find() is None
-
-    assert world.steps.count("claim 3") == 2
 
 
 async def test_one_that_has_ended_ends_the_search_for_all() -> None:
