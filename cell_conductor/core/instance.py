@@ -174,7 +174,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     yet. `host` is also None while the instance is offloaded and holds nothing. `saved` is the image that it was saved as,
     until it runs again. `was_silent`: the host was given up without an answer, so it is unknown what it has. `rebuild`
     and `move` are the last ones that were ordered. `heir` is the consumer that takes over what the attempt holds, at the
-    next swap: drawn before the first question that names it, and another one if its id is taken. `flavor` is set after a resize, and if the host is an alternate with
+    next swap: drawn before the first question that names it. `flavor` is set after a resize, and if the host is an alternate with
     another flavor than the order's; `image` and `image_properties` are those of the last rebuild that was done, the latter None
     if those of the boot count.
     """
@@ -189,8 +189,6 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     alternates: tuple[Choice, ...] = ()
     was_silent: bool = False
     heir: ConsumerId | None = None
-    # How often the id of the heir was taken.
-    heirs_taken: int = 0
     # How often placement was asked for the next alternate without an answer.
     tries: int = 0
     failures: tuple[AttemptFailed, ...] = ()

@@ -37,8 +37,6 @@ from cell_conductor.core.swapping import (
     Refusal,
     SwapAnswered,
     hold_next,
-    is_heir_taken,
-    names_current_heir,
     on_next_answered,
     pass_over_lost,
     sums_of,
@@ -80,12 +78,7 @@ def next_move_swap(transition: Transition) -> SwapClaim:
 
 def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
     row, swap, verdict, moving = transition.row, answered.swap, answered.verdict, transition.row.moving
-    if (
-        moving is None
-        or row.attempt + 1 != swap.attempt
-        or not row.tries
-        or not names_current_heir(row, swap)
-    ):
+    if moving is None or row.attempt + 1 != swap.attempt or not row.tries:
         return
     is_back = moving.step == "returning"
     asked = moving.source if is_back else row.alternates[0] if moving.step == "claiming" else None
@@ -104,8 +97,6 @@ def _on_answered_back(transition: Transition, swap: Question, verdict: ClaimVerd
     match verdict:
         case None:
             wait_for_placement(transition, None)
-        case NotAllowed() if is_heir_taken(verdict) and transition.replace_heir():
-            pass
         case AlreadyClaimed() if not (moving.heir_attempt or _is_same(verdict.share, swap.share)):
             # A late copy of a refused question was granted after all: the way back is from there.
             transition.change(

@@ -22,7 +22,6 @@ from bus.messages.build import InstanceId
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
-    NotAllowed,
     SwapClaim,
     single_swaps,
     swapped_together,
@@ -30,7 +29,7 @@ from bus.messages.placement import (
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.move_answers import next_move_swap, on_move_swap_answered
 from cell_conductor.core.move_steps import confirm, decide_end, go_on, leave, return_claim
-from cell_conductor.core.swapping import SwapAnswered, drop_next, is_heir_taken
+from cell_conductor.core.swapping import SwapAnswered, drop_next
 from cell_conductor.core.transition import Transition
 
 # The steps in which an instance waits for those that move with it.
@@ -248,8 +247,4 @@ def on_answer_for_all(transition: Transition, answered: SwapAnswered) -> None:
 
 def _is_refused_back(transition: Transition, answered: SwapAnswered) -> bool:
     verdict = answered.verdict
-    if transition.moving.step != "returning" or verdict is None:
-        return False
-    return not isinstance(verdict, Claimed) and not (
-        isinstance(verdict, NotAllowed) and is_heir_taken(verdict)
-    )
+    return transition.moving.step == "returning" and verdict is not None and not isinstance(verdict, Claimed)

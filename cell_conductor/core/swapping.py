@@ -234,8 +234,6 @@ def on_next_answered(
             take(transition, row.alternates[0])
         case AlreadyClaimed():
             take(transition, choice_of(row, verdict.share))
-        case NotAllowed() if is_heir_taken(verdict) and transition.replace_heir():
-            pass
         case ShapeMoved() if (renewed := with_current_shape(row.alternates[0], verdict)) is not None:
             # Try the unchanged alternates first, and then this one with its new shape.
             transition.change(
@@ -258,10 +256,6 @@ def sums_of(share: Share) -> Counter[str]:
     for each in share.amounts:
         sums[each.resource] += each.amount
     return sums
-
-
-def is_heir_taken(refused: NotAllowed) -> bool:
-    return refused.field == "heir.id"
 
 
 def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
@@ -292,13 +286,7 @@ def _is_asked(row: Instance, swap: Question) -> bool:
         and row.attempt + 1 == swap.attempt
         and bool(row.alternates)
         and row.alternates[0].share == swap.share
-        and names_current_heir(row, swap)
     )
-
-
-def names_current_heir(row: Instance, swap: Question) -> bool:
-    """Is the heir that this question names still the row's? An answer about another heir, whose id was taken, comes late."""
-    return not isinstance(swap, SwapClaim) or swap.heir is None or swap.heir.id == heir_of(row)
 
 
 def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None:

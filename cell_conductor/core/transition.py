@@ -64,9 +64,6 @@ _TOLD_BY: Mapping[State, type[InstanceActive | InstanceMoved | InstanceFailed | 
     "error": InstanceFailed,
     "deleted": InstanceDeleted,
 }
-# How often another heir is drawn for one attempt, because the id of the last one is taken. Drawn ids are never the same by
-# chance.
-HEIRS_TAKEN_MAX = 3
 
 
 class Transition:
@@ -90,7 +87,6 @@ class Transition:
         if "attempt" in changes and self.row.heir is not None:
             # An heir takes over from one attempt only.
             changes.setdefault("heir", None)
-            changes.setdefault("heirs_taken", 0)
         self.row = structs.replace(self.row, **changes)
 
     # Fields that may be None, but not in the states in which decisions read them here
@@ -312,23 +308,6 @@ class Transition:
         """The claim of the heir that holds the rest of the share of a move's source."""
         return HeldClaim(source_heir_of(self.row, self.moving), self.moving.heir_attempt)
 
-    def replace_heir(self) -> bool:
-        """Name another heir for this attempt and ask placement at once, since the id of the last one is taken. Returns False
-        if that was done too often.
-        """
-        row = self.row
-        if row.heirs_taken >= HEIRS_TAKEN_MAX:
-            return False
-        taken, other = self.heir_claim(), HeldClaim(self.draw(), row.attempt)
-        self.change(
-            heir=other.consumer,
-            heirs_taken=row.heirs_taken + 1,
-            cleanups=tuple([_replaced(each, taken, other) for each in row.cleanups]),
-            tries=0,
-            state_ends_at=self.now,
-        )
-        return True
-
     def hold_nothing(self, attempt: int) -> None:
         """Note that the instance has no host, and that its claims are released up to this attempt: the next claim needs a
         later one.
@@ -377,11 +356,6 @@ def _host_of_broken(row: Instance) -> str:
     if row.is_stranded and row.moving is not None:
         return row.moving.source.name
     return row.host.name if row.host else ""
-
-
-def _replaced(cleanup: Cleanup, before: HeldClaim, after: HeldClaim) -> Cleanup:
-    release = tuple([after if each == before else each for each in cleanup.release])
-    return structs.replace(cleanup, release=release)
 
 
 def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
