@@ -259,7 +259,6 @@ DIFFERENCES: Final = (
         (200, False),
         says(RACK, RACK.upper()),
     ),
-    Shown("Version 1.1039", (ask("GET", "/traits", version="1.1039"),), 406, 200),
 )
 # Lines that a comparison of two answers cannot show, and the tests that show them.
 SHOWN_ELSEWHERE: Final = {

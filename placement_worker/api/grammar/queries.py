@@ -8,10 +8,8 @@
     in_tree=PROVIDER                        in the tree of this provider
     root_required=HW_A,!HW_B                traits of the tree's root (from 1.35 on)
     same_subtree=_A,_B                      the providers of these groups are at or below one of them (from 1.36 on)
-    preferred=HW_A:5,HW_B:-1,HW_C           candidates whose providers have more of these weights come first; without a weight
-                                            it is 1 (only at 1.1039, which is Moorage's own version)
 
-The first four, `in_tree` and `preferred` may end in a suffix; keys with one suffix make a group: a number (from 1.25 on), or a word (from 1.33 on).
+The first four and `in_tree` may end in a suffix; keys with one suffix make a group: a number (from 1.25 on), or a word (from 1.33 on).
 query_schemas.py says which keys exist at which version.
 """
 
@@ -30,13 +28,12 @@ from placement_worker.api.grammar.query_values import (
     ONE_OR_MORE,
     each_of,
     member_of_in,
-    preferred_in,
     resources_in,
     traits_in,
     tree_in,
 )
 from placement_worker.api.values.problems import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, bad_request
-from placement_worker.api.values.versions import PREFERRED_TRAITS, Version
+from placement_worker.api.values.versions import Version
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 
 Query = Sequence[tuple[str, str]]
@@ -50,7 +47,6 @@ _LIMIT_MAX = 2**31 - 1
 _OF_A_GROUP = r"(resources|required|member_of|in_tree)"
 _NUMBERED = re.compile(rf"{_OF_A_GROUP}([1-9][0-9]*)?")
 _WORDY = re.compile(rf"{_OF_A_GROUP}([a-zA-Z0-9_-]{{1,64}})?")
-_PREFERRING = re.compile(r"(resources|required|member_of|in_tree|preferred)([a-zA-Z0-9_-]{1,64})?")
 
 
 class ProviderQuery(Struct, frozen=True):
@@ -98,16 +94,10 @@ def candidates_query(query: Query, version: Version) -> CandidatesQuery:
 
 
 def _groups(query: Query, version: Version) -> tuple[Group, ...]:
-    pattern = _pattern(version)
+    pattern = _WORDY if version >= _WORDY_SUFFIXES else _NUMBERED
     suffixes = {match[2] or "" for key, _ in query if (match := pattern.fullmatch(key))}
     values = _by_key(query)
     return tuple([_group(values, suffix, version) for suffix in sorted(suffixes)])
-
-
-def _pattern(version: Version) -> re.Pattern[str]:
-    if version >= PREFERRED_TRAITS:
-        return _PREFERRING
-    return _WORDY if version >= _WORDY_SUFFIXES else _NUMBERED
 
 
 def _group(values: Mapping[str, list[str]], suffix: str, version: Version) -> Group:
@@ -121,7 +111,6 @@ def _group(values: Mapping[str, list[str]], suffix: str, version: Version) -> Gr
         resources=resources[-1] if resources else {},
         required=required,
         forbidden=forbidden,
-        preferred=preferred_in(values.get(f"preferred{suffix}", ())) if version >= PREFERRED_TRAITS else (),
         member_of=member_of,
         forbidden_aggregates=forbidden_aggregates,
         in_tree=in_tree[-1] if in_tree else None,
@@ -251,9 +240,4 @@ def _check_conflicts(groups: Iterable[Group]) -> None:
 
 def traits_named(groups: Iterable[Group], *of_root: str) -> set[str]:
     """All traits that a query names; they must exist."""
-    return set(of_root).union(
-        *[
-            chain(group.forbidden, [each.trait for each in group.preferred], *group.required)
-            for group in groups
-        ]
-    )
+    return set(of_root).union(*[chain(group.forbidden, *group.required) for group in groups])

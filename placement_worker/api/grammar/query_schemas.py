@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from placement_worker.api.grammar.schemas import LABEL, NAME, SUFFIX, UUID, record
 from placement_worker.api.grammar.validators import Schema, Schemas, VersionedValidators
-from placement_worker.api.values.versions import PREFERRED_TRAITS, Version
+from placement_worker.api.values.versions import Version
 
 TEXT: Schema = {"type": "string"}
 _NUMBERED = "[1-9][0-9]*"
@@ -71,8 +71,5 @@ CANDIDATES = VersionedValidators(
         (1, 33): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree")),
         (1, 35): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT),
         (1, 36): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT, same_subtree=TEXT),
-        PREFERRED_TRAITS: _grouped(
-            SUFFIX, (*_OF_A_GROUP, "in_tree", "preferred"), root_required=TEXT, same_subtree=TEXT
-        ),
     }
 )

@@ -1,7 +1,6 @@
 """Single values of a query: amounts, traits, aggregates, trees. The grammar as a whole is in queries.py."""
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from bus.message import AggregateId, ProviderId
@@ -9,7 +8,6 @@ from bus.messages.placement import INTEGER_MAX
 from placement_worker.api.grammar.validators import uuid_in
 from placement_worker.api.values.problems import ApiError, bad_request
 from placement_worker.api.values.versions import Version
-from placement_worker.core.candidates.query import Preferred
 
 Traits = tuple[tuple[str, ...], ...]
 Aggregates = tuple[tuple[AggregateId, ...], ...]
@@ -23,8 +21,6 @@ INVALID: Final = "Invalid query string parameters"
 ONE_OR_MORE: Final = "HW_CPU_X86_VMX,CUSTOM_MAGIC"
 WITH_FORBIDDEN: Final = "HW_CPU_X86_VMX,!CUSTOM_MAGIC"
 # Longer than any allowed number, so that an error can still quote it as a number.
-_WEIGHT: Final = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", re.ASCII)
-WEIGHT_MAX: Final = 1_000_000_000
 NUMBER: Final = re.compile(r"-?[0-9]{1,30}", re.ASCII)
 
 
@@ -102,36 +98,6 @@ def each_of(value: str, *, may_forbid: bool) -> tuple[list[str], list[str]]:
     if forbidden and not may_forbid:
         raise bad_request(f"{expected} Got: {value}")
     return required, forbidden
-
-
-def preferred_in(values: Iterable[str]) -> tuple[Preferred, ...]:
-    """The preferred traits in the values of `preferred`, each with its weight. If a trait is named several times, its last weight
-    counts.
-    """
-    weights: dict[str, float] = {}
-    for value in values:
-        for part in value.split(","):
-            trait, colon, text = part.strip().partition(":")
-            weights[trait] = _weight(text, part) if colon else 1.0
-            if not trait:
-                raise _badly_formed_preferred(part)
-    return tuple([Preferred(trait, weight) for trait, weight in weights.items()])
-
-
-def _weight(text: str, part: str) -> float:
-    if not _WEIGHT.fullmatch(text):
-        raise _badly_formed_preferred(part)
-    weight = float(text)
-    if abs(weight) > WEIGHT_MAX:
-        raise bad_request(f"{INVALID}: the weight in {part!r} is not between -{WEIGHT_MAX} and {WEIGHT_MAX}")
-    return weight
-
-
-def _badly_formed_preferred(got: str) -> ApiError:
-    return bad_request(
-        f"{INVALID}: Expected 'preferred' parameter value of the form: HW_CPU_X86_VMX:2.5,CUSTOM_MAGIC, with or without "
-        f"weights. Got: {got!r}"
-    )
 
 
 def member_of_in(key: str, values: list[str], version: Version) -> tuple[Aggregates, tuple[AggregateId, ...]]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.problems import ApiError, not_found
 from placement_worker.api.values.request import Reply, Request
-from placement_worker.api.values.versions import OLDEST, PREFERRED_TRAITS, Version, version_text
+from placement_worker.api.values.versions import NEWEST, OLDEST, Version, version_text
 
 Handler = Callable[[Request], Awaitable[Reply]]
 # A name in braces, in a path of the table that is escaped for a pattern.
@@ -34,7 +34,7 @@ class HttpRoute(Struct, frozen=True):
     handler: Handler
     rule: str
     since: Version = OLDEST
-    until: Version = PREFERRED_TRAITS
+    until: Version = NEWEST
     body: VersionedValidators | None = None
     query: VersionedValidators | None = None
     # Is the answer JSON? Then a client that does not accept JSON is refused before the handler runs.

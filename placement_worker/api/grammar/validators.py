@@ -14,7 +14,6 @@ import fastjsonschema
 import jsonschema
 import msgspec
 from jsonschema.validators import extend
-from msgspec import Struct
 
 from placement_worker.api.values.problems import DETAIL_CHARACTERS_MAX, ApiError, bad_request
 from placement_worker.api.values.versions import Version
@@ -145,48 +144,15 @@ def is_uuid(text: object) -> bool:
 
 
 def _check_nul(value: object) -> None:
-    try:
-        found = _with_nul(value)
-    except RecursionError:
-        raise bad_request(f"{_BODY}: it is nested too deeply") from None
-    if found is not None:
-        at = max(0, found.text.index("\0") - SHOWN_CHARACTERS_MAX // 2)
-        shown = found.text[at : at + SHOWN_CHARACTERS_MAX]
-        where = f"{found.what}${''.join(reversed(found.steps))}"
-        raise bad_request(f"{_BODY}: {where} is {shown!r}; the character NUL is not allowed")
-
-
-class _WithNul(Struct):
-    """A text of a body that has a NUL, and the path that leads to it, innermost step first.
-
-    The steps are joined only when such a text is found: keys may be megabytes long, and there may be tens of thousands of
-    values.
-    """
-
-    text: str
-    steps: list[str]
-    what: str = ""
-
-
-def _with_nul(value: object) -> _WithNul | None:
-    match value:
-        case str() if "\0" in value:
-            return _WithNul(value, [])
-        case list():
-            for position, item in enumerate(value):
-                if (found := _with_nul(item)) is not None:
-                    found.steps.append(f"[{position}]")
-                    return found
-        case dict():
-            for key, item in value.items():
-                if "\0" in key:
-                    return _WithNul(key, [], "a key of ")
-                if (found := _with_nul(item)) is not None:
-                    found.steps.append(f".{key[:SHOWN_CHARACTERS_MAX]}")
-                    return found
-        case _:
-            pass
-    return None
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text if "\0" in text:
+                raise bad_request(f"{_BODY}: the character NUL is not allowed")
+            case list() as items:
+                waiting += items
+            case dict() as items:
+                waiting += [*items, *items.values()]
 
 
 def _ending_exactly(schema: Any) -> Any:

@@ -19,10 +19,6 @@ Version = tuple[int, int]
 
 OLDEST: Final[Version] = (1, 0)
 NEWEST: Final[Version] = (1, 39)
-# Moorage's own version: 1.39, and preferred traits in a query for candidates. It is far from any number that Placement will
-# give, and only a client that asks for exactly this one gets it: `latest` and `max_version` are still Placement's.
-PREFERRED_TRAITS: Final[Version] = (1, 1039)
-
 
 # Placement reads signs, too. At most four digits: int() of a megabyte of digits is an attack.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}")
@@ -38,7 +34,7 @@ def version_asked(header: str) -> Version:
     if word == "latest":
         return NEWEST
     version = _read(word)
-    if not OLDEST <= version <= NEWEST and version != PREFERRED_TRAITS:
+    if not OLDEST <= version <= NEWEST:
         oldest, newest = version_text(OLDEST), version_text(NEWEST)
         raise ApiError(
             HTTPStatus.NOT_ACCEPTABLE,
