@@ -27,7 +27,7 @@ from compute_sim.core.reshaping import (
     flaw_of_answer,
     known_tree,
     moved,
-    with_kept,
+    with_made_by_name,
 )
 from compute_sim.core.tree import ProviderTree
 from compute_sim.core.tree_diff import Accepted, ReportRefused, ReportState, whole_report
@@ -68,7 +68,7 @@ class HostReshaper:
             return ReportRefused(
                 "placement has no tree of this host in this cell, so there is nothing to reshape"
             )
-        known, new = known_tree(tree.root, states), with_kept(tree, states)
+        known, new = known_tree(tree.root, states), with_made_by_name(tree, states)
         after = driver.reshape(known, new, before)
         if isinstance(after, CannotReshape):
             return ReportRefused(f"the host cannot get its new shape: {after.reason}")
@@ -90,13 +90,13 @@ class HostReshaper:
         if not isinstance(answer, HostReshaped):
             raise WrongAnswer(f"placement answered a reshape by {answer!r}")
         match answer.verdict:
-            case ReportAccepted(kept=kept):
+            case ReportAccepted():
                 log.warning(
                     "host %s has another shape now: %d providers were %d, and %d consumers hold what they held of others of them",
                     *(driver.host.name, len(new.providers), len(known.providers), len(moving)),
                 )
                 driver.reshaped(after)
-                return Accepted(ReportState(tree, sequence), kept)
+                return Accepted(ReportState(tree, sequence))
             case ShapeMoved() | ConsumerMoved() | InventoryInUse() | DoesNotFit() | ReportOutdated():
                 return _Again(f"placement answered {answer.verdict}")
             case verdict:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bus.errors import Operational, WrongAnswer
 from bus.message import Message, ProviderId
-from bus.messages.placement import ReportAnswered, ReportInventory, kept_in_words
+from bus.messages.placement import ReportAnswered, ReportInventory
 from bus.parts import Background, PartGroup, Status, Supervised
 from bus.workers.station import Station
 from compute_sim.core.tree import ProviderTree, flaw_of
@@ -144,11 +144,9 @@ class TreeReporter(PartGroup):
             return
         self._asking.well()
         match after_answer(report, tree, answer.verdict):
-            case Accepted(reporting, kept):
+            case Accepted(reporting):
                 self._reporting[report.root] = reporting
                 self._note_refusal(report.root, "")
-                for each in kept:
-                    log.warning("report of host %s: %s", report.root, kept_in_words(each))
             case MustReportAll(reporting):
                 log.warning("another reporter has reported host %s: reporting it completely", report.root)
                 self._reporting[report.root] = reporting
@@ -182,11 +180,9 @@ class TreeReporter(PartGroup):
         self._asking.well()
         self._unshaped.pop(driver.root, None)
         match answer:
-            case Accepted(reporting, kept):
+            case Accepted(reporting):
                 self._reporting[driver.root] = reporting
                 self._note_refusal(driver.root, "")
-                for each in kept:
-                    log.warning("report of host %s: %s", driver.root, kept_in_words(each))
             case ReportRefused(reason):
                 self._unshaped[driver.root] = tree
                 again_s = self._settings.reshape_again_s

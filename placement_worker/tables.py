@@ -102,9 +102,8 @@ providers = Table(
     Column("used", Text, nullable=False, server_default="{}"),
     # How many consumers hold something and have it as their host. Stored for the same reasons.
     Column("consumers", BigInteger, nullable=False, server_default="0"),
-    # What its reporter last reported of the classes that were written by name since, as JSON: class -> inventory or null. The
-    # whole is null if no report has named its inventories.
-    Column("reported", Text, nullable=False, server_default="{}"),
+    # It was written by name, and no report has named its inventories: no report removes it.
+    Column("made_by_name", Boolean, nullable=False),
     Index(None, "root_id"),
     Index(None, "parent_id"),
     sqlite_autoincrement=True,

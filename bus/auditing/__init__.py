@@ -5,6 +5,6 @@ judging.py    the faults of one instance.
 claims.py     claims without a row of their own, such as those of migrations: which of them has leaked.
 of_nova.py    which consumers are Nova's: only Nova can say whether it needs them.
 at_rest.py    what else must hold when every order has ended.
-hosts.py      names and capacity that hosts have twice.
+hosts.py      names that hosts of several cells have.
 mending.py    the mend of each fault.
 """

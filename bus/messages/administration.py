@@ -79,14 +79,10 @@ class ProviderChange(StrictMessage, frozen=True):
 
 class SetInventories(ProviderChange, frozen=True, tag="inventory.set"):
     """Replaces all inventories of the provider. An inventory in use cannot be removed; its total may become less than
-    what is in use.
-
-    What is written by name stays: later reports do not change it. With `as_reported` in place of `inventories`, the
-    provider gets the inventories that its reporter last reported, and later reports change them again.
+    what is in use. The next report of the provider by its host or daemon replaces them.
     """
 
-    inventories: Inventories | None = None
-    as_reported: bool = False
+    inventories: Inventories
 
 
 class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):

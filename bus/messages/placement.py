@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct, structs
 
 from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Integer, Message, ProviderId
@@ -280,9 +279,7 @@ class ProviderState(Value, frozen=True):
     provider's tree, stored on the root and repeated on each provider of the tree. `consumers` counts the consumers that
     hold resources and whose claims named this provider as their host.
 
-    `reported` has what the provider's reporter last reported, of each class where `inventories` has something else, since
-    that was written by name: null if the reporter reported none. It is null itself if no report has named the inventories
-    of this provider.
+    `made_by_name`: it was written by name, and no report has named its inventories: no report removes it.
     """
 
     internal: Integer
@@ -298,7 +295,7 @@ class ProviderState(Value, frozen=True):
     traits: tuple[str, ...] = ()
     aggregates: tuple[AggregateId, ...] = ()
     consumers: Integer = 0
-    reported: dict[str, ReportedInventory | None] | None = {}
+    made_by_name: bool = False
 
 
 class ProviderUsage(Value, frozen=True):
@@ -458,8 +455,8 @@ class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
 class ReportedProvider(Value, frozen=True):
     """One provider as its reporter sees it, with exactly these inventories, traits and aggregates.
 
-    A field that is None is not the reporter's: the provider keeps what it has. Traits that an operator set are kept
-    too, and so are inventories that were written by name: the answer names these. The provider is added to the aggregates in `joins`, and keeps all others that it is in.
+    A field that is None is not the reporter's: the provider keeps what it has. Traits that an operator set are kept too. The
+    provider is added to the aggregates in `joins`, and keeps all others that it is in.
     """
 
     id: ProviderId
@@ -495,44 +492,11 @@ class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):
     whole: bool = False
 
 
-class KeptInventory(Value, frozen=True):
-    """An inventory that was written by name, and that a report therefore did not change.
-
-    `reported` is what the report has of this class, `kept` what placement has; null means no inventory of it.
-    """
-
-    provider: ProviderId
-    resource: ResourceClass
-    reported: ReportedInventory | None
-    kept: ReportedInventory | None
-
-
-def kept_in_words(kept: KeptInventory) -> str:
-    """For logs and notes: what differs, and how the operator gives it back."""
-    return (
-        f"{kept.resource} of provider {kept.provider} was written by name and stays {_in_words(kept.kept)}, reported is "
-        f"{_in_words(kept.reported)}; `moor provider set inventory {kept.provider} --as-reported` gives it back"
-    )
-
-
-def _in_words(inventory: ReportedInventory | None) -> str:
-    """The total, and each limit that is not the usual one. None: there is no inventory of the class."""
-    if inventory is None:
-        return "none"
-    total, *limits = msgspec.to_builtins(inventory).items()
-    return " ".join([str(total[1]), *(f"{name}={value}" for name, value in limits)])
-
-
 class ReportAccepted(Variant, frozen=True, tag="accepted"):
-    """The report is accepted. `shape_moved` says whether it changed anything that claims depend on.
-
-    `kept` names inventories of the reported providers that were written by name and stay as they are, at most the first
-    hundred.
-    """
+    """The report is accepted. `shape_moved` says whether it changed anything that claims depend on."""
 
     shape: Integer
     shape_moved: bool
-    kept: tuple[KeptInventory, ...] = ()
 
 
 class ReportOutdated(Variant, frozen=True, tag="outdated"):

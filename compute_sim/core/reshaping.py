@@ -14,9 +14,9 @@ there is. Sums of each consumer and class do not change.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import (
@@ -194,33 +194,19 @@ def known_tree(root: ProviderId, states: Iterable[ProviderState]) -> ProviderTre
     return ProviderTree(root, {state.id: _provider_of(state) for state in states})
 
 
-def with_kept(tree: ProviderTree, states: Iterable[ProviderState]) -> ProviderTree:
-    """The driver's tree with what placement keeps beside it: inventories that were written by name, and providers that were made
-    by name, with everything above them.
-    """
+def with_made_by_name(tree: ProviderTree, states: Iterable[ProviderState]) -> ProviderTree:
+    """The driver's tree with what placement keeps beside it: providers that were made by name, with everything above them."""
     known = {state.id: state for state in states}
     providers = dict(tree.providers)
     for state in known.values():
-        by_name = dict(_written_by_name(state))
-        if state.id in providers:
-            here = providers[state.id]
-            kept = {name: each for name, each in here.inventories.items() if name not in by_name}
-            written = {name: each for name, each in by_name.items() if each is not None}
-            providers[state.id] = structs.replace(here, inventories={**kept, **written})
-        elif state.reported is None:
-            providers[state.id] = _provider_of(state)
-            above = known.get(state.parent) if state.parent is not None else None
-            while above is not None and above.id not in providers:
-                providers[above.id] = _provider_of(above)
-                above = known.get(above.parent) if above.parent is not None else None
+        if not state.made_by_name or state.id in providers:
+            continue
+        providers[state.id] = _provider_of(state)
+        above = known.get(state.parent) if state.parent is not None else None
+        while above is not None and above.id not in providers:
+            providers[above.id] = _provider_of(above)
+            above = known.get(above.parent) if above.parent is not None else None
     return ProviderTree(tree.root, providers)
-
-
-def _written_by_name(state: ProviderState) -> Iterator[tuple[str, ReportedInventory | None]]:
-    """The classes of which placement has something else than its reporter says, with what placement has."""
-    for name in state.inventories if state.reported is None else state.reported:
-        stock = state.inventories.get(name)
-        yield name, None if stock is None else _inventory_of(stock)
 
 
 def _provider_of(state: ProviderState) -> TreeProvider:

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from bus.messages.placement import (
     InventoryInUse,
-    KeptInventory,
     ReportAccepted,
     ReportedProvider,
     ReportInventory,
@@ -26,12 +25,9 @@ class ReportState(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """Placement has accepted the report; this is the new state. `kept` are inventories that it did not change, since they
-    were written by name.
-    """
+    """Placement has accepted the report; this is the new state."""
 
     reporting: ReportState
-    kept: tuple[KeptInventory, ...] = ()
 
 
 class MustReportAll(Struct, frozen=True):
@@ -94,8 +90,8 @@ def after_answer(
 ) -> Accepted | MustReportAll | MustReshape | ReportRefused:
     """What placement's verdict on a report of this tree means: the new reporting state of the host, or the refusal."""
     match verdict:
-        case ReportAccepted(kept=kept):
-            return Accepted(ReportState(tree, report.sequence), kept)
+        case ReportAccepted():
+            return Accepted(ReportState(tree, report.sequence))
         case ReportOutdated(epoch=0, sequence=sequence) if sequence <= report.sequence:
             # The report itself was accepted before, and that answer was lost.
             return Accepted(ReportState(tree, report.sequence))

@@ -24,7 +24,6 @@ from bus.messages.placement import (
     ReportOutdated,
     ReportVerdict,
     TreeKept,
-    kept_in_words,
 )
 from ironic_sync.core.offers import keeping_class, without_kept_class
 from ironic_sync.core.rows import NodeRow, Offer
@@ -89,8 +88,8 @@ def offer_number(row: NodeRow) -> int:
 def after_verdict(row: NodeRow, sent: ReportUnderWay, verdict: ReportVerdict) -> NodeRow:
     """The row after placement's answer to a report. The row may have changed since the report was made."""
     match verdict:
-        case ReportAccepted(kept=kept):
-            return _accepted(row, sent, "; ".join(map(kept_in_words, kept)))
+        case ReportAccepted():
+            return _accepted(row, sent)
         case ReportOutdated():
             return _outdated(row, sent, verdict)
         case InventoryInUse():
@@ -103,7 +102,7 @@ def after_verdict(row: NodeRow, sent: ReportUnderWay, verdict: ReportVerdict) ->
             assert_never(verdict)
 
 
-def _accepted(row: NodeRow, sent: ReportUnderWay, note: str) -> NodeRow:
+def _accepted(row: NodeRow, sent: ReportUnderWay) -> NodeRow:
     if sent.version < row.content_version:
         # The row says something else by now, and another report of it may have been accepted after this one.
         return row
@@ -117,7 +116,7 @@ def _accepted(row: NodeRow, sent: ReportUnderWay, note: str) -> NodeRow:
         row,
         reported=sent.offer,
         reported_number=sent.report.sequence,
-        report_note=note,
+        report_note="",
         is_removed=False,
         is_foreign=False,
         # Placement has removed the former class. Later changes of the row are applied on top of this offer.

@@ -13,7 +13,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
-from bus.auditing.hosts import capacity_faults, name_clashes
+from bus.auditing.hosts import name_clashes
 from bus.auditing.judging import (
     UNKNOWN,
     contradiction,
@@ -165,7 +165,6 @@ class Audit:
         await self._compare_alone()
         await self._compare_nova()
         await self._compare_nodes()
-        await self._compare_capacity()
         await self._conclude_tables(contradictions)
         return AuditResult(
             compared=self._compared,
@@ -206,16 +205,6 @@ class Audit:
     async def _contradictions(self) -> list[Fault]:
         found = await answer_of(self._reader.api, AskContradictions(), ContradictionsFound)
         return [contradiction(text) for text in found.contradictions]
-
-    # Capacity of hosts
-
-    async def _compare_capacity(self) -> None:
-        concerned = [each for each in self._places.providers.values() if self._is_of_tree(each)]
-        await self._look_twice(capacity_faults(concerned), self._capacity_now)
-
-    async def _capacity_now(self) -> list[Fault]:
-        """Read all providers again: whoever moves capacity step by step may have been between two steps."""
-        return [*capacity_faults(filter(self._is_of_tree, await providers_of(self._reader.api)))]
 
     def _is_of_tree(self, provider: ProviderState) -> bool:
         return self._options.cell in ("", provider.cell) and self._options.host in (None, provider.root)

@@ -55,8 +55,8 @@ def candidates(
     asked = {
         "type": "candidates",
         "groups": [
-            *([group_of("", words)] if words else []),
-            *[group_of(name, text.split()[1:]) for name, text in named.items()],
+            *([request_group("", words)] if words else []),
+            *[request_group(name, text.split()[1:]) for name, text in named.items()],
         ],
         "group_policy": _policy(named, apart=apart),
         "same_subtree": [part.split(",") for part in together or ()],
@@ -73,7 +73,7 @@ def candidates(
     print_all(found, candidate_columns(names))
 
 
-def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
+def request_group(name: str, words: Sequence[str]) -> dict[str, Any]:
     """Parse the words for one request group, and return the group with the fields that it has in a message."""
     group: dict[str, Any] = {
         "suffix": name,

@@ -103,39 +103,29 @@ app.add_typer(set_app, name="set")
 def set_inventory(
     which: ProviderName,
     stocks: Annotated[
-        list[str] | None,
+        list[str],
         typer.Argument(
             metavar="CLASS=TOTAL[,reserved=N][,ratio=F][,min=N][,max=N][,step=N]",
             help="All classes of the provider; classes not named are removed.",
         ),
-    ] = None,
+    ],
     bus: BusUrl = "",
     *,
-    as_reported: Annotated[
-        bool,
-        typer.Option(
-            "--as-reported",
-            help="What its host or daemon last reported, instead of what was written by hand.",
-        ),
-    ] = False,
     _output: Output = None,
 ) -> None:
     """Replace a provider's inventory. A class of which a consumer holds something cannot be removed.
 
-    Later reports of the host do not change the classes that differ, until --as-reported gives them back.
+    The next report of the provider by its host or daemon replaces it.
     """
-    if bool(stocks) == as_reported:
-        raise typer.BadParameter("give either CLASS=TOTAL... or --as-reported")
     given: dict[str, str] = {}
     amounts: dict[str, ReportedInventory] = {}
-    for text in stocks or ():
+    for text in stocks:
         resource, amounts[resource] = amount_from(text)
         put_once(given, resource, text, "the command line")
-    wanted = None if as_reported else amounts
     _set(
         bus,
         which,
-        lambda of: SetInventories(**of, inventories=wanted, as_reported=as_reported),
+        lambda of: SetInventories(**of, inventories=amounts),
     )
 
 

@@ -39,28 +39,12 @@ def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> No
         ("generation", f"{provider.generation}, its tree's shape {provider.shape}"),
         ("traits", ", ".join(provider.traits)),
         ("aggregates", ", ".join(map(str, provider.aggregates))),
-        ("by hand", _by_name(provider)),
+        ("by hand", "no report has named it" if provider.made_by_name else ""),
     )
     out.print(grid)
     if provider.inventories:
         out.print()
         print_inventories(provider)
-
-
-def _by_name(provider: ProviderState) -> str:
-    """The inventories that were written by name and that no report changes, with what the reporter has instead."""
-    if provider.reported is None:
-        return "all inventory: no report has named it" if provider.inventories else ""
-    return "; ".join(
-        f"{name}: reported is {'none' if word is None else _written(word)}, here is "
-        + (_written(provider.inventories[name]) if name in provider.inventories else "none")
-        for name, word in sorted(provider.reported.items())
-    )
-
-
-def _written(stock: ReportedInventory) -> str:
-    bounds = _bounds(stock)
-    return _formula(stock) + ("" if bounds == "1 or more" else f" ({bounds})")
 
 
 def tree_of(providers: Sequence[ProviderState]) -> Tree:

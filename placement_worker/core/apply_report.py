@@ -5,6 +5,7 @@ a report may name its providers in any order.
 """
 
 from collections.abc import Container, Iterator, Mapping
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -18,20 +19,18 @@ from bus.messages.placement import (
     ReportInventory,
 )
 from placement_worker.core.ledger import ProviderBook
-from placement_worker.core.reported_inventories import differing, limit_values, moved_by_name
 
 Providers = Mapping[ProviderId, ProviderBook]
+
+# The values of an inventory without its usage, in the order of `ReportedInventory` and of the table's columns.
+limit_values = attrgetter(*ReportedInventory.__struct_fields__)
 
 
 def reported_tree(standing: Providers, report: ReportInventory) -> dict[ProviderId, ProviderBook]:
     """The tree's providers after the report. A provider that the report does not change stays the same object."""
     providers = dict(standing)
-    moved = moved_by_name(
-        {one.id: one for one in standing.values() if one.id not in report.removed},
-        {one.id: one.inventories for one in report.providers if one.inventories is not None},
-    )
     for reported in report.providers:
-        providers[reported.id] = _rewritten(standing.get(reported.id), reported, moved)
+        providers[reported.id] = _rewritten(standing.get(reported.id), reported)
     for removed in report.removed:
         providers.pop(removed, None)
     return providers
@@ -103,13 +102,10 @@ def with_usage(old: InventoryState | None, reported: ReportedInventory) -> Inven
     return InventoryState(*(*limit_values(reported), used))
 
 
-def _rewritten(
-    book: ProviderBook | None, reported: ReportedProvider, moved_by_name: frozenset[str]
-) -> ProviderBook:
-    """The provider after the report. `moved_by_name` are classes that reports must not add anywhere in its tree."""
-    old = book or ProviderBook(id=reported.id, name=reported.name, reported=None)
+def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> ProviderBook:
+    old = book or ProviderBook(id=reported.id, name=reported.name)
     new = structs.replace(
-        old if reported.inventories is None else _restocked(old, reported.inventories, moved_by_name),
+        old if reported.inventories is None else _restocked(old, reported.inventories),
         name=reported.name,
         parent=old.parent if reported.parent is None else reported.parent,
         traits=old.traits if reported.traits is None else frozenset(reported.traits),
@@ -123,23 +119,12 @@ def _rewritten(
     return structs.replace(new, generation=old.generation + 1)
 
 
-def _restocked(
-    old: ProviderBook, reported: Mapping[str, ReportedInventory], moved_by_name: frozenset[str]
-) -> ProviderBook:
-    """The provider with the reported inventories, except for those that were written by name."""
-    stays = old.inventories.keys() if old.reported is None else old.reported.keys()
-    if not stays and moved_by_name.isdisjoint(reported):
-        inventories = {
-            name: with_usage(old.inventories.get(name), inventory) for name, inventory in reported.items()
-        }
-        return structs.replace(old, inventories=inventories, reported={})
-    inventories = {name: stock for name, stock in old.inventories.items() if name in stays}
-    for name, inventory in reported.items():
-        is_added = name not in old.inventories
-        if name not in stays and not (is_added and name in moved_by_name):
-            inventories[name] = with_usage(old.inventories.get(name), inventory)
-    words = {name: reported.get(name) for name in (*stays, *reported)}
-    return structs.replace(old, inventories=inventories, reported=differing(words, inventories))
+def _restocked(old: ProviderBook, reported: Mapping[str, ReportedInventory]) -> ProviderBook:
+    """The provider with the reported inventories, and no others: from now on it is its reporter's."""
+    inventories = {
+        name: with_usage(old.inventories.get(name), inventory) for name, inventory in reported.items()
+    }
+    return structs.replace(old, inventories=inventories, made_by_name=False)
 
 
 def _flaws(providers: Providers, report: ReportInventory) -> Iterator[NotAllowed]:

@@ -20,7 +20,6 @@ from bus.messages.placement import (
     Holder,
     InventoryState,
     ReleaseClaim,
-    ReportedInventory,
     ReportInventory,
     ResourceAmount,
     ServerGroup,
@@ -201,8 +200,7 @@ class ClaimChanges(Struct, frozen=True):
 class ProviderBook(Struct, frozen=True):
     """One provider with all that reports and administrators write of it. No report removes `operator_traits`.
 
-    `reported` is what its reporter last reported of the classes where `inventories` differs; None if no report has named
-    its inventories (`reported_inventories.py`).
+    `made_by_name`: it was written by name, and no report has named its inventories: no report removes it.
     """
 
     id: ProviderId
@@ -213,7 +211,7 @@ class ProviderBook(Struct, frozen=True):
     traits: frozenset[str] = frozenset()
     operator_traits: frozenset[str] = frozenset()
     aggregates: frozenset[AggregateId] = frozenset()
-    reported: Mapping[str, ReportedInventory | None] | None = {}
+    made_by_name: bool = False
 
 
 class TreeBook(Struct, frozen=True):

@@ -28,7 +28,6 @@ from placement_worker.core.ledger import (
     TreeBook,
     TreeChanges,
 )
-from placement_worker.core.reported_inventories import NAMED_MAX, kept_inventories
 from placement_worker.core.vocabulary import Vocabulary, report_problem
 
 # As long as Placement's API allows.
@@ -93,8 +92,7 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
         providers=providers,
     )
     draft.replace_tree(after, numbered_across_cells=bool(report.foreign))
-    kept = [one for reported in report.providers for one in kept_inventories(providers[reported.id])]
-    return ReportAccepted(shape=after.shape, shape_moved=moved, kept=tuple(kept[:NAMED_MAX]))
+    return ReportAccepted(shape=after.shape, shape_moved=moved)
 
 
 def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
@@ -107,7 +105,7 @@ def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
         return TreeBook(root=report.root, cell=report.cell)
     if _may_take(tree, reported):
         # With the tree, the reporter takes over what was written by name.
-        taken = {one.id: structs.replace(one, reported={}) for one in tree.providers.values()}
+        taken = {one.id: structs.replace(one, made_by_name=False) for one in tree.providers.values()}
         return structs.replace(tree, cell=report.cell, providers=taken)
     if tree.providers or tree.cell == report.cell:
         return tree
@@ -195,10 +193,10 @@ def _with_leftovers(tree: TreeBook, report: ReportInventory) -> ReportInventory:
         return report
     own = tree.providers
     named = {*[one.id for one in report.providers], *report.removed}
-    gone = dict.fromkeys(one for one, book in own.items() if book.reported is not None and one not in named)
+    gone = dict.fromkeys(one for one, book in own.items() if not book.made_by_name and one not in named)
     for book in own.values():
         # What was made by name stays, and so does everything above it, up to a provider that the report names.
-        above = book.parent if book.reported is None and book.id not in named else None
+        above = book.parent if book.made_by_name and book.id not in named else None
         while above is not None and above in gone:
             del gone[above]
             above = own[above].parent

@@ -23,7 +23,7 @@ from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, GroupRow, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claims.claims import LockedClaims
+from placement_worker.store_sql.claims.claims import ClaimRows
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
 from tests.contracts.placement_orders import (
     HORIZON,
@@ -200,7 +200,7 @@ class _Trap(PostgresClaims):
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
         return [GroupRow(each) for each in groups]
 
-    async def _add_groups(self, locked: LockedClaims, known: Sequence[GroupRow]) -> None:
+    async def _add_groups(self, locked: ClaimRows, known: Sequence[GroupRow]) -> None:
         await super()._add_groups(locked, known)
         await self.both_have_read.wait()
 

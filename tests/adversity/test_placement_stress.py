@@ -25,7 +25,7 @@ from placement_worker import tables
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claims.claims import LockedClaims
+from placement_worker.store_sql.claims.claims import ClaimRows
 from placement_worker.store_sql.claims.postgresql import PostgresClaims
 from placement_worker.store_sql.provider_cache import UsageRow
 from tests.contracts.placement_orders import (
@@ -257,7 +257,7 @@ FOR NO KEY UPDATE OF root
 
 
 class _Trap(PostgresClaims):
-    def _roots_with_consumers(self, locked: LockedClaims) -> Sequence[int]:  # noqa: ARG002 - none are
+    def _roots_with_consumers(self, locked: ClaimRows) -> Sequence[int]:  # noqa: ARG002 - none are
         return ()
 
     async def _lock_rows(

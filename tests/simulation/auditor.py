@@ -3,12 +3,10 @@ that mend, as if for rows that have changed since: they must change nothing.
 """
 
 import asyncio
-from collections.abc import Sequence
 from datetime import timedelta
 
 from msgspec import structs
 
-from bus.auditing.hosts import CAPACITY
 from bus.auditing.judging import AMOUNTS, LOST
 from bus.broker import Broker
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
@@ -19,7 +17,6 @@ from moor.asking import answer_of, hosts_of
 from moor.books.auditing import AuditOptions, Finding, audited, with_computes
 from moor.books.books_reader import BooksReader
 from tests.simulation.books_checker import BooksChecker
-from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.plan import CELLS
 from tests.simulation.process import SimProcess
 from tests.simulation.real_instances import RealInstances
@@ -29,10 +26,9 @@ NAME = "operator-auditor"
 
 
 class Auditor:
-    def __init__(self, real_instances: RealInstances, books: BooksChecker, capacity: CapacityChecker) -> None:
+    def __init__(self, real_instances: RealInstances, books: BooksChecker) -> None:
         self._real_instances = real_instances
         self._books = books
-        self._capacity = capacity
         self.result: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
 
     async def run(self, process: SimProcess, broker: Broker) -> None:
@@ -50,29 +46,8 @@ class Auditor:
         # The clocks of processes differ: a row that was written long ago may be dated a little later than now.
         options = AuditOptions(settle=-timedelta(minutes=1))
         found = await audited(reader, options, clock=process.clock)
-        of_capacity = [each.fault.text for each in found.findings if each.fault.kind == CAPACITY]
-        wrong = tuple(
-            [each for each in found.findings if each.fault.kind != CAPACITY and not self._is_true(each)]
-        )
-        return [
-            *structs.replace(found, findings=wrong).problems(),
-            *self._wrong_capacity(of_capacity),
-            *await _mend_nothing(client),
-        ]
-
-    def _wrong_capacity(self, found: Sequence[str]) -> list[str]:
-        """Trees have more than is reported where administrators made them so. The audit must name all of these, and no
-        others.
-        """
-        expected = self._capacity.excesses()
-        return [
-            *(text for text in found if not text.startswith(tuple(expected))),
-            *(
-                f"not found: {beginning}...)"
-                for beginning in expected
-                if not any(text.startswith(beginning) for text in found)
-            ),
-        ]
+        wrong = tuple([each for each in found.findings if not self._is_true(each)])
+        return [*structs.replace(found, findings=wrong).problems(), *await _mend_nothing(client)]
 
     def _is_true(self, finding: Finding) -> bool:
         """Whether this finding is right: a compute that was restarted has lost its instances, and the audit must

@@ -28,7 +28,6 @@ from tests.simulation.admins import Admins
 from tests.simulation.auditor import NAME as AUDITOR
 from tests.simulation.auditor import Auditor
 from tests.simulation.books_checker import BooksChecker
-from tests.simulation.capacity_checker import CapacityChecker
 from tests.simulation.cells_checker import CellsChecker
 from tests.simulation.clients import Client, Operator
 from tests.simulation.demands_checker import DemandsChecker
@@ -104,8 +103,7 @@ class Cloud:
         self._operator = Operator(plan, self.findings)
         self.write_oracle = WriteOracle(self.findings, self.rows.books)
         self.admins = Admins(plan, self.findings, self.rows.books, self)
-        self.capacity = CapacityChecker(self.findings)
-        self._auditor = Auditor(self.real_instances, self.books, self.capacity)
+        self._auditor = Auditor(self.real_instances, self.books)
         self.intruders = Intruders(self.findings, self.memory, rights, self)
         # The names of hosts that several cells have, in lower case, about which a scheduler has raised an alarm.
         self.alarms: set[str] = set()
@@ -463,7 +461,6 @@ class Cloud:
 
     def books_opened(self) -> None:
         self.write_oracle.opened()
-        self.capacity.opened()
 
     def books_written(
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
@@ -475,7 +472,6 @@ class Cloud:
         if self.plan.nodes:
             self.nodes.written(orders, written)
         self.write_oracle.written(written)
-        self.capacity.written(written)
 
     def quotas_written(self, written: Sequence[Quota]) -> None:
         self.books.quotas.limits_written(written)

@@ -7,9 +7,7 @@ from typing import Any
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
-from bus.messages.placement import ReportInventory, ReportVerdict
 from placement_worker import admin_writes, host_shape_handlers
-from placement_worker.core.ledger import SentReport
 from scheduler_worker.core.instances import placing
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import (
@@ -29,23 +27,21 @@ from tests.simulation.replacing import replaced
 
 See = Callable[[str, str], None]
 Judged = Callable[[Sequence[Write], Sequence[WriteVerdict]], None]
-Reported = Callable[[Sequence[SentReport], Sequence[ReportVerdict]], None]
 # The kinds of pairs that are counted.
 CELL_PAIR, REQUEST_PAIR, VERDICT, RESHAPE = "in a cell", "of a request", "verdict", "reshape of a host"
 
 
 @contextmanager
-def watched_decisions(see: See, judged: Judged, reported: Reported) -> Iterator[None]:
+def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
     """`see` receives the kind and a pair of state and message; `judged` receives administrators' writes with their
-    verdicts, and `reported` reports with theirs.
+    verdicts.
     """
     with ExitStack() as stack:
         for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
             stack.enter_context(replaced(admin_writes, name, lambda real: _written(real, judged)))
         stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
-        stack.enter_context(replaced(of_placement, "decide_reports", lambda real: _written(real, reported)))
         stack.enter_context(
-            replaced(host_shape_handlers, "judge_reshape", lambda real: _host_reshaped(real, see, reported))
+            replaced(host_shape_handlers, "judge_reshape", lambda real: _host_reshaped(real, see))
         )
         stack.enter_context(replaced(of_cells, "_apply", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
@@ -87,13 +83,10 @@ def _reshaped(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
     return decide
 
 
-def _host_reshaped(real: Callable[..., Any], see: See, reported: Reported) -> Callable[..., Any]:
+def _host_reshaped(real: Callable[..., Any], see: See) -> Callable[..., Any]:
     def judge(ledger: Any, forest: Any, sent: Any, *others: Any) -> Any:
         verdict = real(ledger, forest, sent, *others)
         see(RESHAPE, type(verdict).__name__)
-        order = sent.order
-        report = ReportInventory(cell=order.cell, root=order.root, providers=order.providers)
-        reported((SentReport(report, sent.speaks_for),), (verdict,))
         return verdict
 
     return judge

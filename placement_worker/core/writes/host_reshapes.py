@@ -23,6 +23,7 @@ from bus.messages.placement import (
     DoesNotFit,
     NotAllowed,
     ReportAccepted,
+    ReportedInventory,
     ReportedProvider,
     ReportInventory,
     ReportVerdict,
@@ -30,6 +31,7 @@ from bus.messages.placement import (
     ShapeMoved,
     TreeKept,
 )
+from placement_worker.core.apply_report import limit_values
 from placement_worker.core.capacity import limits_in, used_in
 from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import LedgerDraft
@@ -45,7 +47,6 @@ from placement_worker.core.ledger import (
     TreeBook,
     TreeChanges,
 )
-from placement_worker.core.reported_inventories import last_reported
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.core.writes.allocation_writes import allocate
@@ -189,10 +190,10 @@ def _report_of(order: ReshapeHost) -> ReportInventory:
 
 
 def _grown(book: ProviderBook | None, reported: ReportedProvider) -> ReportedProvider:
-    """The provider with what its reporter last said beside what it says now."""
+    """The provider with what it has beside what its reporter says now."""
     if book is None or reported.inventories is None:
         return reported
-    before = {name: word for name in book.inventories if (word := last_reported(book, name)) is not None}
+    before = {name: ReportedInventory(*limit_values(stock)) for name, stock in book.inventories.items()}
     return structs.replace(reported, inventories={**before, **reported.inventories})
 
 

@@ -27,7 +27,6 @@ from bus.messages.placement import InventoryState, NotAllowed, ReportedInventory
 from placement_worker.core.apply_report import lost_inventory, with_usage
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import ProviderBook, TreeBook
-from placement_worker.core.reported_inventories import last_reported, moved_by_name, written_by_name
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
@@ -80,50 +79,13 @@ def _unknown_class(draft: ForestDraft, standard: Vocabulary, resources: Iterable
 def _set_inventories(
     draft: ForestDraft, standard: Vocabulary, book: ProviderBook, write: SetInventories
 ) -> WriteVerdict:
-    if refused := moved_generation(book, write.generation) or _unclear(write):
-        return refused
-    if write.inventories is None:
-        wanted = _as_reported(draft, book)
-        if isinstance(wanted, NotAllowed):
-            return wanted
-    else:
-        wanted = write.inventories
-        if impossible := impossible_inventory(wanted) or _unknown_class(draft, standard, wanted):
-            return impossible
-    return lost_inventory(book, wanted) or _write_inventories(draft, book, with_usages(book, wanted))
-
-
-def _unclear(write: SetInventories) -> NotAllowed | None:
-    if (write.inventories is None) == write.as_reported:
-        return None
-    return NotAllowed(
-        field="inventories",
-        reason="give either the inventories or as_reported, "
-        + ("not both" if write.as_reported else "neither is there"),
+    refused = (
+        moved_generation(book, write.generation)
+        or impossible_inventory(write.inventories)
+        or _unknown_class(draft, standard, write.inventories)
+        or lost_inventory(book, write.inventories)
     )
-
-
-def _as_reported(draft: ForestDraft, book: ProviderBook) -> dict[str, ReportedInventory] | NotAllowed:
-    """The inventories that were last reported of this provider, or why it cannot get them."""
-    if book.reported is None:
-        return NotAllowed(
-            field="as_reported", reason=f"no report has named inventories of provider {book.id}"
-        )
-    others = draft.trees[draft.root_of[book.id]].providers
-    elsewhere = moved_by_name({one.id: one for one in others.values() if one.id != book.id}, {})
-    twice = sorted(
-        name
-        for name, word in book.reported.items()
-        if word is not None and name not in book.inventories and name in elsewhere
-    )
-    if twice:
-        return NotAllowed(
-            field="as_reported",
-            reason=f"another provider of its tree has {', '.join(twice)} by name, so the tree would have it twice: remove "
-            "it there first, or move it back by a reshape",
-        )
-    words = {name: last_reported(book, name) for name in {**book.inventories, **book.reported}}
-    return {name: word for name, word in words.items() if word is not None}
+    return refused or _write_inventories(draft, book, with_usages(book, write.inventories))
 
 
 def _put_inventory(
@@ -197,7 +159,7 @@ def with_usages(book: ProviderBook, wanted: Mapping[str, ReportedInventory]) -> 
 def _write_inventories(
     draft: ForestDraft, book: ProviderBook, inventories: Mapping[str, InventoryState]
 ) -> WriteVerdict:
-    after = structs.replace(written_by_name(book, inventories), generation=book.generation + 1)
+    after = structs.replace(book, inventories=inventories, generation=book.generation + 1)
     return written(draft.rewrite(after), book.id)
 
 

@@ -119,7 +119,7 @@ def _create(draft: ForestDraft, write: CreateProvider) -> WriteVerdict:
         return IdTaken(provider=write.id)
     if taken := _name_taken(draft, write.id, write.name):
         return taken
-    book = ProviderBook(id=write.id, name=write.name, parent=write.parent, reported=None)
+    book = ProviderBook(id=write.id, name=write.name, parent=write.parent, made_by_name=True)
     return written(draft.add_provider(book, cell), book.id)
 
 

@@ -27,7 +27,6 @@ from placement_worker.core.ledger import (
     ProviderBook,
     TreeChanges,
 )
-from placement_worker.core.reported_inventories import written_by_name
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 from placement_worker.core.writes.allocation_writes import allocate, keys_of_allocations
 from placement_worker.core.writes.provider_contents import impossible_inventory, moved_generation, with_usages
@@ -134,7 +133,7 @@ def _reshape(
     stocks = with_usages(book, wanted.inventories)
     # Placement's API moves the generation once for the inventories it adds, and once for those that stay.
     generation = usage.generation + (2 if wanted.inventories else 1)
-    reshaped = structs.replace(written_by_name(book, stocks), generation=generation)
+    reshaped = structs.replace(book, inventories=stocks, generation=generation)
     forest_draft.rewrite(reshaped)
     used = {name: structs.replace(stock, used=usage.used[name]) for name, stock in stocks.items()}
     forest_draft.recount(structs.replace(reshaped, inventories=used))

@@ -20,7 +20,7 @@ from bus.clock import now
 from bus.sql import PostgresTransaction, array_of
 from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql.claims.claim_locks import FIND_BY_ID, READ_PROVIDERS
-from placement_worker.store_sql.claims.claims import ConsumerRecord, LockedClaims, classes_in
+from placement_worker.store_sql.claims.claims import ClaimRows, ConsumerRecord, classes_in
 from placement_worker.store_sql.provider_cache import UsageRow
 from placement_worker.store_sql.quotas import LAST_QUOTA, ClaimQuotas
 
@@ -75,7 +75,7 @@ class ClaimAtOnce:
     def __init__(
         self,
         transaction: PostgresTransaction,
-        claims: LockedClaims,
+        claims: ClaimRows,
         rows: Sequence[UsageRow],
         last_quota: int,
     ) -> None:
@@ -132,7 +132,7 @@ def _is_granted(changes: ClaimChanges, record: ConsumerRecord) -> bool:
 
 
 async def begun_at_once(
-    transaction: PostgresTransaction, claims: LockedClaims, quotas: ClaimQuotas, names: Mapping[int, str]
+    transaction: PostgresTransaction, claims: ClaimRows, quotas: ClaimQuotas, names: Mapping[int, str]
 ) -> ClaimAtOnce | None:
     """The claim of these keys, ready to be decided.
 
@@ -157,7 +157,7 @@ async def begun_at_once(
 
 
 async def _rows_of(
-    transaction: PostgresTransaction, claims: LockedClaims, names: Mapping[int, str]
+    transaction: PostgresTransaction, claims: ClaimRows, names: Mapping[int, str]
 ) -> Sequence[UsageRow]:
     """The rows of the providers of the claim: as this process wrote them last, or else as they are read."""
     if unknown := claims.unknown():

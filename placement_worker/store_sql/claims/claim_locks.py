@@ -20,7 +20,7 @@ from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.group_draft import HARD
 from placement_worker.core.ledger import ClaimChanges, GroupRow, Ledger
 from placement_worker.store import AtOnce
-from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, classes_in
+from placement_worker.store_sql.claims.claims import ClaimRows, ConsumerRow, classes_in
 from placement_worker.store_sql.driver_rows import Statement, id_of, portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders, UsageRow
@@ -116,14 +116,14 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         self._quotas = ClaimQuotas(transaction, limited)
         self._classes = classes
         self._providers = providers
-        self._locked: LockedClaims | None = None
+        self._locked: ClaimRows | None = None
         # The rows of the roots, if they were locked together with the consumers.
         self._locked_roots: Sequence[UsageRow] = ()
         # The groups that this transaction has inserted.
         self._made_groups: Sequence[GroupId] = ()
 
     async def lock(self, keys: ClaimKeys) -> Ledger:
-        locked = self._locked = LockedClaims(keys, self._classes, self._providers)
+        locked = self._locked = ClaimRows(keys, self._classes, self._providers)
         locked.quotas = await self._quotas.lock(keys)
         self._locked_roots = ()
         await self._find(locked, locked.unknown())
@@ -153,13 +153,13 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             await _KEEP.change(self._transaction, locked.kept(changes))
 
     @abstractmethod
-    async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
+    async def _lock_consumers(self, locked: ClaimRows) -> Sequence[ConsumerRow]:
         """Lock the consumers of the claims. Returns the rows that existed before. If none did, it may also lock the roots, which
         come next.
         """
 
     @abstractmethod
-    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
+    async def _write(self, locked: ClaimRows, changes: ClaimChanges) -> int:
         """Write consumers and what they hold, the usage of providers, and the log. Returns the highest id of a quota's row."""
 
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
@@ -194,7 +194,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         unused = [group for group in self._made_groups if group not in granted]
         await _DROP_GROUPS.fetch(self._transaction, unused)
 
-    async def _find(self, locked: LockedClaims, providers: Collection[ProviderId]) -> int:
+    async def _find(self, locked: ClaimRows, providers: Collection[ProviderId]) -> int:
         """Look up internal ids, roots and inventories of these providers; returns how many of them exist."""
         rows = await rows_of(self._transaction, FIND_BY_ID, providers)
         return locked.learn(rows, await self._names_in(classes_in(rows))) if rows else 0
@@ -203,19 +203,19 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         """The names of resource classes by internal id, with those of these."""
         return await self._classes.naming(self._transaction, classes)
 
-    async def _add_groups(self, locked: LockedClaims, known: Sequence[GroupRow]) -> None:
+    async def _add_groups(self, locked: ClaimRows, known: Sequence[GroupRow]) -> None:
         """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
         judged = [each.definition.id for each in known if each.definition.policy in HARD]
         locked.add_groups(known, await rows_of(self._transaction, _READ_MEMBERS, judged))
 
-    async def _add_consumers(self, locked: LockedClaims, rows: Sequence[ConsumerRow]) -> None:
+    async def _add_consumers(self, locked: ClaimRows, rows: Sequence[ConsumerRow]) -> None:
         unknown = locked.add_consumers(rows)
         self._providers.found(await rows_of(self._transaction, _FIND_BY_NUMBER, unknown))
         await self._classes.naming(self._transaction, locked.held_classes())
         locked.find_held()
         await self._find(locked, locked.unknown_hosts())
 
-    async def _lock_providers(self, locked: LockedClaims) -> None:
+    async def _lock_providers(self, locked: ClaimRows) -> None:
         known, numbers, roots = self._providers, locked.provider_ids.values(), locked.roots()
         provider_rows = {row[0]: row for row in await self._lock_rows(numbers, roots)}
         await self._look_for_lost(locked, provider_rows, roots)
@@ -239,7 +239,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             *await rows_of(self._transaction, READ_PROVIDERS, below),
         ]
 
-    async def _look_for_lost(self, locked: LockedClaims, provider_rows: Any, roots: AbstractSet[int]) -> None:
+    async def _look_for_lost(self, locked: ClaimRows, provider_rows: Any, roots: AbstractSet[int]) -> None:
         """Drop cache entries of providers that are gone or in another tree than the cache said."""
         known = self._providers
         lost = [known.of(one) for one in locked.provider_ids.values() if one not in provider_rows]

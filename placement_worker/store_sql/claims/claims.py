@@ -74,7 +74,7 @@ def classes_in(rows: Iterable[FoundProvider]) -> set[int]:
     return {row[10] for row in rows if row[10] is not None}
 
 
-class LockedClaims:
+class ClaimRows:
     """The rows that a transaction has locked for claims, or only read for a claim at once (at_once.py), by internal ids.
 
     It makes the `Ledger` of them by which claims are decided, and translates the changes back into rows.

@@ -17,7 +17,7 @@ from placement_worker.store_sql.claims.claim_locks import (
     ClaimLocks,
     check_written,
 )
-from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
+from placement_worker.store_sql.claims.claims import ClaimRows, ConsumerRecord, ConsumerRow
 from placement_worker.store_sql.quotas import LAST_QUOTA
 
 # Waits for a transaction that has inserted the same consumer and has not committed yet. No other transaction can see rows
@@ -97,10 +97,10 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
     _made: Mapping[int, ConsumerRecord] = {}
 
     async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
-        locked = LockedClaims(keys, self._classes, self._providers)
+        locked = ClaimRows(keys, self._classes, self._providers)
         return await begun_at_once(self._transaction, locked, self._quotas, self._classes.names)
 
-    async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
+    async def _lock_consumers(self, locked: ClaimRows) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids
         if not keys.consumers:
             return ()
@@ -126,11 +126,11 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
         self._made = {number: record for number, record in self._made.items() if ids[number] in inserted}
         return [row for row in rows if row[1] not in inserted]
 
-    def _roots_with_consumers(self, locked: LockedClaims) -> Sequence[int]:
+    def _roots_with_consumers(self, locked: ClaimRows) -> Sequence[int]:
         """The roots that are locked by the same statement as new consumers."""
         return sorted(locked.roots())
 
-    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
+    async def _write(self, locked: ClaimRows, changes: ClaimChanges) -> int:
         kept = locked.consumer_writes(changes, self._made)
         ended, begun = locked.holders(kept)
         await END_HOLDING.change(self._transaction, ended)

@@ -15,7 +15,7 @@ from placement_worker.store_sql.claims.claim_locks import (
     ClaimLocks,
     check_written,
 )
-from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
+from placement_worker.store_sql.claims.claims import ClaimRows, ConsumerRecord, ConsumerRow
 from placement_worker.store_sql.quotas import LAST_QUOTA
 from placement_worker.tables import consumers, holders, providers
 
@@ -39,17 +39,17 @@ _LAST_CONSUMER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name =
 class SqliteClaims(ClaimLocks[SqliteTransaction]):
     """Reads and writes claims on SQLite, each row by a statement of its own."""
 
-    async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
+    async def _lock_consumers(self, locked: ClaimRows) -> Sequence[ConsumerRow]:
         rows = await LOCK_CONSUMERS.fetch(self._transaction, locked.keys.consumers)
         locked.consumer_ids.update((row[0].int, row[1]) for row in rows)
         return rows
 
-    async def _write(self, locked: LockedClaims, changes: ClaimChanges) -> int:
+    async def _write(self, locked: ClaimRows, changes: ClaimChanges) -> int:
         # In one piece: to enter the transaction for each statement would cost a lone boot more than its statements.
         return await self._transaction.run(_write, locked, changes)
 
 
-def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) -> int:
+def _write(connection: Connection, locked: ClaimRows, changes: ClaimChanges) -> int:
     driver, ids = driver_of(connection), locked.consumer_ids
     kept = locked.consumer_writes(changes, {})
     known = [one for one in kept.consumers if one.row.id.int in ids]
@@ -72,7 +72,7 @@ def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) 
     return int(last_quota)
 
 
-def _add_consumers(driver: sqlite3.Connection, locked: LockedClaims, new: Sequence[ConsumerRecord]) -> None:
+def _add_consumers(driver: sqlite3.Connection, locked: ClaimRows, new: Sequence[ConsumerRecord]) -> None:
     """Insert new consumers, with ids that are chosen here: SQLite returns the id of only one inserted row at a time."""
     (last,) = driver.execute(_LAST_CONSUMER).fetchone()
     ids = locked.consumer_ids

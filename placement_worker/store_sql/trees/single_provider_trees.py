@@ -23,8 +23,8 @@ from bus.sql import (
     driver_of,
     moment_text,
 )
+from placement_worker.core.apply_report import limit_values
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
-from placement_worker.core.reported_inventories import limit_values
 from placement_worker.store_sql import log
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.store_sql.trees.forest import LockedTrees
@@ -79,8 +79,8 @@ class _Written(Struct, frozen=True):
 
 
 def are_single_providers(changes: TreeChanges, locked: LockedTrees) -> bool:
-    """Has each of these trees only one provider, before and after, and does that keep its name, cell, classes, aggregates
-    and what was written of it by name?
+    """Has each of these trees only one provider, before and after, and does that keep its name, cell, classes and
+    aggregates?
     """
     return not changes.removed and all(
         (before := locked.trees.get(tree.root)) is not None and _is_lone(before, tree)
@@ -93,8 +93,8 @@ def _is_lone(before: TreeBook, after: TreeBook) -> bool:
         return False
     old, new = before.providers[before.root], after.providers.get(before.root)
     return new is not None and (
-        (old.name, old.parent, old.aggregates, old.reported)
-        == (new.name, new.parent, new.aggregates, new.reported)
+        (old.name, old.parent, old.aggregates, old.made_by_name)
+        == (new.name, new.parent, new.aggregates, new.made_by_name)
         and old.inventories.keys() == new.inventories.keys()
         and all(stock.used == new.inventories[name].used for name, stock in old.inventories.items())
     )

@@ -14,7 +14,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from bus.message import AggregateId, ProviderId
-from bus.messages.placement import InventoryState, ProviderState, ReportedInventory
+from bus.messages.placement import InventoryState, ProviderState
 from bus.sql import Transaction, among
 from placement_worker.core.ledger import ProviderBook, TreeBook
 from placement_worker.store_sql.driver_rows import decode_used, id_of, portable, rows_of
@@ -34,7 +34,7 @@ SELECT providers.id, providers.uuid, root.id, root.uuid, parent.uuid, providers.
            SELECT json_agg(member.aggregate)::text
            FROM provider_aggregates AS member WHERE member.provider_id = ANY (ARRAY[providers.id])
        ),
-       providers.reported
+       providers.made_by_name
 FROM providers
 JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
 LEFT JOIN providers AS parent ON parent.id = ANY (ARRAY[providers.parent_id])
@@ -51,9 +51,6 @@ _STOCKS = portable(
 
 _decode_numbers = msgspec.json.Decoder(tuple[int, ...]).decode
 _decode_ids = msgspec.json.Decoder(tuple[UUID, ...]).decode
-_decode_reported = msgspec.json.Decoder(dict[str, ReportedInventory | None] | None).decode
-# A provider of which nothing was written by name, as nearly all are.
-AS_REPORTED = "{}"
 
 
 class StoredProvider(Struct, frozen=True, gc=False):
@@ -78,7 +75,7 @@ class StoredProvider(Struct, frozen=True, gc=False):
     inventories: Mapping[int, InventoryState]
     traits: tuple[int, ...]
     aggregates: tuple[AggregateId, ...]
-    reported: dict[str, ReportedInventory | None] | None
+    made_by_name: bool
 
 
 def numbers_of(connection: Connection, of: Collection[ProviderId]) -> list[int]:
@@ -139,7 +136,7 @@ def state_of(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderSt
         traits=tuple(sorted({traits[abs(number)] for number in stored.traits})),
         aggregates=tuple(sorted(stored.aggregates)),
         consumers=stored.consumers,
-        reported=stored.reported,
+        made_by_name=stored.made_by_name,
     )
 
 
@@ -154,12 +151,8 @@ def _book(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderBook:
         traits=frozenset([traits[number] for number in stored.traits if number > 0]),
         operator_traits=frozenset([traits[-number] for number in stored.traits if number < 0]),
         aggregates=frozenset(stored.aggregates),
-        reported=stored.reported,
+        made_by_name=stored.made_by_name,
     )
-
-
-def encode_reported(book: ProviderBook) -> str:
-    return msgspec.json.encode(book.reported).decode()
 
 
 async def _read(
@@ -182,10 +175,10 @@ async def _read(
 
 
 def _stored(row: Sequence[Any], inventories: Mapping[int, InventoryState]) -> StoredProvider:
-    number, uuid, root, root_uuid, parent, *fields, _, traits, aggregates, reported = row
+    number, uuid, root, root_uuid, parent, *fields, _, traits, aggregates, made_by_name = row
     values: tuple[Any, ...] = (
         *(number, id_of(uuid), root, id_of(root_uuid), None if parent is None else id_of(parent)),
         *(*fields, inventories, _decode_numbers(traits or "[]"), _decode_ids(aggregates or "[]")),
-        {} if reported == AS_REPORTED else _decode_reported(reported),
+        bool(made_by_name),
     )
     return StoredProvider(*values)

@@ -10,14 +10,13 @@ from bus.errors import Transient
 from bus.message import ProviderId
 from bus.messages.placement import ProviderGone
 from bus.sql import among, is_duplicate
+from placement_worker.core.apply_report import limit_values
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
-from placement_worker.core.reported_inventories import limit_values
 from placement_worker.store_sql import log
 from placement_worker.store_sql.custom_names import revive
 from placement_worker.store_sql.driver_rows import NOTHING, encode_amounts
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.name_cache import CachedVocabulary
-from placement_worker.store_sql.trees.stored_providers import AS_REPORTED, encode_reported
 from placement_worker.store_sql.trees.tombstones import clear_tombstones, write_tombstones
 from placement_worker.tables import (
     consumers,
@@ -168,7 +167,7 @@ def _write_providers(
                 "used": encode_amounts(
                     {class_ids[name]: inventory.used for name, inventory in book.inventories.items()}
                 ),
-                "reported": encode_reported(book) if book.reported != {} else AS_REPORTED,
+                "made_by_name": book.made_by_name,
             }
             if before:
                 known.append(row | {"key": before.id, "old_name": before.name})

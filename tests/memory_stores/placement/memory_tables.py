@@ -118,7 +118,7 @@ class MemoryTables:
             traits=tuple(sorted(book.traits | book.operator_traits)),
             aggregates=tuple(sorted(book.aggregates, key=lambda aggregate: aggregate.int)),
             consumers=row.consumers,
-            reported=None if book.reported is None else dict(book.reported),
+            made_by_name=book.made_by_name,
         )
 
     def logged_after(self, number: int) -> Sequence[Logged]:

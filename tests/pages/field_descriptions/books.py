@@ -24,7 +24,6 @@ BOOKS: dict[str, dict[str, str]] = {
     "SetInventories": {
         **WRITTEN,
         "inventories": "by resource class; classes not named are removed",
-        "as_reported": "true, without `inventories`: what the provider's reporter last reported",
     },
     "PutInventory": {
         **WRITTEN,

@@ -74,8 +74,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "traits": "its traits",
         "aggregates": "the aggregates that it is in",
         "consumers": "how many consumers have it as their host",
-        "reported": "what its reporter last reported of each class that is not so, since it was written by name; none if no "
-        "report has named its inventories",
+        "made_by_name": "whether it was written by name, and no report has named its inventories",
     },
     "Share": {
         "host": "the root provider of the host",

@@ -63,45 +63,27 @@ async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home
         assert [(holder["project"], holder["type"]) for holder in held] == [("shop", "INSTANCE")]
 
 
-async def test_what_an_operator_writes_outlives_a_restart_is_named_and_can_be_given_back(home: Path) -> None:
+async def test_a_host_owns_its_inventory_and_what_an_operator_has_made_beside_it_stays(home: Path) -> None:
     environment = {"XDG_STATE_HOME": str(home)}
     up_again = ("up", "--cells", "harbour", "--hosts", "2")
     async with started(*up_again, **environment) as up:
         await up.until_printed("ready")
         before = await moor_json("provider", "show", FIRST, **environment)
-        cpus = before["inventories"]["VCPU"]["total"]
-        await moor_json("provider", "create", "numa0", "--parent", FIRST, **environment)
-        for order in (
-            ("inventory", "numa0", f"VCPU={cpus}"),
-            ("inventory", FIRST, f"MEMORY_MB={before['inventories']['MEMORY_MB']['total']}"),
-        ):
+        await moor_json("provider", "create", "shelf0", "--parent", FIRST, **environment)
+        for order in (("inventory", "shelf0", "VGPU=2"), ("inventory", FIRST, "VCPU=1")):
             ran = await moor("provider", "set", *order, **environment)
             assert ran.code == 0, ran.err
+        shown = await moor_json("provider", "show", FIRST, **environment)
+        assert list(shown["inventories"]) == ["VCPU"]
     async with started(*up_again, **environment) as up:
         await up.until_printed("ready")
         # The host is reported anew after its restart.
-        shown = await moor("provider", "show", FIRST, **environment)
-        assert f"VCPU: reported is {cpus} x 4" in " ".join(shown.out.split())
-        assert list((await moor_json("provider", "show", FIRST, **environment))["inventories"]) == [
-            "MEMORY_MB"
-        ]
-        assert (await moor("audit", **environment)).code == 0
-
-        refused = await moor("provider", "set", "inventory", FIRST, "--as-reported", **environment)
-        assert (refused.code, "has VCPU by name" in " ".join(refused.err.split())) == (1, True)
-        both = await moor("provider", "set", "inventory", FIRST, "VCPU=1", "--as-reported", **environment)
-        assert (both.code, "give either CLASS=TOTAL" in both.err) == (2, True)
-        ran = await moor("provider", "set", "inventory", FIRST, "VCPU=4", **environment)
-        assert ran.code == 0, ran.err
-        audit = await moor("audit", **environment)
-        assert audit.code == 4
-        assert f"the tree of {FIRST} has {cpus + 4} of VCPU" in " ".join(audit.out.split())
-
-        assert (await moor("provider", "delete", "numa0", **environment)).code == 0
-        back = await moor("provider", "set", "inventory", FIRST, "--as-reported", **environment)
-        assert back.code == 0, back.err
         after = await moor_json("provider", "show", FIRST, **environment)
-        assert (after["inventories"], after["reported"]) == (before["inventories"], {})
+        assert after["inventories"] == before["inventories"]
+        shelf = await moor_json("provider", "show", "shelf0", **environment)
+        assert (shelf["inventories"]["VGPU"]["total"], shelf["made_by_name"]) == (2, True)
+        said = await moor("provider", "show", "shelf0", **environment)
+        assert "no report has named it" in " ".join(said.out.split())
         assert (await moor("audit", **environment)).code == 0
 
 

@@ -8,7 +8,6 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.placement import (
     InventoryInUse,
-    KeptInventory,
     NotAllowed,
     ReportAccepted,
     ReportedInventory,
@@ -61,26 +60,6 @@ def test_a_node_that_nobody_owns_yet_is_left_to_its_first_owner_to_report() -> N
 
     assert found.needs_report
     assert report_of(found) is None
-
-
-def test_a_row_notes_what_was_written_by_name_and_stays() -> None:
-    row = a_row()
-    report = report_of(row)
-    assert report is not None
-    kept = KeptInventory(
-        provider=ID,
-        resource="CUSTOM_GOLD",
-        reported=ReportedInventory(total=1),
-        kept=ReportedInventory(total=1, reserved=1),
-    )
-
-    noted = after_verdict(row, report, ReportAccepted(shape=1, shape_moved=False, kept=(kept,)))
-
-    assert noted.reported == row.offer
-    assert noted.report_note.startswith(
-        f"CUSTOM_GOLD of provider {ID} was written by name and stays 1 reserved=1, reported is 1; "
-    )
-    assert after_verdict(noted, report, TAKEN).report_note == ""
 
 
 def test_a_free_node_is_one_of_its_class_and_numbered_by_its_row() -> None:

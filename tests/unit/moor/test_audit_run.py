@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.auditing import claims, hosts, judging
+from bus.auditing import claims, judging
 from bus.auditing.views import InstanceView, OnHost
-from bus.message import Message, ProviderId
+from bus.message import Message
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.books import (
     AskBooks,
@@ -30,10 +29,7 @@ from bus.messages.hosts import HostMode, HostSet, HostSetting, HostState, SetHos
 from bus.messages.placement import (
     AskSnapshot,
     DoesNotFit,
-    InventoryState,
     LogPosition,
-    ProviderState,
-    ReportedInventory,
     Shortfall,
     SnapshotPage,
 )
@@ -262,82 +258,6 @@ async def test_an_audit_of_one_cell_counts_no_consumers_of_other_cells() -> None
     compared = [(await audit(Everyone(alone), cell=cell)).compared for cell in ("c1", "c2", "")]
 
     assert compared == [1, 0, 1]
-
-
-def a_provider(
-    which: int, reported: dict[str, int | None] | None, parent: int = 1, **totals: int
-) -> ProviderState:
-    return ProviderState(
-        internal=which,
-        id=ProviderId(UUID(int=which)),
-        name=f"provider-{which}",
-        root=ProviderId(UUID(int=1)),
-        parent=None if which == 1 else ProviderId(UUID(int=parent)),
-        cell="c1",
-        inventories={name: InventoryState(total=total) for name, total in totals.items()},
-        reported=None
-        if reported is None
-        else {
-            name: None if total is None else ReportedInventory(total=total)
-            for name, total in reported.items()
-        },
-    )
-
-
-def capacity_texts(*tree: ProviderState) -> list[str]:
-    return [fault.text for fault in hosts.capacity_faults(tree)]
-
-
-async def test_capacity_that_is_there_twice_is_a_fault_with_provider_class_and_both_numbers() -> None:
-    host = a_provider(1, {}, VCPU=128, MEMORY_MB=64)
-    child = a_provider(2, None, VCPU=128)
-
-    assert capacity_texts(host, child) == [
-        "the tree of provider-1 has 256 of VCPU (128 on provider-1, 128 on provider-2), and its reporter reports 128"
-    ]
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [
-        pytest.param((a_provider(1, {"VCPU": 128}), a_provider(2, None, VCPU=128)), id="moved"),
-        pytest.param((a_provider(1, {"VCPU": 128}, VCPU=100),), id="less"),
-        pytest.param((a_provider(1, {"CUSTOM_A": None}, CUSTOM_A=4),), id="never reported"),
-        pytest.param((a_provider(1, None, VCPU=128), a_provider(2, None, VCPU=1)), id="all by name"),
-        pytest.param((a_provider(1, {}, VCPU=128), a_provider(2, {}, VCPU=128)), id="all reported"),
-    ],
-)
-async def test_a_tree_that_has_no_more_than_is_reported_has_no_fault(tree: tuple[ProviderState, ...]) -> None:
-    assert capacity_texts(*tree) == []
-
-
-async def test_more_than_is_reported_of_one_provider_is_a_fault() -> None:
-    (text,) = capacity_texts(a_provider(1, {"VCPU": 128}, VCPU=200))
-
-    assert text == "the tree of provider-1 has 200 of VCPU (200 on provider-1), and its reporter reports 128"
-
-
-async def test_an_audit_names_capacity_that_both_looks_found_and_does_not_mend_it() -> None:
-    tree: tuple[ProviderState, ...] = (a_provider(1, {}, VCPU=128), a_provider(2, None, VCPU=128))
-
-    class Doubled(Everyone):
-        async def ask(self, question: Message) -> Message:
-            if isinstance(question, AskSnapshot):
-                return SnapshotPage(providers=tree, published=LogPosition(0, 0))
-            return await super().ask(question)
-
-    one = Doubled(a_view())
-    found = [await audit(one, heals=heals) for heals in (False, True)]
-
-    assert [[(each.fault.kind, each.outcome) for each in result.findings] for result in found] == [
-        [(hosts.CAPACITY, "found")],
-        [(hosts.CAPACITY, "not mended")],
-    ]
-    assert one.given == []
-    tree = tree[:1]
-    assert (await audit(one, heals=False)).findings == ()
-    tree = (a_provider(1, {}, VCPU=128), a_provider(2, None, VCPU=128))
-    assert (await audit(one, cell="c2")).findings == ()
 
 
 def of_size(**details: object) -> InstanceView:

@@ -7,7 +7,7 @@ import pytest
 from bus.messages.administration import SetAllocations
 from placement_worker.core.ledger import InventoryLimits
 from placement_worker.core.writes.allocation_writes import decide_allocations, keys_of_allocation_writes
-from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerWrites, LockedClaims
+from placement_worker.store_sql.claims.claims import ClaimRows, ConsumerRecord, ConsumerWrites
 from placement_worker.store_sql.name_cache import CachedNames, NameCache
 from placement_worker.store_sql.provider_cache import CachedProvider, CachedProviders, ProviderCache
 from placement_worker.tables import resource_classes
@@ -25,7 +25,7 @@ def rows_of(writes: Sequence[SetAllocations]) -> tuple[list[ConsumerRecord], Con
     classes.ids, classes.names = {"VCPU": 1}, {1: "VCPU"}
     known = ProviderCache()
     known.keep([CachedProvider(NUMBER, HOST, NUMBER, BASE, "cell1", {1: "VCPU"}, {"VCPU": EIGHT})])
-    books = LockedClaims(keys_of_allocation_writes(writes), CachedNames(classes), CachedProviders(known))
+    books = ClaimRows(keys_of_allocation_writes(writes), CachedNames(classes), CachedProviders(known))
     assert books.unknown() == []
     optimistic_rows = books.optimistic_rows()
     books.add_providers([HOST_ROW])
