@@ -15,7 +15,7 @@ from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute
 from compute_sim.laboratory.hosts import equal_hosts
-from compute_sim.laboratory.ironic import running as ironic_simulation
+from compute_sim.laboratory.ironic import wiring as ironic_simulation
 from compute_sim.laboratory.ironic.core.script import IronicScript
 from compute_sim.laboratory.script_file import load_script
 from compute_sim.libvirt.settings import LibvirtSettings

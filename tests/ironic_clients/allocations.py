@@ -12,10 +12,8 @@ from msgspec import Struct, structs
 
 from compute_sim.laboratory.ironic import SimulatedIronic, SimulatedNode
 from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.json_patch import operations_of, patched
-from compute_sim.laboratory.ironic.core.node import Json, second
-from compute_sim.laboratory.ironic.core.payloads import Payload
-from compute_sim.laboratory.ironic.core.refusals import CONFLICT, NOT_FOUND, RequestRefused
+from compute_sim.laboratory.ironic.core.changes import operations_of, patched
+from compute_sim.laboratory.ironic.core.node import CONFLICT, NOT_FOUND, Json, Payload, RequestRefused, second
 
 ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
 # From the creation of an allocation to its node.

@@ -14,24 +14,23 @@ from compute_sim.laboratory.ironic.core.changes import (
     check_conductor,
     values_of,
 )
-from compute_sim.laboratory.ironic.core.node import DRIVERS, INTERFACES, refusal_of_lock, second
-from compute_sim.laboratory.ironic.core.node_events import PowerSet
-from compute_sim.laboratory.ironic.core.refusals import (
+from compute_sim.laboratory.ironic.core.node import (
     BAD_REQUEST,
     CONFLICT,
-    FORBIDDEN,
+    DRIVERS,
+    INTERFACES,
     NOT_FOUND,
+    PowerSet,
     RequestRefused,
     Rule,
     first_refusal,
+    refusal_of_lock,
+    second,
 )
 from compute_sim.laboratory.ironic.core.work import Job, make_step
 from compute_sim.laboratory.ironic.notifications import new_uuid
-from compute_sim.laboratory.ironic.simulated import LATEST_MINOR
 
 _CREATE_ALLOWED = (PATCH_ALLOWED | {"uuid"}) - {"protected", "protected_reason"}
-# Microversions before this one have no state `enroll`.
-_ENROLL_MINOR = 11
 _DELETE_ALLOWED = (states.MANAGEABLE, states.ENROLL, states.ADOPT_FAILED, states.AVAILABLE)
 # Fields that are null in Ironic's object of a node before it is stored.
 _UNSAID = dict.fromkeys(("console_enabled", "disable_power_off", "maintenance", "protected", "retired"))
@@ -50,10 +49,10 @@ _DEFAULT_INTERFACES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def create(ironic: SimulatedIronic, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> SimulatedNode:
+def create(ironic: SimulatedIronic, fields: Mapping[str, Any]) -> SimulatedNode:
     """A new node in state `enroll`; Ironic draws a uuid if the fields have none."""
     now_s, request = ironic.begin()
-    written = _created(fields, ironic.table.in_use, now_s, minor, uuid=new_uuid(ironic.chance))
+    written = _created(fields, ironic.table.in_use, now_s, uuid=new_uuid(ironic.chance))
     uuids: Sequence[Rule] = [
         (
             written.start.uuid in ironic.nodes,
@@ -65,9 +64,7 @@ def create(ironic: SimulatedIronic, fields: Mapping[str, Any], minor: int = LATE
     return ironic.announce(written, "create", now_s, request, ironic.table.add)
 
 
-def _created(
-    fields: Mapping[str, Any], in_use: ValuesInUse, at_s: float, minor: int, *, uuid: str
-) -> ChangedNode:
+def _created(fields: Mapping[str, Any], in_use: ValuesInUse, at_s: float, *, uuid: str) -> ChangedNode:
     for field in fields:
         if field not in _CREATE_ALLOWED:
             raise RequestRefused(
@@ -75,13 +72,12 @@ def _created(
             )
     if "driver" not in fields:
         raise RequestRefused(BAD_REQUEST, "driver is missing: a node needs one.")
-    values = values_of(fields, minor)
+    values = values_of(fields)
     driver = values["driver"]
     check_conductor(driver, values.get("conductor_group", ""), in_use)
     uuid = values.pop("uuid", None) or uuid
-    state = states.ENROLL if minor >= _ENROLL_MINOR else states.AVAILABLE
     unsaid = {**_UNSAID, **dict.fromkeys(INTERFACES)}
-    start = SimulatedNode(uuid=uuid, provision_state=state, **{**unsaid, **values})
+    start = SimulatedNode(uuid=uuid, provision_state=states.ENROLL, **{**unsaid, **values})
     after = structs.replace(
         start,
         created_at=second(at_s),
@@ -98,7 +94,7 @@ def _created(
 
 def delete(ironic: SimulatedIronic, ident: str) -> SimulatedNode:
     gone = ironic.write(ident, "delete", lambda node, _: ChangedNode(node, node, _why_not_deleted(node)))
-    ironic.conductor.forget(gone)
+    ironic.forget(gone)
     ironic.table.remove(gone)
     return gone
 
@@ -110,11 +106,6 @@ def _why_not_deleted(node: SimulatedNode) -> RequestRefused | None:
             node.instance_uuid and not node.maintenance,
             CONFLICT,
             f"Node {node.uuid} is associated with instance {node.instance_uuid}.",
-        ),
-        (
-            node.protected,
-            FORBIDDEN,
-            f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.",
         ),
         (
             not node.maintenance and state not in _DELETE_ALLOWED,
@@ -146,4 +137,4 @@ def switch_at_the_node(ironic: SimulatedIronic, ident: str) -> None:
     start = PowerSet(node, node.power_state, "start")
     job = Job("power kept", at_s + ironic.settings.delays.power_s, node.power_state)
     step = make_step(node, (start,), job, ironic.settings.host)
-    ironic.conductor.go(node, step, at_s, ironic.conductor.periodic)
+    ironic.go(node, step, at_s, ironic.periodic)

@@ -27,10 +27,10 @@ from compute_sim.laboratory.ironic import (
     SimulatedNode,
     WorkDurations,
 )
-from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
-from compute_sim.laboratory.ironic.core.refusals import CONFLICT
+from compute_sim.laboratory.ironic.core.node import CONFLICT
 from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses
-from compute_sim.laboratory.ironic.node_table import NodeTable
+from compute_sim.laboratory.ironic.core.work import ProvisionOrder
+from compute_sim.laboratory.ironic.simulated import NodeTable
 from ironic_sync import rest
 from ironic_sync.core import node as known
 from ironic_sync.core.node_data import NodeData, node_of

@@ -18,7 +18,7 @@ USED_ELSEWHERE = {
     "bus/operating/metrics.py": ("collect",),  # prometheus_client
     "bus/operating/http_server.py": ("capture_signals",),  # uvicorn
     "bus/sql/types.py": ("load_dialect_impl", "process_bind_param", "process_result_value"),  # SQLAlchemy
-    "compute_sim/laboratory/ironic/sending.py": ("unsent",),  # a benchmark
+    "compute_sim/laboratory/ironic/notifications.py": ("unsent",),  # a benchmark
     "compute_sim/laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
     "moor/commands.py": ("list_commands",),  # Click
     "moor/laboratory/private_servers.py": ("free_port", "place_in_memory"),  # tests.servers

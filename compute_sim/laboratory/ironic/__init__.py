@@ -18,7 +18,7 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
                           All nodes as they are now, or one of them; None if there is none.
       .patch, .set_maintenance, .set_traits, .provision, .set_power, .attach_vif ...
                           The operations of the API, without HTTP. Each returns Ironic's answer or raises `RequestRefused`.
-      .begin, .write, .announce, .at
+      .begin, .write, .announce, .at, .go, .forget
                           Operations are made of these; tests/ironic_clients makes further ones.
       .resume_work()      After a start with the nodes of a killed process: its unfinished work continues.
       .go_away(for_s, refuses=...), .come_back()
@@ -34,36 +34,30 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
     simulated_ironic(broker, nodes, settings, ..., file=...)
                                Creates all of these: `.ironic`, `.url`, `.parts`.
 
-`moor run simulated-ironic` runs one alone (running.py). The modules:
+`moor run simulated-ironic` runs one alone (wiring.py). The modules:
 
     core/states.py        The table of states and verbs.
-    core/node.py          A node with all its fields.
-    core/node_events.py   A node before and after an event, and the notification of the event.
-    core/work.py          The conductor's jobs on a node, and how each ends.
+    core/node.py          A node with all its fields, the events that are told of it, and how requests are refused.
     core/changes.py       Patching nodes, their maintenance, traits and ports: what is allowed.
-    core/json_patch.py    JSON Patch on a node's fields.
-    core/orders.py        Provision and power orders: what is allowed, and how they begin.
-    core/payloads.py      The fields of each notification.
+    core/work.py          Orders: what is allowed, and how they begin; the conductor's jobs on a node, and how each ends.
     core/script.py        The faults of a script.
-    notifications.py      Notifications as bytes.
-    announcing.py         Publishes notifications, or loses and delays them as the script says.
+    notifications.py      Notifications as bytes; publishes them, or loses and delays them as the script says.
     node_file.py          The file of nodes.
-    node_table.py         The current nodes.
-    conductor.py          Jobs that end when they are due, and the power sync.
-    simulated.py          SimulatedIronic.
-    api/                  The REST API.
+    simulated.py          SimulatedIronic: its nodes, its conductor, and its operations.
+    api.py                The REST API.
 """
 
-from compute_sim.laboratory.ironic.api.app import IronicTransport, ironic_app
-from compute_sim.laboratory.ironic.api.server import IronicServer
-from compute_sim.laboratory.ironic.core.node import SimulatedNode
-from compute_sim.laboratory.ironic.core.refusals import RequestRefused
+from compute_sim.laboratory.ironic.api import IronicServer, IronicTransport, ironic_app
+from compute_sim.laboratory.ironic.core.node import RequestRefused, SimulatedNode
 from compute_sim.laboratory.ironic.core.script import IronicScript
+from compute_sim.laboratory.ironic.core.work import IronicSimSettings, WorkDurations, paced
 from compute_sim.laboratory.ironic.node_file import NodeFile
-from compute_sim.laboratory.ironic.seeds import available_nodes, nodes_in_groups
-from compute_sim.laboratory.ironic.sending import NotificationSender
-from compute_sim.laboratory.ironic.settings import IronicSimSettings, WorkDurations, paced
-from compute_sim.laboratory.ironic.simulated import SimulatedIronic
+from compute_sim.laboratory.ironic.notifications import NotificationSender
+from compute_sim.laboratory.ironic.simulated import (
+    SimulatedIronic,
+    available_nodes,
+    nodes_in_groups,
+)
 from compute_sim.laboratory.ironic.wiring import IronicSimulation, simulated_ironic
 
 __all__ = [

@@ -2,8 +2,6 @@
 
 Each change is one line: the uuid, and the node, or null if it was deleted. A line is passed to the kernel before the change
 is announced. So `kill -9` loses no change. Only the last line can be cut off, and is then ignored.
-
-An earlier release also stored allocations, in lines with two more fields and no node: such a line deletes nothing.
 """
 
 import os
@@ -14,7 +12,7 @@ import msgspec
 
 from bus.unreadable import NOT_JSON
 from compute_sim.laboratory.ironic.core.node import SimulatedNode
-from compute_sim.laboratory.ironic.node_table import NodeChange
+from compute_sim.laboratory.ironic.simulated import NodeChange
 
 # The file is written again when it has more lines than this per node, and in total.
 LINES_PER_NODE_MAX = 8

@@ -5,29 +5,42 @@ sees a change that is half done.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
+from uuid import UUID, uuid5
 
-import os_traits
+from msgspec import Struct, structs
 
 from bus.parts import Periodic
-from compute_sim.laboratory.ironic.announcing import NotificationAnnouncer
-from compute_sim.laboratory.ironic.conductor import Conductor
-from compute_sim.laboratory.ironic.core import changes, orders
-from compute_sim.laboratory.ironic.core.node import SimulatedNode
-from compute_sim.laboratory.ironic.core.node_events import NodeWritten
-from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
-from compute_sim.laboratory.ironic.core.refusals import no_such_node
-from compute_sim.laboratory.ironic.core.script import Away, IronicScript, away
-from compute_sim.laboratory.ironic.core.work import Step
-from compute_sim.laboratory.ironic.node_table import Keep, NodeTable
-from compute_sim.laboratory.ironic.notifications import Publish, new_request_id
-from compute_sim.laboratory.ironic.seeds import with_start_times
-from compute_sim.laboratory.ironic.settings import IronicSimSettings
-from compute_sim.laboratory.ironic.timers import Action, ActionTimers
+from compute_sim.laboratory.ironic.core import changes, states, work
+from compute_sim.laboratory.ironic.core.changes import ValuesInUse
+from compute_sim.laboratory.ironic.core.node import NodeWritten, SimulatedNode, no_such_node, second
+from compute_sim.laboratory.ironic.core.script import (
+    Away,
+    BmcSilent,
+    IronicScript,
+    NodeLocked,
+    Subject,
+    away,
+    happening,
+    why_work_fails,
+)
+from compute_sim.laboratory.ironic.core.work import (
+    POWER_FAILURE,
+    IronicSimSettings,
+    Job,
+    ProvisionOrder,
+    Step,
+)
+from compute_sim.laboratory.ironic.notifications import (
+    Action,
+    ActionTimers,
+    NotificationAnnouncer,
+    Publish,
+    new_request_id,
+)
 
-LATEST_MINOR = 115
-_STANDARD_TRAITS = frozenset(os_traits.get_traits())
 # How many actions run before other tasks of the process get a turn.
 _ACTIONS_AT_ONCE = 200
 # While nothing is due, it waits to be woken.
@@ -46,6 +59,117 @@ _VALIDATED = (
     "rescue",
     "storage",
 )
+# Jobs that need the node's BMC to answer.
+_NEEDS_BMC = frozenset({"verify", "power"})
+_NAMESPACE = UUID("3f1c8a52-6d0e-4f5b-9c77-0a4be2d1c6ee")
+
+
+def available_nodes(
+    count: int,
+    *,
+    resource_class: str | None = "baremetal",
+    name: str = "node",
+    **fields: Any,
+) -> tuple[SimulatedNode, ...]:
+    """Equal nodes, available and powered off: `node-00000` and so on, each with a uuid derived from its name."""
+    made = []
+    for number in range(count):
+        own = f"{name}-{number:05}"
+        values = {
+            "provision_state": states.AVAILABLE,
+            "power_state": states.POWER_OFF,
+            # With this interface a deploy leaves the node powered on, as real ones do; `fake`, the default, does not.
+            "deploy_interface": "ramdisk",
+            # Ports can be attached. The default, `noop`, takes them and attaches none.
+            "network_interface": "flat",
+            "properties": {"cpus": 8, "memory_mb": 65536, "local_gb": 480, "cpu_arch": "x86_64"},
+            **fields,
+        }
+        made.append(
+            SimulatedNode(uuid=str(uuid5(_NAMESPACE, own)), name=own, resource_class=resource_class, **values)
+        )
+    return tuple(made)
+
+
+def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[SimulatedNode, ...]:
+    """Available nodes, distributed in turn over these conductor groups; all in the default group if there are none."""
+    return tuple(
+        structs.replace(node, conductor_group=groups[number % len(groups)]) if groups else node
+        for number, node in enumerate(available_nodes(count, **fields))
+    )
+
+
+def with_start_times(node: SimulatedNode, at_s: float) -> SimulatedNode:
+    """A node at the start of the simulation: missing times are filled in, and the power that its BMC reports."""
+    at = second(at_s)
+    provisioned_at = None if node.provision_state == states.ENROLL else at
+    return structs.replace(
+        node,
+        created_at=node.created_at or at,
+        provision_updated_at=node.provision_updated_at or provisioned_at,
+        bmc_power=node.bmc_power or node.power_state,
+    )
+
+
+class NodeChange(Struct, frozen=True, array_like=True):
+    """A changed node; None if it was deleted. The file of nodes has a line for each change."""
+
+    uuid: str
+    node: SimulatedNode | None = None
+
+
+# Called for each change.
+Keep = Callable[[NodeChange], None]
+
+
+class NodeTable:
+    """The present nodes of the simulated Ironic; a new table has none. `keep` stores each change of them."""
+
+    def __init__(self, conductor_groups: Collection[str], keep: Keep) -> None:
+        # In the order in which they were created.
+        self.nodes: dict[str, SimulatedNode] = {}
+        self._conductor_groups = conductor_groups
+        self._keep = keep
+        self._names: dict[str, str] = {}
+        self._instances: dict[str, str] = {}
+
+    def find(self, ident: str) -> SimulatedNode | None:
+        return self.nodes.get(self._names.get(ident, ident))
+
+    @property
+    def in_use(self) -> ValuesInUse:
+        return ValuesInUse(self._names.keys(), self._instances.keys(), self._conductor_groups)
+
+    def add(self, node: SimulatedNode) -> None:
+        if node.uuid in self.nodes:
+            raise ValueError(f"two nodes have the uuid {node.uuid}")
+        self.nodes[node.uuid] = node
+        self._index(node)
+        self._keep(NodeChange(node.uuid, node))
+
+    def replace(self, old: SimulatedNode, new: SimulatedNode) -> None:
+        if old.name != new.name or old.instance_uuid != new.instance_uuid:
+            self._unindex(old)
+            self._index(new)
+        self.nodes[new.uuid] = new
+        self._keep(NodeChange(new.uuid, new))
+
+    def remove(self, node: SimulatedNode) -> None:
+        self._unindex(node)
+        del self.nodes[node.uuid]
+        self._keep(NodeChange(node.uuid))
+
+    def _index(self, node: SimulatedNode) -> None:
+        if node.name is not None:
+            self._names[node.name] = node.uuid
+        if node.instance_uuid is not None:
+            self._instances[node.instance_uuid] = node.uuid
+
+    def _unindex(self, node: SimulatedNode) -> None:
+        if node.name is not None:
+            self._names.pop(node.name, None)
+        if node.instance_uuid is not None:
+            self._instances.pop(node.instance_uuid, None)
 
 
 class SimulatedIronic(Periodic):
@@ -72,9 +196,11 @@ class SimulatedIronic(Periodic):
         self.announcer = NotificationAnnouncer(
             publish, self.settings.host, self._timers, self.chance, clock_s()
         )
-        self.conductor = Conductor(
-            self.table, self.announcer, self.settings, self.at, new_request_id(self.chance)
-        )
+        # The request id of the conductor's own work.
+        self.periodic = new_request_id(self.chance)
+        # The current job of each node, and the request that caused it.
+        self._jobs: dict[str, tuple[Job, str]] = {}
+        self._is_sync_due = False
         for node in nodes:
             self.table.add(with_start_times(node, clock_s()))
         self.script = script or IronicScript()
@@ -101,7 +227,8 @@ class SimulatedIronic(Periodic):
     def resume_work(self) -> None:
         """Resume work on nodes that was in progress when the process was killed. A real conductor lets such work fail."""
         for node in [*self.table.nodes.values()]:
-            self.conductor.resume(node, self._clock_s())
+            at_s = self._clock_s()
+            self.go(node, work.resumed(node, at_s, self.settings), at_s, self.periodic)
 
     @property
     def script(self) -> IronicScript:
@@ -110,7 +237,7 @@ class SimulatedIronic(Periodic):
     @script.setter
     def script(self, script: IronicScript) -> None:
         self.announcer.script = script
-        self.conductor.watch_power(self._clock_s())
+        self._watch_power(self._clock_s())
 
     @property
     def published(self) -> int:
@@ -151,7 +278,7 @@ class SimulatedIronic(Periodic):
         """The node with this uuid or name, locked if the fault script locks it now; None if there is none."""
         self.advance()
         node = self.table.find(ident)
-        return None if node is None else self.conductor.locked(node, self._clock_s())
+        return None if node is None else self._locked(node, self._clock_s())
 
     def known(self, ident: str) -> SimulatedNode:
         """The node as `node` returns it; raises RequestRefused if there is none."""
@@ -160,31 +287,29 @@ class SimulatedIronic(Periodic):
             raise no_such_node(ident)
         return node
 
-    def patch(self, ident: str, operations: object, minor: int = LATEST_MINOR) -> SimulatedNode:
+    def patch(self, ident: str, operations: object) -> SimulatedNode:
         return self.write(
             ident,
             "update",
-            lambda node, now_s: changes.patch(node, operations, self.table.in_use, now_s, minor),
+            lambda node, now_s: changes.patch(node, operations, self.table.in_use, now_s),
         )
 
     def set_traits(self, ident: str, traits: Sequence[str]) -> SimulatedNode:
-        return self.write(ident, "update", lambda node, _: changes.set_traits(node, traits, _STANDARD_TRAITS))
+        return self.write(ident, "update", lambda node, _: changes.set_traits(node, traits))
 
     def set_maintenance(self, ident: str, *, is_on: bool, reason: str | None = None) -> SimulatedNode:
         return self.write(
             ident, "maintenance_set", lambda node, now_s: changes.set_maintenance(node, is_on, reason, now_s)
         )
 
-    def provision(self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR) -> SimulatedNode:
+    def provision(self, ident: str, order: ProvisionOrder | str) -> SimulatedNode:
         asked = ProvisionOrder(target=order) if isinstance(order, str) else order
         return self._ordered(
-            ident, lambda node, now_s: orders.order_provision(node, asked, now_s, self.settings, minor)
+            ident, lambda node, now_s: work.order_provision(node, asked, now_s, self.settings)
         )
 
     def set_power(self, ident: str, target: str) -> SimulatedNode:
-        return self._ordered(
-            ident, lambda node, now_s: orders.order_power(node, target, now_s, self.settings)
-        )
+        return self._ordered(ident, lambda node, now_s: work.order_power(node, target, now_s, self.settings))
 
     def set_console(self, ident: str, *, is_on: bool) -> SimulatedNode:
         """Switch the console. Ironic says so by `console_set`, which this simulation does not send."""
@@ -202,7 +327,7 @@ class SimulatedIronic(Periodic):
         reasons = dict.fromkeys(_VALIDATED, "")
         if node.has_agent and not node.instance_info.get("image_source"):
             reasons["deploy"] = f"Node {node.uuid} has no image_source in instance_info."
-        if self.conductor.is_silent(node, self._clock_s()):
+        if self._is_silent(node, self._clock_s()):
             reasons["power"] = f"The BMC of node {node.uuid} does not answer."
         return reasons
 
@@ -250,7 +375,7 @@ class SimulatedIronic(Periodic):
         now_s, request = self.begin()
         node = self.known(ident)
         step = order(node, now_s)
-        self.conductor.go(node, step, now_s, request)
+        self.go(node, step, now_s, request)
         return step.node
 
     def _quietly(self, ident: str, change: Callable[[SimulatedNode], SimulatedNode]) -> SimulatedNode:
@@ -263,3 +388,81 @@ class SimulatedIronic(Periodic):
     def at(self, due_s: float, action: Action) -> None:
         self._timers.at(due_s, action)
         self.wake()
+
+    # The conductor: the jobs of nodes, and the power sync
+
+    def go(self, node: SimulatedNode, step: Step | None, at_s: float, request: str) -> None:
+        """Store the node, publish its notifications, and schedule its next job in place of a former one."""
+        if step is None:
+            return
+        self._jobs.pop(node.uuid, None)
+        self.table.replace(node, step.node)
+        for said in step.said:
+            self.announcer.say(said, at_s, request)
+        if step.job is not None:
+            self._jobs[node.uuid] = planned = (step.job, request)
+            self.at(step.job.due_s, partial(self._finish, node.uuid, planned))
+
+    def forget(self, node: SimulatedNode) -> None:
+        self._jobs.pop(node.uuid, None)
+
+    def _locked(self, node: SimulatedNode, at_s: float) -> SimulatedNode:
+        """The node as clients see it: locked, if the fault script locks it now."""
+        script = self.announcer.script
+        if not script.faults or node.reservation:
+            return node
+        since_s = self.announcer.since_s(at_s)
+        # The script decides again each second whether the node is locked.
+        if any(happening(script, NodeLocked, Subject(node.name, node.uuid, since_s, int(since_s)))):
+            return structs.replace(node, reservation=self.settings.host)
+        return node
+
+    def _is_silent(self, node: SimulatedNode, at_s: float) -> bool:
+        about = Subject(node.name, node.uuid, self.announcer.since_s(at_s), 0)
+        return any(happening(self.announcer.script, BmcSilent, about))
+
+    def _watch_power(self, at_s: float) -> None:
+        """Schedule the next power sync if it may find a change.
+
+        That is the case if a fault makes BMCs silent, or if a node has a power failure.
+        """
+        if self._is_sync_due or not self._suspects():
+            return
+        self._is_sync_due = True
+        self.at(at_s + self.settings.delays.power_sync_s, self._sync_power)
+
+    def _suspects(self) -> Sequence[str]:
+        if any(isinstance(fault, BmcSilent) for fault in self.announcer.script.faults):
+            return [*self.table.nodes]
+        return [uuid for uuid, node in self.table.nodes.items() if node.fault == POWER_FAILURE]
+
+    def _sync_power(self, at_s: float) -> None:
+        self._is_sync_due = False
+        for uuid in self._suspects():
+            node = self.table.nodes[uuid]
+            step = work.power_synced(node, self._is_silent(node, at_s), at_s)
+            if step is not None:
+                self.table.replace(node, step.node)
+                for said in step.said:
+                    self.announcer.say(said, at_s, self.periodic)
+        self._watch_power(at_s)
+
+    def _finish(self, uuid: str, planned: tuple[Job, str], at_s: float) -> None:
+        node = self.table.nodes.get(uuid)
+        if node is None or self._jobs.get(uuid) is not planned:
+            return
+        job, request = planned
+        if job.name in ("clean timeout", "deploy timeout"):
+            request = self.periodic
+        step = work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self.settings)
+        self.go(node, step, at_s, request)
+
+    def _why_fails(self, node: SimulatedNode, at_s: float, kind: str) -> str:
+        if kind in _NEEDS_BMC and self._is_silent(node, at_s):
+            return f"Failed to get power state for node {node.uuid}: the BMC did not answer."
+        script = self.announcer.script
+        return (
+            why_work_fails(script, kind, self.announcer.about(node.name, node.uuid, at_s))
+            if script.faults
+            else ""
+        )

@@ -7,7 +7,7 @@ import pytest
 
 from bus.errors import CredentialsRefused, Locked, Unavailable
 from bus.message import ProviderId
-from compute_sim.laboratory.ironic.api.app import IronicTransport
+from compute_sim.laboratory.ironic.api import IronicTransport
 from compute_sim.laboratory.ironic.core.node import SimulatedNode as Simulated
 from compute_sim.laboratory.ironic.core.script import IronicScript, NodeLocked
 from compute_sim.laboratory.ironic.simulated import SimulatedIronic

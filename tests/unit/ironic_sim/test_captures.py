@@ -11,8 +11,8 @@ import pytest
 
 from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, SimulatedNode, WorkDurations
 from compute_sim.laboratory.ironic.core.node import COMMON_FIELDS
-from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
 from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses, NodeLocked, WorkFails
+from compute_sim.laboratory.ironic.core.work import ProvisionOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete, remove_trait, switch_at_the_node
 from tests.unit.ironic_sim.worlds import CAPTURES, Notification, World, captured, plain

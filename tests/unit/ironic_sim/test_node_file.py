@@ -3,13 +3,12 @@
 import resource
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from compute_sim.laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
 from compute_sim.laboratory.ironic.core import states
 from compute_sim.laboratory.ironic.node_file import LINES_LEAST
-from compute_sim.laboratory.ironic.node_table import NodeChange
+from compute_sim.laboratory.ironic.simulated import NodeChange
 from tests.ironic_clients.nodes import delete
 
 NODE = "node-00000"
@@ -94,17 +93,6 @@ def test_no_node_stays_where_a_conductor_worked_on_it(tmp_path: Path, state: str
     world.pass_s(30)
 
     assert world.state(NODE) not in states.UNSTABLE
-
-
-def test_a_line_of_an_older_release_about_an_allocation_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "nodes"
-    (node,) = available_nodes(1)
-    lines = ([node.uuid, node], ["0a0a", None, "allocation", {"uuid": "0a0a", "state": "active"}])
-    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-
-    world = World(path)
-
-    assert [*world.ironic.nodes] == [node.uuid]
 
 
 def test_a_deployed_node_is_on_and_stays_on_when_its_process_is_killed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from compute_sim.laboratory.ironic import (
     simulated_ironic,
 )
 from compute_sim.laboratory.ironic.core.script import IronicScript, Loses, WorkFails
-from compute_sim.laboratory.ironic.running import read_listen
+from compute_sim.laboratory.ironic.wiring import read_listen
 from compute_sim.laboratory.script_file import BadScript, load_script
 from tests.simulation.loop import run_simulated
 from tests.unit.ironic_sim.worlds import STARTED_S

@@ -17,8 +17,7 @@ from compute_sim.laboratory.ironic import (
     available_nodes,
 )
 from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.node_events import after_event
-from compute_sim.laboratory.ironic.core.orders import ProvisionOrder
+from compute_sim.laboratory.ironic.core.node import after_event
 from compute_sim.laboratory.ironic.core.script import (
     Away,
     BmcSilent,
@@ -29,6 +28,7 @@ from compute_sim.laboratory.ironic.core.script import (
     WorkFails,
 )
 from compute_sim.laboratory.ironic.core.script import Delays as LateNotifications
+from compute_sim.laboratory.ironic.core.work import ProvisionOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete
 from tests.unit.ironic_sim.worlds import World
@@ -214,13 +214,6 @@ def test_a_retired_node_is_not_offered_again_after_its_instance() -> None:
     assert "retired" in refused(lambda: world.ironic.provision("node-00000", "provide"), 400)
 
 
-def test_a_protected_node_is_not_torn_down() -> None:
-    world = a_world(provision_state="active", protected=True)
-
-    refused(lambda: world.ironic.provision("node-00000", "deleted"), 403)
-    refused(lambda: world.ironic.provision("node-00000", "rebuild"), 403)
-
-
 def test_a_node_in_maintenance_is_not_deployed_but_torn_down() -> None:
     world = a_world(maintenance=True)
     for target in ("active", "deploy"):
@@ -257,18 +250,6 @@ def test_a_locked_node_refuses_changes_and_says_so_on_the_bus() -> None:
     assert (world.node("node-00000").maintenance, world.node("node-00000").traits) == (False, ())
 
 
-def test_each_verb_has_its_version() -> None:
-    world = a_world(provision_state="manageable")
-
-    refused(lambda: world.ironic.provision("node-00000", "adopt", minor=16), 406)
-    refused(
-        lambda: world.ironic.provision(
-            "node-00000", ProvisionOrder(target="inspect", configdrive="x"), minor=46
-        ),
-        400,
-    )
-
-
 def test_adopting_inspecting_and_rescuing_end_where_they_should() -> None:
     world = a_world(provision_state="manageable")
     ways = (
@@ -296,12 +277,6 @@ def test_power_is_not_changed_while_a_node_is_cleaned_and_a_silent_bmc_fails_it(
     assert world.node("node-00000").power_state == "error"
     assert world.event_types()[-1] == "node.power_set.error"
     assert world.said[-1].routing_key == "ironic_versioned_notifications.error"
-
-
-def test_a_node_that_must_stay_on_is_not_powered_off() -> None:
-    world = a_world(disable_power_off=True)
-
-    refused(lambda: world.ironic.set_power("node-00000", "soft power off"), 409)
 
 
 def test_scripted_silence_of_a_share_of_bmcs_sets_and_clears_maintenance() -> None:
@@ -469,13 +444,12 @@ def test_an_allocation_takes_a_node_without_a_word_of_the_node_and_ends_with_its
         (400, {"driver": "nope"}),
         (400, {"driver": "fake-hardware", "provision_state": "active"}),
         (409, {"driver": "fake-hardware", "name": "node-00000"}),
-        (406, {"driver": "fake-hardware", "shard": "s"}),
     ],
 )
 def test_a_node_that_cannot_be_is_not_created(status: int, fields: Mapping[str, Any]) -> None:
     world = a_world()
 
-    refused(lambda: create(world.ironic, fields, minor=46), status)
+    refused(lambda: create(world.ironic, fields), status)
     assert len(world.ironic.nodes) == 1
 
 

@@ -1,120 +1,53 @@
-"""Patching a node and setting its maintenance: what is allowed, and the notifications.
+"""Patching a node and setting its maintenance, traits and ports: what is allowed, and the notifications.
 
 Ironic sends a notification before its conductor has agreed: first the requested change, then the result or the error. A
-change that the API itself refuses has no notification.
+change that the API itself refuses has no notification. Of Ironic's rules those are here that a client of nodes and instances meets; rules
+about what only operators set (classes, interfaces, owners) are not.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, structs
+import msgspec
+from msgspec import UNSET, Meta, Struct, structs
 
 from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.json_patch import Operation, operations_of, patched
 from compute_sim.laboratory.ironic.core.node import (
+    BAD_REQUEST,
+    CONFLICT,
     DRIVERS,
     INTERFACES,
     NO_NETWORK,
+    RequestRefused,
+    Rule,
     SimulatedNode,
     check_unlocked,
+    first_refusal,
     refusal_of_lock,
     second,
 )
-from compute_sim.laboratory.ironic.core.refusals import (
-    BAD_REQUEST,
-    CONFLICT,
-    NOT_ACCEPTABLE,
-    RequestRefused,
-    Rule,
-    first_refusal,
-)
 
-TRAITS_MAX = 50
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}\Z")
-_CUSTOM_TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+\Z")
-_TRAIT_LENGTH_MAX = 255
-
-# The fields that can be patched, by the type of their values. Of Ironic's checks of values, only those of types and UUIDs are
-# here: lengths and names of hosts are right in whatever Moorage sends.
-_FIELDS: Mapping[type[Any], tuple[str, ...]] = {
-    dict: ("driver_info", "extra", "instance_info", "network_data", "properties"),
-    bool: ("automated_clean", "disable_power_off", "maintenance", "protected", "retired"),
-    str: (
+_TRAIT = re.compile(r"(CUSTOM|HW|COMPUTE|STORAGE|MISC|OWNER)_[A-Z0-9_]+\Z")
+PATCH_ALLOWED = frozenset(
+    {
         *INTERFACES,
-        "chassis_uuid",
-        "conductor_group",
-        "description",
-        "driver",
-        "instance_name",
-        "instance_uuid",
-        "lessee",
-        "name",
-        "owner",
-        "parent_node",
-        "protected_reason",
-        "resource_class",
-        "retired_reason",
-        "shard",
-    ),
-}
-PATCH_ALLOWED = frozenset(chain.from_iterable(_FIELDS.values()))
-_UUIDS = ("uuid", "instance_uuid", "chassis_uuid")
-# Null in a request means these.
-_OF_NULL: Mapping[str, Any] = {
-    **{field: {} for field in _FIELDS[dict]},
-    **dict.fromkeys(_FIELDS[bool], False),
-    "automated_clean": None,
-    "conductor_group": "",
-}
-# The microversion that introduced a field; fields without one were always there.
-FIELD_MINORS: Mapping[str, int] = {
-    "driver_internal_info": 3,
-    "name": 5,
-    "inspection_finished_at": 6,
-    "inspection_started_at": 6,
-    "clean_step": 7,
-    "raid_config": 12,
-    "target_raid_config": 12,
-    "network_interface": 20,
-    "resource_class": 21,
-    "boot_interface": 31,
-    "console_interface": 31,
-    "deploy_interface": 31,
-    "inspect_interface": 31,
-    "management_interface": 31,
-    "power_interface": 31,
-    "raid_interface": 31,
-    "vendor_interface": 31,
-    "storage_interface": 33,
-    "traits": 37,
-    "rescue_interface": 38,
-    "bios_interface": 40,
-    "fault": 42,
-    "deploy_step": 44,
-    "conductor_group": 46,
-    "automated_clean": 47,
-    "protected": 48,
-    "protected_reason": 48,
-    "conductor": 49,
-    "owner": 50,
-    "description": 51,
-    "allocation_uuid": 52,
-    "retired": 61,
-    "retired_reason": 61,
-    "lessee": 65,
-    "network_data": 66,
-    "boot_mode": 75,
-    "secure_boot": 75,
-    "shard": 82,
-    "parent_node": 83,
-    "firmware_interface": 86,
-    "service_step": 87,
-    "disable_power_off": 95,
-    "instance_name": 104,
-    "health": 109,
-}
+        *("automated_clean", "chassis_uuid", "conductor_group", "description", "disable_power_off", "driver"),
+        *("driver_info", "extra", "instance_info", "instance_uuid", "lessee", "maintenance", "name", "owner"),
+        *(
+            "properties",
+            "protected",
+            "protected_reason",
+            "resource_class",
+            "retired",
+            "retired_reason",
+            "shard",
+        ),
+    }
+)
+# Null in a request means what a new node has.
+_NEW = SimulatedNode(uuid="")
 
 
 class ChangedNode(Struct, frozen=True):
@@ -138,74 +71,87 @@ class ValuesInUse(Struct, frozen=True):
     groups: Collection[str]
 
 
-def check_minors(names: Iterable[str], minor: int, minors: Mapping[str, int] = FIELD_MINORS) -> None:
-    """Raise RequestRefused if the microversion does not have one of these fields yet."""
-    for name in names:
-        if minors.get(name, 1) > minor:
-            raise RequestRefused(NOT_ACCEPTABLE, f"{name} needs API version 1.{minors[name]}.")
+class Operation(Struct, frozen=True):
+    """One operation of JSON Patch, on a field of a node or inside of an object; not in lists, which nobody patches."""
+
+    op: Literal["add", "replace", "remove"]
+    path: Annotated[str, Meta(pattern="^/.")]
+    value: Any = UNSET
+
+    def __post_init__(self) -> None:
+        if self.op != "remove" and self.value is UNSET:
+            raise ValueError(f"{self.op} of {self.path} has no value")
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that `path` consists of: the name of the node's field, then the keys inside of its value."""
+        return [key.replace("~1", "/").replace("~0", "~") for key in self.path[1:].split("/")]
 
 
-def is_uuid(text: str) -> bool:
-    return _UUID.match(text) is not None
+def operations_of(document: object) -> tuple[Operation, ...]:
+    try:
+        return msgspec.convert(document, tuple[Operation, ...])
+    except msgspec.ValidationError as problem:
+        raise RequestRefused(BAD_REQUEST, f"The patch is not valid: {problem}.") from None
 
 
-def patch(node: SimulatedNode, document: object, in_use: ValuesInUse, at_s: float, minor: int) -> ChangedNode:
+def patched(value: Any, keys: Sequence[str], operation: Operation) -> Any:
+    """The value of a field after the patch operation. `keys` leads to the place inside of the value."""
+    if not keys:
+        return None if operation.op == "remove" else operation.value
+    key, *inside = keys
+    if not isinstance(value, Mapping) or (key not in value and (inside or operation.op != "add")):
+        raise RequestRefused(
+            BAD_REQUEST,
+            f"The patch {operation.op} {operation.path} can not be applied: there is no {key!r}.",
+        )
+    if operation.op == "remove" and not inside:
+        return {other: kept for other, kept in value.items() if other != key}
+    return {**value, key: patched(value.get(key), inside, operation)}
+
+
+def patch(node: SimulatedNode, document: object, in_use: ValuesInUse, at_s: float) -> ChangedNode:
     operations = operations_of(document)
-    fields = _patched_fields(node, operations)
-    _check_transition(node, operations, minor)
-    values = values_of(fields, minor)
-    changed = {field: value for field, value in values.items() if value != getattr(node, field)}
-    start = structs.replace(node, **changed)
-    check_conductor(start.driver, start.conductor_group, in_use)
-    refused = _conductor_refuses(node, start, changed, in_use)
-    return ChangedNode(start, start if refused else _settled(start, changed, at_s), refused)
-
-
-def _patched_fields(node: SimulatedNode, operations: Sequence[Operation]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for operation in operations:
         field, *inside = operation.keys
-        if field == "traits":
-            raise RequestRefused(BAD_REQUEST, "Traits are not patched: they have an address of their own.")
         if field not in PATCH_ALLOWED:
-            raise RequestRefused(
-                BAD_REQUEST,
-                f"Cannot patch {operation.path}. Only these can be: {', '.join(sorted(PATCH_ALLOWED))}.",
-            )
-        value = fields[field] if field in fields else getattr(node, field)
-        fields[field] = patched(value, inside, operation)
-    return fields
+            raise RequestRefused(BAD_REQUEST, f"Cannot patch {operation.path}.")
+        fields[field] = patched(fields.get(field, getattr(node, field)), inside, operation)
+    _check_transition(node, operations)
+    changed = {field: value for field, value in values_of(fields).items() if value != getattr(node, field)}
+    start = structs.replace(node, **changed)
+    check_conductor(start.driver, start.conductor_group, in_use)
+    refused = _conductor_refuses(node, changed, in_use)
+    return ChangedNode(start, start if refused else _settled(start, changed, at_s), refused)
 
 
-def _check_transition(node: SimulatedNode, operations: Sequence[Operation], minor: int) -> None:
+def _check_transition(node: SimulatedNode, operations: Sequence[Operation]) -> None:
     """A node that changes its state cannot be patched. In maintenance its instance may still be removed."""
     if node.maintenance and operations == (Operation("remove", "/instance_uuid"),):
         return
     state = node.provision_state
     if node.target_provision_state and state not in states.UPDATE_ALLOWED:
         raise RequestRefused(CONFLICT, f"Node {node.uuid} can not be updated while it is {state!r}.")
-    if state == states.INSPECTING and minor >= _INSPECT_WAIT_MINOR:
-        raise RequestRefused(CONFLICT, f'Node "{node.uuid}" can not be updated while it is {state!r}.')
 
 
-_INSPECT_WAIT_MINOR = 39
-
-
-def values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any]:
+def values_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a request's fields, as a node stores them: null becomes the default of the field."""
-    check_minors(fields, minor)
-    return {field: _value_of(field, value) for field, value in fields.items()}
+    for field in ("uuid", "instance_uuid"):
+        if (value := fields.get(field)) is not None and not is_uuid(value):
+            raise RequestRefused(BAD_REQUEST, f"Expected UUID for {field}: {value}")
+    return {
+        field: getattr(_NEW, field)
+        if value is None
+        else value.lower()
+        if field == "conductor_group"
+        else value
+        for field, value in fields.items()
+    }
 
 
-def _value_of(field: str, value: Any) -> Any:
-    if value is None:
-        return _OF_NULL.get(field)
-    kind = next((kind for kind, fields in _FIELDS.items() if field in fields), str)
-    if not isinstance(value, kind):
-        raise RequestRefused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be a {kind.__name__}.")
-    if field in _UUIDS and not is_uuid(value):
-        raise RequestRefused(BAD_REQUEST, f"Expected UUID for {field}: {value}")
-    return value.lower() if field == "conductor_group" else value
+def is_uuid(text: str) -> bool:
+    return _UUID.match(text) is not None
 
 
 def check_conductor(driver: str, group: str, in_use: ValuesInUse) -> None:
@@ -215,62 +161,22 @@ def check_conductor(driver: str, group: str, in_use: ValuesInUse) -> None:
 
 
 def _conductor_refuses(
-    node: SimulatedNode, start: SimulatedNode, changed: Mapping[str, Any], in_use: ValuesInUse
+    node: SimulatedNode, changed: Mapping[str, Any], in_use: ValuesInUse
 ) -> RequestRefused | None:
-    state, name, is_associated = node.provision_state, changed.get("name"), changed.get("instance_uuid")
-    is_class_fixed = state not in states.CLASS_CHANGE_ALLOWED
-    allowed = ", ".join(states.CLASS_CHANGE_ALLOWED)
-    interface = next((each for each in changed if each in INTERFACES), None)
-    rules: list[Rule] = [
+    instance, name = changed.get("instance_uuid"), changed.get("name")
+    rules: tuple[Rule, ...] = (
         (
-            changed.get("protected") and state not in (states.ACTIVE, states.RESCUE),
-            CONFLICT,
-            f"Node {node.uuid} is {state!r}: only active and rescue nodes are protected.",
-        ),
-        (
-            changed.get("retired") and state == states.AVAILABLE,
-            CONFLICT,
-            f"Node {node.uuid} is {state!r}: retired can not be set there.",
-        ),
-        *(
-            (
-                changed.get(f"{switch}_reason") and not getattr(start, switch),
-                BAD_REQUEST,
-                f"{switch}_reason can only be set while {switch} is true.",
-            )
-            for switch in ("retired", "protected")
-        ),
-        (
-            is_associated and node.instance_uuid,
+            instance and node.instance_uuid,
             CONFLICT,
             f"Node {node.uuid} is associated with instance {node.instance_uuid}.",
         ),
         (
-            is_associated and start.instance_uuid in in_use.instances,
+            instance in in_use.instances,
             CONFLICT,
-            f"Instance {start.instance_uuid} is associated with another node.",
+            f"Instance {instance} is associated with another node.",
         ),
-        (
-            name is not None and name in in_use.names,
-            CONFLICT,
-            f"There is a node with name {name} already.",
-        ),
-        (
-            is_class_fixed and "resource_class" in changed and node.resource_class,
-            CONFLICT,
-            f"Node {node.uuid} is {state!r}: its resource_class changes only in {allowed}.",
-        ),
-        (
-            is_class_fixed and interface is not None and not node.maintenance,
-            CONFLICT,
-            f"Node {node.uuid} is {state!r}: its {interface} changes only in {allowed}, or in maintenance.",
-        ),
-        (
-            is_class_fixed and "instance_uuid" in changed and node.allocation_uuid and not node.maintenance,
-            CONFLICT,
-            f"Node {node.uuid} is {state!r} and allocated: its instance_uuid leaves only in {allowed}.",
-        ),
-    ]
+        (name in in_use.names, CONFLICT, f"There is a node with name {name} already."),
+    )
     return refusal_of_lock(node) or first_refusal(rules)
 
 
@@ -279,15 +185,8 @@ def _settled(start: SimulatedNode, changed: Mapping[str, Any], at_s: float) -> S
     more: dict[str, Any] = {"updated_at": second(at_s)}
     if changed.get("maintenance") is False:
         more.update(maintenance_reason=None, fault=None)
-    if changed.get("protected") is False:
-        more["protected_reason"] = None
-    if changed.get("retired") is False:
-        more["retired_reason"] = None
     if "instance_uuid" in changed and changed["instance_uuid"] is None:
         more["allocation_uuid"] = None
-    display_name = start.instance_info.get("display_name")
-    if "instance_info" in changed and not start.instance_name and isinstance(display_name, str):
-        more["instance_name"] = display_name
     return structs.replace(start, **more)
 
 
@@ -302,14 +201,9 @@ def set_maintenance(node: SimulatedNode, is_on: bool, reason: str | None, at_s: 
     return ChangedNode(start, after)
 
 
-def set_traits(node: SimulatedNode, names: Collection[str], standard: Collection[str]) -> ChangedNode:
-    for name in sorted(names):
-        if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
-            raise RequestRefused(
-                BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+."
-            )
-    if len({*names}) > TRAITS_MAX:
-        raise RequestRefused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len({*names})}.")
+def set_traits(node: SimulatedNode, names: Collection[str]) -> ChangedNode:
+    if wrong := [name for name in sorted(names) if not _TRAIT.match(name)]:
+        raise RequestRefused(BAD_REQUEST, f"{wrong[0]!r} is no trait.")
     start = structs.replace(node, traits=tuple(sorted({*names})))
     refused = refusal_of_lock(node)
     return ChangedNode(start, start if refused is None else node, refused)

@@ -1,13 +1,13 @@
-"""A node of the simulated Ironic with all its fields, under Ironic's names."""
+"""A node of the simulated Ironic with all its fields, under Ironic's names; what is told of it in notifications; and how requests are refused."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from compute_sim.laboratory.ironic.core.refusals import CONFLICT, RequestRefused
+from compute_sim.laboratory.ironic.core import states
 
 Json = Mapping[str, Any]
 # Deploy interfaces that boot an agent on the node and wait for its call.
@@ -31,6 +31,37 @@ INTERFACES = (
 )
 # A network interface that does nothing: it takes each port and attaches none.
 NO_NETWORK = "noop"
+MASKED = "******"
+_SECRETS = ("password", "secret", "token", "auth_key", "credential")
+_MASKED_IN_INSTANCE = ("image_url", "configdrive")
+# Whether a rule is broken, and the status and the text of the refusal.
+Rule = tuple[object, int, str]
+BAD_REQUEST, NOT_FOUND, NOT_ACCEPTABLE, CONFLICT, SERVER_ERROR = 400, 404, 406, 409, 500
+
+
+class RequestRefused(Exception):  # noqa: N818 - named for what it is
+    """An error: its HTTP status and its text. It is raised where it is found, and answered in one place (api.py)."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+        self.text = text
+
+
+def no_such_node(ident: str) -> RequestRefused:
+    return RequestRefused(NOT_FOUND, f"Node {ident} does not exist.")
+
+
+def first_refusal(rules: Iterable[Rule]) -> RequestRefused | None:
+    return next((RequestRefused(status, text) for is_broken, status, text in rules if is_broken), None)
+
+
+def check(*rules: Rule) -> None:
+    """Refuse a request by the first of these rules that it breaks: raise the error of that rule. If none is broken, do
+    nothing.
+    """
+    if refused := first_refusal(rules):
+        raise refused
 
 
 class SimulatedNode(Struct, frozen=True, kw_only=True):
@@ -99,12 +130,6 @@ class SimulatedNode(Struct, frozen=True, kw_only=True):
     reservation: str | None = None
     allocation_uuid: str | None = None
     automated_clean: bool | None = None
-    instance_name: str | None = None
-    network_data: Json = {}
-    parent_node: str | None = None
-    raid_config: Json = {}
-    target_raid_config: Json = {}
-    service_step: Json = {}
     vifs: tuple[str, ...] = ()
     bmc_power: str | None = None
 
@@ -144,3 +169,147 @@ def refusal_of_lock(node: SimulatedNode) -> RequestRefused | None:
 def check_unlocked(node: SimulatedNode) -> None:
     if refused := refusal_of_lock(node):
         raise refused
+
+
+# What is told of a node
+
+
+class ProvisionSet(Struct, frozen=True):
+    """An event has changed the node's provision state."""
+
+    node: SimulatedNode
+    event: str
+    status: str
+    previous_state: str
+    previous_target: str | None
+
+
+class PowerSet(Struct, frozen=True):
+    """The power of a node will change, has changed, or could not be changed."""
+
+    node: SimulatedNode
+    to_power: str
+    status: str
+
+
+class PowerCorrected(Struct, frozen=True):
+    """The conductor found that a node's power differs from its record."""
+
+    node: SimulatedNode
+    from_power: str | None
+
+
+class NodeWritten(Struct, frozen=True):
+    """The API creates, updates or deletes a node, or sets its maintenance (`action`).
+
+    `status` says whether it begins (`start`), is done (`end`), or was refused (`error`).
+    """
+
+    node: SimulatedNode
+    action: str
+    status: str
+
+
+NodeEvent = ProvisionSet | PowerSet | PowerCorrected | NodeWritten
+
+
+def after_event(
+    node: SimulatedNode, event: str, at_s: float, **changes: Any
+) -> tuple[SimulatedNode, ProvisionSet]:
+    """The node after an event that is allowed in its state, with these other changes; and the notification."""
+    state = node.provision_state
+    after = states.state_after(state, event)
+    if after is None:
+        raise ValueError(f"node {node.uuid} is {state!r}, which does not allow the event {event!r}")
+    at = second(at_s)
+    if after == states.INSPECTING:
+        changes["inspection_started_at"] = at
+    elif state in (states.INSPECTING, states.INSPECT_WAIT) and after != states.INSPECT_WAIT:
+        changes["inspection_started_at"] = None
+        if after == states.MANAGEABLE:
+            changes["inspection_finished_at"] = at
+    new = structs.replace(
+        node,
+        provision_state=after,
+        target_provision_state=states.target_after(state, node.target_provision_state, event, after),
+        provision_updated_at=at,
+        updated_at=at,
+        **changes,
+    )
+    status = states.status_of(state, event, after)
+    return new, ProvisionSet(new, event, status, state, node.target_provision_state)
+
+
+def internal(node: SimulatedNode, **values: Any) -> dict[str, Any]:
+    """A copy of the node's driver_internal_info with these keys set."""
+    return {**node.driver_internal_info, **values}
+
+
+class Payload(Struct, frozen=True):
+    event_type: str
+    # The publishing service: "api" or "conductor".
+    service: str
+    is_error: bool
+    name: str
+    version: str
+    data: Mapping[str, Any]
+
+
+def payload_of(said: NodeEvent) -> Payload:
+    match said:
+        case ProvisionSet(node, event, status, previous_state, previous_target):
+            first = {
+                "instance_info": masked(node.instance_info),
+                "driver_internal_info": masked(node.driver_internal_info),
+                "event": event,
+                "previous_provision_state": previous_state,
+                "previous_target_provision_state": previous_target,
+            }
+            return _payload("provision_set", status, "NodeSetProvisionStatePayload", "1.18", first, node=node)
+        case PowerSet(node, to_power, status):
+            first = {"to_power": to_power}
+            return _payload("power_set", status, "NodeSetPowerStatePayload", "1.17", first, node=node)
+        case PowerCorrected(node, from_power):
+            first = {"from_power": from_power}
+            return _payload(
+                "power_state_corrected", "success", "NodeCorrectedPowerStatePayload", "1.17", first, node=node
+            )
+        case NodeWritten(node, "maintenance_set" as action, status):
+            return _payload(action, status, "NodePayload", "1.17", {}, node=node, service="api")
+        case NodeWritten(node, action, status):
+            first = {
+                "chassis_uuid": node.chassis_uuid,
+                "instance_info": masked(node.instance_info),
+                "driver_info": masked(node.driver_info),
+            }
+            return _payload(action, status, "NodeCRUDPayload", "1.15", first, node=node, service="api")
+
+
+def _payload(
+    action: str,
+    status: str,
+    name: str,
+    version: str,
+    first: Mapping[str, Any],
+    *,
+    node: SimulatedNode,
+    service: str = "conductor",
+) -> Payload:
+    common = zip(COMMON_FIELDS, structs.astuple(node)[:COMMON_COUNT], strict=True)
+    event_type = f"baremetal.node.{action}.{status}"
+    return Payload(event_type, service, status == "error", name, version, {**first, **dict(common)})
+
+
+def masked(info: Json) -> Json:
+    """A copy of a field of a node, in which passwords, and what may contain them, are masked."""
+    if not info:
+        return info
+    return {key: MASKED if _is_secret(key) else _inner(value) for key, value in info.items()}
+
+
+def _inner(value: Any) -> Any:
+    return masked(value) if isinstance(value, Mapping) else value
+
+
+def _is_secret(key: str) -> bool:
+    return key in _MASKED_IN_INSTANCE or any(each in key.lower() for each in _SECRETS)

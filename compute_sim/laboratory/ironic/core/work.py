@@ -1,4 +1,5 @@
-"""The conductor's jobs on a node after an order: which job runs, when it is due, and how it ends.
+"""Orders for a node's provision state and for its power: which are allowed now; and the conductor's jobs after them: which job runs, when
+it is due, and how it ends.
 
 A node has at most one job. While a job runs the conductor holds the node's lock. While it waits for an agent's call it
 holds none, and only the node's target protects it from changes.
@@ -10,13 +11,21 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.node import SimulatedNode, microsecond, second
-from compute_sim.laboratory.ironic.core.node_events import (
+from compute_sim.laboratory.ironic.core.node import (
+    BAD_REQUEST,
+    SERVER_ERROR,
+    Json,
     NodeEvent,
     PowerCorrected,
     PowerSet,
+    RequestRefused,
+    SimulatedNode,
     after_event,
+    check,
+    check_unlocked,
     internal,
+    microsecond,
+    second,
 )
 
 JobName = Literal[
@@ -91,14 +100,32 @@ class WorkDurations(Struct, frozen=True, kw_only=True):
     power_sync_s: float = 60.0
 
 
-class WorkRules(Struct, frozen=True, kw_only=True):
-    """The settings of this conductor."""
+class IronicSimSettings(Struct, frozen=True, kw_only=True):
+    """The settings of a simulated Ironic and its conductor."""
 
     delays: WorkDurations = WorkDurations()
     # Whether a node is cleaned before it is available; a node's automated_clean overrides this.
     cleans: bool = True
     # The host name of the API and the conductor.
     host: str = "ironic-sim-1"
+    # The conductor groups that are served; "" is the default group.
+    conductor_groups: tuple[str, ...] = ("", "rack1", "rack2", "rack3")
+    ports_count: int = 2
+    # The exchange of its notifications: several Ironics on one broker have one each.
+    exchange: str = "ironic"
+    # The limit of notifications that wait for the bus; beyond it the oldest is lost.
+    unsent_max: int = 100_000
+    sends_at_once_max: int = 64
+
+
+def paced(delays: WorkDurations, pace: float) -> WorkDurations:
+    """The delays multiplied by `pace`, except the power sync and the wait for an agent."""
+    shortened = {
+        field: getattr(delays, field) * pace
+        for field in delays.__struct_fields__
+        if field not in ("power_sync_s", "agent_timeout_s")
+    }
+    return structs.replace(delays, **shortened)
 
 
 class Job(Struct, frozen=True):
@@ -115,6 +142,90 @@ class Step(Struct, frozen=True):
     job: Job | None = None
 
 
+class ProvisionOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    target: str
+    configdrive: str | Json | None = None
+    clean_steps: tuple[Json, ...] = ()
+    rescue_password: str | None = None
+
+
+def order_provision(
+    node: SimulatedNode, order: ProvisionOrder, at_s: float, rules: IronicSimSettings
+) -> Step:
+    event = states.VERBS.get(order.target, "")
+    if event in ("deploy", "rebuild") and node.maintenance:
+        raise RequestRefused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
+    if not event:
+        raise RequestRefused(BAD_REQUEST, f'The requested action "{order.target}" is not known.')
+    check_unlocked(node)
+    check(
+        (
+            states.state_after(node.provision_state, event) is None,
+            BAD_REQUEST,
+            f'The requested action "{order.target}" is not possible on node "{node.uuid}" in state "{node.provision_state}".',
+        ),
+        (
+            node.retired and event == "provide",
+            BAD_REQUEST,
+            f"Node {node.uuid} is retired: it can not be made available.",
+        ),
+        (
+            event in ("deploy", "rebuild") and node.has_agent and not node.instance_info.get("image_source"),
+            SERVER_ERROR,
+            f"Node {node.uuid} has no image_source in instance_info to deploy.",
+        ),
+    )
+    return _begin(node, order, event, at_s, rules)
+
+
+def _begin(
+    node: SimulatedNode, order: ProvisionOrder, event: str, at_s: float, rules: IronicSimSettings
+) -> Step:
+    changes: dict[str, Any] = {"last_error": "Aborted on request." if event == "abort" else None}
+    if event == "manage" and node.provision_state != states.ENROLL:
+        del changes["last_error"]
+    if event in ("deploy", "rebuild") and order.configdrive is not None:
+        changes["instance_info"] = {**node.instance_info, "configdrive": order.configdrive}
+    if event in ("provide", "clean"):
+        node, said = after_event(node, event, at_s, **changes)
+        return begin_cleaning(_with_steps(node, order), (said,), at_s, rules)
+    if event in ("deploy", "rebuild") and node.has_agent:
+        node, said = after_event(node, event, at_s, **changes)
+        return boot_agent(node, (said,), "deploy boot", at_s, rules)
+    return step_after(node, event, at_s, rules, **changes)
+
+
+def _with_steps(node: SimulatedNode, order: ProvisionOrder) -> SimulatedNode:
+    """The node with the steps of a manual cleaning. Ironic stores them after it has sent its notification."""
+    if not order.clean_steps:
+        return node
+    steps = [{**step, "abortable": False, "priority": 0} for step in order.clean_steps]
+    info = internal(node, clean_steps=steps, cleaning_disable_ramdisk=False, declarative_cleaning=True)
+    return structs.replace(node, driver_internal_info=info)
+
+
+def order_power(node: SimulatedNode, target: str, at_s: float, rules: IronicSimSettings) -> Step:
+    power = states.POWER_TARGETS.get(target)
+    check(
+        (power is None, BAD_REQUEST, f'The requested power state "{target}" is not known.'),
+        (
+            node.provision_state in (states.CLEANING, states.CLEAN_WAIT),
+            BAD_REQUEST,
+            f'The power of node "{node.uuid}" is not changed while it is cleaned.',
+        ),
+    )
+    check_unlocked(node)
+    node = structs.replace(
+        node,
+        target_power_state=power,
+        last_error=None,
+        updated_at=second(at_s),
+        driver_internal_info=internal(node, last_power_state_change=microsecond(at_s)),
+    )
+    job = Job("power", at_s + rules.delays.power_s, target)
+    return make_step(node, (PowerSet(node, target, "start"),), job, rules.host)
+
+
 def make_step(node: SimulatedNode, said: tuple[NodeEvent, ...], job: Job | None, host: str) -> Step:
     """One step of the conductor's work: the node, the notifications, and the next job on it.
 
@@ -124,7 +235,7 @@ def make_step(node: SimulatedNode, said: tuple[NodeEvent, ...], job: Job | None,
     return Step(structs.replace(node, reservation=holder), said, job)
 
 
-def job_in(node: SimulatedNode, at_s: float, rules: WorkRules) -> Job | None:
+def job_in(node: SimulatedNode, at_s: float, rules: IronicSimSettings) -> Job | None:
     """The job that begins when the node enters its state; None if there is nothing to do."""
     if node.provision_state not in _WORK_IN:
         return None
@@ -132,13 +243,17 @@ def job_in(node: SimulatedNode, at_s: float, rules: WorkRules) -> Job | None:
     return Job(name, at_s + getattr(rules.delays, delay))
 
 
-def step_after(node: SimulatedNode, event: str, at_s: float, rules: WorkRules, **changes: Any) -> Step:
+def step_after(
+    node: SimulatedNode, event: str, at_s: float, rules: IronicSimSettings, **changes: Any
+) -> Step:
     """The step by which this event takes a node to its next state, with the job that begins in that state."""
     node, said = after_event(node, event, at_s, **changes)
     return make_step(node, (said,), job_in(node, at_s, rules), rules.host)
 
 
-def begin_cleaning(node: SimulatedNode, said: tuple[NodeEvent, ...], at_s: float, rules: WorkRules) -> Step:
+def begin_cleaning(
+    node: SimulatedNode, said: tuple[NodeEvent, ...], at_s: float, rules: IronicSimSettings
+) -> Step:
     """Begin to clean a node that has just entered `cleaning`."""
     delays = rules.delays
     is_manual = node.target_provision_state == states.MANAGEABLE
@@ -150,7 +265,7 @@ def begin_cleaning(node: SimulatedNode, said: tuple[NodeEvent, ...], at_s: float
     return make_step(node, said, Job("clean", at_s + delays.clean_s), rules.host)
 
 
-def resumed(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step | None:
+def resumed(node: SimulatedNode, at_s: float, rules: IronicSimSettings) -> Step | None:
     """Begin again the work on a node that was under way when the process ended; None if there was none.
 
     Its beginning is not announced again.
@@ -165,7 +280,7 @@ def resumed(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step | None:
 
 
 def boot_agent(
-    node: SimulatedNode, said: tuple[NodeEvent, ...], job: JobName, at_s: float, rules: WorkRules
+    node: SimulatedNode, said: tuple[NodeEvent, ...], job: JobName, at_s: float, rules: IronicSimSettings
 ) -> Step:
     start = PowerSet(node, states.REBOOTING, "start")
     info = internal(node, last_power_state_change=microsecond(at_s))
@@ -174,7 +289,7 @@ def boot_agent(
 
 
 def finish(  # noqa: PLR0911 - one for each kind of job
-    node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: WorkRules
+    node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: IronicSimSettings
 ) -> Step:
     """The step that ends a due job."""
     match job.name:
@@ -197,7 +312,7 @@ def finish(  # noqa: PLR0911 - one for each kind of job
             return _end_simple(node, job, fails(job.name), at_s, rules)
 
 
-def _end_simple(node: SimulatedNode, job: Job, failure: str, at_s: float, rules: WorkRules) -> Step:
+def _end_simple(node: SimulatedNode, job: Job, failure: str, at_s: float, rules: IronicSimSettings) -> Step:
     if failure:
         return step_after(node, "fail", at_s, rules, last_error=failure)
     changes: dict[str, Any] = {}
@@ -211,7 +326,7 @@ def _end_simple(node: SimulatedNode, job: Job, failure: str, at_s: float, rules:
     return step_after(node, "done", at_s, rules, **changes)
 
 
-def _end_cleaning(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: WorkRules) -> Step:
+def _end_cleaning(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: IronicSimSettings) -> Step:
     is_skipped = job.name == "clean skipped"
     failure = "" if is_skipped else fails("clean")
     if failure:
@@ -238,7 +353,7 @@ def _end_cleaning(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rule
     return step_after(node, event, at_s, rules, driver_internal_info=info)
 
 
-def _end_boot(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: WorkRules) -> Step:
+def _end_boot(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: IronicSimSettings) -> Step:
     """End the boot of the agent's ramdisk. Then the conductor waits for the agent's call, which may never come."""
     delays, is_clean = rules.delays, job.name == "clean boot"
     failure = fails("power")
@@ -263,7 +378,7 @@ def _end_boot(node: SimulatedNode, job: Job, fails: Fails, at_s: float, rules: W
     return make_step(node, (end, said), next_job, rules.host)
 
 
-def _clean_timed_out(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step:
+def _clean_timed_out(node: SimulatedNode, at_s: float, rules: IronicSimSettings) -> Step:
     """The step that ends a cleaning for which no agent has called in time. Maintenance is not set.
 
     The conductor powers the node off before it announces the failure.
@@ -274,7 +389,7 @@ def _clean_timed_out(node: SimulatedNode, at_s: float, rules: WorkRules) -> Step
     return make_step(node, (start, said), job, rules.host)
 
 
-def _end_power(node: SimulatedNode, job: Job, failure: str, at_s: float, rules: WorkRules) -> Step:
+def _end_power(node: SimulatedNode, job: Job, failure: str, at_s: float, rules: IronicSimSettings) -> Step:
     at = second(at_s)
     if failure:
         node = structs.replace(
@@ -304,12 +419,11 @@ def _end_power(node: SimulatedNode, job: Job, failure: str, at_s: float, rules: 
     return make_step(node, (end,), None, rules.host)
 
 
-def _end_tear_down(node: SimulatedNode, failure: str, at_s: float, rules: WorkRules) -> Step:
+def _end_tear_down(node: SimulatedNode, failure: str, at_s: float, rules: IronicSimSettings) -> Step:
     """End a tear-down. The instance is removed before `cleaning` is announced, or after `error` is."""
     cleared: dict[str, Any] = {
         "instance_info": {},
         "instance_uuid": None,
-        "instance_name": None,
         "allocation_uuid": None,
         "vifs": (),
         **_powered(node, states.POWER_OFF),
