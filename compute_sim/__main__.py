@@ -14,11 +14,10 @@ from bus.operating.running import about, run_main, run_worker, with_flags
 from bus.process import exiting_if_wrong
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
+from compute_sim.laboratory.driver import simulated_parts
 from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.host_sizes import read_host_size
-from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts
+from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts, read_host_size
 from compute_sim.laboratory.script_file import load_script
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import COMPUTE, ComputeSettings
 from compute_sim.wiring import only_compute
 
@@ -53,7 +52,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
     MOOR_BUS_URL and MOOR_CELL must be set. If MOOR_CELL_BUS_URLS names this cell, the simulator uses that broker
     instead. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size
-    (laboratory/host_sizes.py), MOOR_COMPUTE_FAULTS the path of a fault script. The other
+    (laboratory/hosts.py), MOOR_COMPUTE_FAULTS the path of a fault script. The other
     MOOR_COMPUTE_* and MOOR_BUS_* variables are the settings.
     """
     environment = with_flags(environment, arguments, "compute_sim")

@@ -1,4 +1,4 @@
-"""Creates the parts of a compute of given drivers; laboratory/wiring.py gives it those of simulated hosts."""
+"""Creates the parts of a compute of given drivers; laboratory/driver.py gives it those of simulated hosts."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -1,7 +1,8 @@
-"""Orders about one instance, and the sequences of them that every driver and every compute must obey.
+"""Orders about one instance, the sequences of them that every driver and every compute must obey, and the answers of a host on which all
+work succeeds.
 
 They are written once: tests/contracts/driver_contract.py gives them to a driver in its own process, and rules.py sends them to
-a compute over the bus. core/attempts.py decides what the answer to each must be.
+a compute over the bus. core/attempts.py decides what the answer to each must be. Pure.
 """
 
 from collections.abc import Callable
@@ -9,18 +10,38 @@ from uuid import uuid5
 
 from msgspec import Struct, structs
 
-from bus.message import ConsumerId, ProviderId
+from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import Flavor, Image, InstanceId
 from bus.messages.cell import (
     DestroyInstance,
+    InstanceDestroyed,
+    InstanceRedeployed,
+    InstanceSpawned,
+    InstanceStopped,
     ReceiveInstance,
     RespawnInstance,
+    SpawnFailed,
     SpawnInstance,
     StartInstance,
     StopInstance,
 )
 from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.attempts import HostOrder
+from compute_sim.core.attempts import (
+    WELL,
+    AttemptKey,
+    AttemptRecord,
+    HostOrder,
+    Work,
+    answered_again,
+    begun,
+    due,
+    failed,
+    key_of,
+    next_step,
+    refusal_of,
+    source_key_of,
+    why_not_received,
+)
 
 
 class HostUnderCheck(Struct, frozen=True):
@@ -192,3 +213,61 @@ def interruptions(of: OrdersOf) -> tuple[Interruption, ...]:
             depends_on_time=True,
         ),
     )
+
+
+Answer = InstanceSpawned | SpawnFailed | InstanceDestroyed | InstanceStopped | InstanceRedeployed
+ANSWERS = (InstanceSpawned, SpawnFailed, InstanceDestroyed, InstanceStopped, InstanceRedeployed)
+
+
+class ExpectedAttempts:
+    """The attempts that a correct compute has after the orders so far."""
+
+    def __init__(self) -> None:
+        self._records: dict[AttemptKey, AttemptRecord] = {}
+
+    def answer_to(self, order: HostOrder) -> Answer:
+        known = self._records.get(key_of(order))
+        if next_step(known, order) == "refused":
+            assert isinstance(order, StopInstance | StartInstance | RespawnInstance)
+            return _answer(refusal_of(known, order))
+        after, message = due(self._after(known, order), WELL, Work(), 0.0)
+        self._records[after.key] = after
+        return _answer(message)
+
+    def _after(self, known: AttemptRecord | None, order: HostOrder) -> AttemptRecord:
+        if known is not None and next_step(known, order) != "begins":
+            return answered_again(known, order, 0.0)
+        if isinstance(order, ReceiveInstance) and (
+            why := why_not_received(self._records.get(source_key_of(order)), order)
+        ):
+            return failed(order, why, 0.0)
+        return begun(order, Work(), 0.0)
+
+    def all(self) -> list[AttemptRecord]:
+        """Every attempt that was ordered, also those that are destroyed."""
+        return [*self._records.values()]
+
+
+def agrees(came: Answer, expected: Answer) -> bool:
+    """Is this the expected answer? Reasons are for people: they must be there or not, whatever they say."""
+    return _compared(came) == _compared(expected)
+
+
+def _compared(answer: Answer) -> tuple[object, ...]:
+    about = (type(answer), answer.host, answer.instance, answer.attempt)
+    match answer:
+        case InstanceSpawned(number=number):
+            return (*about, number)
+        case SpawnFailed(number=number):
+            return (*about, number)
+        case InstanceStopped(number=number, failure=failure, saved=saved):
+            return (*about, number, bool(failure), saved)
+        case InstanceRedeployed(number=number, failure=failure, is_active=is_active):
+            return (*about, number, bool(failure), is_active)
+        case InstanceDestroyed():
+            return about
+
+
+def _answer(message: Message | None) -> Answer:
+    assert isinstance(message, ANSWERS)
+    return message

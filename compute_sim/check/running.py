@@ -10,10 +10,16 @@ from bus.errors import Failure, NotFound, Operational
 from bus.message import ProviderId
 from bus.messages.build import Flavor, Image
 from compute_sim.check.orders import HostUnderCheck
-from compute_sim.check.restarting import run_command
 from compute_sim.check.rules import RULES, Rule
-from compute_sim.check.session import CheckOptions, CheckSession, RuleBroken
-from compute_sim.check.told import host_named, names_heard, with_share
+from compute_sim.check.session import (
+    CheckOptions,
+    CheckSession,
+    RuleBroken,
+    host_named,
+    names_heard,
+    run_command,
+    with_share,
+)
 from compute_sim.check.wire import CannotCheck, Wire, opened_wire
 
 # A report comes with the first facts, or not at all.

@@ -2,26 +2,130 @@
 built, so that nothing is left.
 """
 
+import asyncio
 import random
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.codec import encode
-from bus.message import Envelope, Message
-from bus.messages.build import InstanceId
+from bus.message import Envelope, Message, ProviderId
+from bus.messages.build import Flavor, InstanceId
 from bus.messages.cell import DestroyInstance, InstanceDestroyed
 from bus.messages.host_modes import CheckHost, HostHolds
 from bus.messages.hosts import HostFacts, HostsAlive, HostsReported
-from bus.messages.placement import ReportInventory
-from compute_sim.check.expected import ANSWERS, Answer, ExpectedAttempts, agrees
-from compute_sim.check.orders import HostUnderCheck, InstanceOrders
-from compute_sim.check.restarting import run_command
-from compute_sim.check.wire import Heard, Wire
+from bus.messages.placement import ReportedInventory, ReportInventory, ResourceAmount, Share
+from compute_sim.check.orders import ANSWERS, Answer, ExpectedAttempts, HostUnderCheck, InstanceOrders, agrees
+from compute_sim.check.wire import CannotCheck, Heard, Wire
 from compute_sim.core.attempts import HostOrder, key_of
+
+
+async def run_command(command: str, limit_s: float) -> None:
+    """Run the command that restarts the compute; its output goes to the standard error."""
+    process = await asyncio.create_subprocess_shell(
+        command, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr
+    )
+    try:
+        code = await asyncio.wait_for(process.wait(), limit_s)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise CannotCheck(
+            f"the command {command!r} still runs after {limit_s:g} s: it must restart the compute and end"
+        ) from None
+    if code:
+        raise CannotCheck(f"the command {command!r} ended with exit code {code}")
+
+
+# Each amount of a flavor is taken from the first of these classes that the host has.
+CLASSES = (("vcpus", ("VCPU", "PCPU")), ("ram_mb", ("MEMORY_MB",)), ("root_gb", ("DISK_GB",)))
+
+
+def share_for(flavor: Flavor, report: ReportInventory) -> Share | None:
+    """None if the host has reported nothing of which the flavor takes something."""
+    amounts = tuple(
+        found
+        for field, classes in CLASSES
+        if (wanted := getattr(flavor, field)) > 0
+        and (found := _first(_inventories(report), classes, wanted)) is not None
+    )
+    return Share(host=report.root, amounts=amounts) if amounts else None
+
+
+def impossible_share(share: Share) -> Share:
+    """As much of each class as no host has."""
+    return Share(
+        host=share.host,
+        amounts=tuple(
+            ResourceAmount(provider=each.provider, resource=each.resource, amount=2**31 - 1)
+            for each in share.amounts
+        ),
+    )
+
+
+def _inventories(report: ReportInventory) -> list[tuple[ProviderId, str, ReportedInventory]]:
+    return [
+        (provider.id, resource, inventory)
+        for provider in report.providers
+        for resource, inventory in (provider.inventories or {}).items()
+    ]
+
+
+def _first(
+    inventories: Iterable[tuple[ProviderId, str, ReportedInventory]], classes: tuple[str, ...], wanted: int
+) -> ResourceAmount | None:
+    for provider, resource, inventory in inventories:
+        step = inventory.step_size
+        amount = max(-(-wanted // step) * step, inventory.min_unit)
+        if resource in classes and amount <= inventory.total - inventory.reserved:
+            return ResourceAmount(provider=provider, resource=resource, amount=amount)
+    return None
+
+
+def host_named(wire: Wire, name: str) -> ProviderId | None:
+    """The id of the host with this name or id, as soon as it has told of itself."""
+    for heard in wire.heard:
+        match heard.message:
+            case HostsReported(hosts=hosts):
+                for each in hosts:
+                    if name in (each.name, str(each.id)):
+                        return each.id
+            case ReportInventory(root=root, providers=providers):
+                if any(each.id == root and name in (each.name, str(root)) for each in providers):
+                    return root
+            case HostsAlive(hosts=alive):
+                for id_ in alive:
+                    if name == str(id_):
+                        return id_
+    return None
+
+
+def names_heard(wire: Wire) -> set[str]:
+    """The names or ids of the hosts that have told of themselves."""
+    return {
+        name
+        for heard in wire.heard
+        for name in (
+            [each.name for each in heard.message.hosts]
+            if isinstance(heard.message, HostsReported)
+            else [*map(str, heard.message.hosts)]
+            if isinstance(heard.message, HostsAlive)
+            else []
+        )
+    }
+
+
+def with_share(wire: Wire, host: HostUnderCheck) -> HostUnderCheck:
+    """The host with a share for its flavor, from the inventories that it has reported last."""
+    for heard in reversed(wire.heard):
+        if isinstance(heard.message, ReportInventory) and heard.message.root == host.host:
+            return structs.replace(host, share=share_for(host.flavor, heard.message))
+    return host
+
 
 # An order to destroy what is unknown is answered at once.
 MUST_LIVE_S = 2.0

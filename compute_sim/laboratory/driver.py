@@ -1,13 +1,24 @@
-"""The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
+"""The driver of a simulated host, and a compute of such hosts. Instances exist only as attempts; the host's faults change what it does.
+
+A host counts the things that only one instance can have: dedicated processors, huge pages and devices. The books say that nothing is given
+twice. A host that is told to give something twice knows better: it has no more of it. It counts from the shares in its orders, and also
+compares a share with what the flavor asks for.
+
+The compute itself reports a pool (a storage, or the addresses of a segment), and not one of the hosts: so it stays while hosts die.
+`python -m compute_sim` runs a compute alone, `moor` beside other workers.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID, uuid5
 
-from bus.guests import memory_class
-from bus.message import ProviderId
+from bus.clock import now
+from bus.guests import GuestShape, ShareDiffersError, cells_of, memory_class, read_guest
+from bus.message import ConsumerId, ProviderId
 from bus.messages.cell import (
     AdoptGuest,
     AttemptMessage,
+    BuildOrder,
     DestroyInstance,
     LeaveGuest,
     ReceiveInstance,
@@ -15,9 +26,11 @@ from bus.messages.cell import (
     SpawnInstance,
 )
 from bus.messages.placement import ReportedInventory
+from bus.process import Part
+from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
-from compute_sim.core.networks import Network
-from compute_sim.core.pools import Pool, aggregate_of
+from compute_sim.core.networks import Network, read_networks
+from compute_sim.core.pools import Pool, aggregate_of, pools_of, read_pools, tree_of_pool
 from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
 from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
@@ -31,8 +44,106 @@ from compute_sim.laboratory.faults import (
     next_turn_s,
     work_of,
 )
-from compute_sim.laboratory.given_shares import GivenShares
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost, metrics_at, size_at
+from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
+from compute_sim.wiring import compute_parts
+
+# These may be given to more instances than there are: by a ratio, or while a host shrinks.
+SHARED_CLASSES = frozenset({"VCPU", "MEMORY_MB", "DISK_GB"})
+CELL = "HW_NUMA_ROOT"
+
+HeldPart = tuple[ProviderId, str]
+
+
+class GivenShares:
+    """The shares of the attempts on one host, by instance. The attempts of one instance are one after the other: they have the
+    same parts as far as both have them.
+    """
+
+    def __init__(self, tree: ProviderTree) -> None:
+        cells = [each.id for each in tree.providers.values() if CELL in each.traits] or [tree.root]
+        self._cells = {provider: number for number, provider in enumerate(cells)}
+        self._names = {each.id: each.name for each in tree.providers.values()}
+        self._most = {
+            (each.id, resource): inventory.total - inventory.reserved
+            for each in tree.providers.values()
+            for resource, inventory in each.inventories.items()
+            if not _is_shared(resource)
+        }
+        self._given: dict[ConsumerId, dict[int, dict[HeldPart, int]]] = {}
+
+    def give(self, order: BuildOrder) -> Sequence[str]:
+        """Give what the order says; what is wrong with it, in words. If anything is wrong, nothing is given."""
+        parts = {(each.provider, each.resource): each.amount for each in order.share.amounts}
+        wrong = [*self._unknown(parts), *self._other_shape(order)]
+        attempts = self._given.setdefault(order.instance, {})
+        before = attempts.get(order.attempt)
+        attempts[order.attempt] = {part: amount for part, amount in parts.items() if part in self._most}
+        wrong += self._given_twice(attempts[order.attempt])
+        if wrong and before is None:
+            self.take_back(order.instance, order.attempt)
+        return wrong
+
+    def take_back(self, instance: ConsumerId, attempt: int) -> None:
+        attempts = self._given.get(instance, {})
+        attempts.pop(attempt, None)
+        if not attempts:
+            self._given.pop(instance, None)
+
+    def _unknown(self, parts: Iterable[HeldPart]) -> Iterable[str]:
+        for provider, resource in parts:
+            unknown = provider in self._names and (provider, resource) not in self._most
+            if unknown and not _is_shared(resource):
+                yield f"{self._names[provider]} has no {resource}"
+
+    def _other_shape(self, order: BuildOrder) -> Iterable[str]:
+        if not isinstance(order, SpawnInstance):
+            # Only an order to build has the properties of the image, by which the shape is read.
+            return
+        shape = read_guest(order.flavor, order.image_properties)
+        if not isinstance(shape, GuestShape) or not shape.cells:
+            return
+        share: dict[ProviderId, dict[str, int]] = {}
+        for each in order.share.amounts:
+            share.setdefault(each.provider, {})[each.resource] = each.amount
+        try:
+            cells_of(shape, share, self._cells)
+        except ShareDiffersError as differs:
+            yield str(differs)
+
+    def _given_twice(self, parts: Mapping[HeldPart, int]) -> Iterable[str]:
+        for part in parts:
+            held = [_held_of(attempts, part) for attempts in self._given.values()]
+            if sum(held) > self._most[part]:
+                provider, resource = part
+                holders = sum(1 for amount in held if amount)
+                yield (
+                    f"{self._names[provider]} has {self._most[part]} {resource}, and {holders} instances are given {sum(held)}"
+                )
+
+
+def _is_shared(resource: str) -> bool:
+    return resource in SHARED_CLASSES or resource.startswith("NET_")
+
+
+def _held_of(attempts: Mapping[int, Mapping[HeldPart, int]], part: HeldPart) -> int:
+    return max((held.get(part, 0) for held in attempts.values()), default=0)
+
+
+class SimulatedPool:
+    """A simulated provider that shares an amount with hosts. It is reported like a host (`Reported`)."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._tree = tree_of_pool(pool)
+        self.root = self._tree.root
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it never changes
+        return self._tree
+
+    def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it has no faults
+        return WELL
+
 
 # The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
@@ -287,3 +398,22 @@ def _part(whole: int, number: int, parts: int) -> int:
 def _inventory(total: int, reserved: int, ratio: float) -> ReportedInventory:
     # The reserve cannot be more than the total, which matters when a host shrinks.
     return ReportedInventory(total=total, reserved=min(reserved, total), allocation_ratio=ratio)
+
+
+def simulated_parts(
+    station: Station,
+    hosts: Sequence[SimulatedHost],
+    settings: ComputeSettings,
+    faults: FaultScript | None = None,
+    clock: Callable[[], datetime] = now,
+    *,
+    clock_s: Callable[[], float] | None = None,
+    store: ComputeStore | None = None,
+) -> tuple[Part, ...]:
+    """A compute of simulated hosts, and of the pools and networks that the settings name."""
+    pools = read_pools(settings.pools, settings.cell)
+    networks = read_networks(settings.networks)
+    drivers = [SimulatedDriver(host, faults, pools_of(pools, host.name), networks) for host in hosts]
+    return compute_parts(
+        station, drivers, settings, clock, clock_s=clock_s, store=store, pools=[*map(SimulatedPool, pools)]
+    )

@@ -19,9 +19,9 @@ from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.fleet import Elapsed
+from compute_sim.laboratory.driver import simulated_parts
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import SimulatedHost
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import open_compute_store
 from moor.asking import running

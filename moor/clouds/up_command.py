@@ -35,8 +35,7 @@ from bus.topology import objects_of, user_of
 from bus.unix_socket.server import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.host_sizes import read_host_size
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts, read_host_size
 from compute_sim.laboratory.ironic.wiring import LISTEN, read_listen
 from compute_sim.laboratory.script_file import load_script
 from ironic_sync.core.cells import CellMap

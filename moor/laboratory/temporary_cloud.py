@@ -15,8 +15,7 @@ from bus.urls import broker_at
 from bus.workers.station import Station
 from compute_sim.core.pools import Pool, read_pools
 from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.host_sizes import read_host_size
-from compute_sim.laboratory.hosts import equal_hosts
+from compute_sim.laboratory.hosts import equal_hosts, read_host_size
 from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, simulated_ironic
 from ironic_sync.core.node import Node
 from ironic_sync.rest_http import HttpIronicApi

@@ -88,9 +88,9 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
 
 
 async def _compute(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    from compute_sim.laboratory.driver import simulated_parts
     from compute_sim.laboratory.faults import FailsToBuild, FaultScript
     from compute_sim.laboratory.hosts import HostSize, equal_hosts
-    from compute_sim.laboratory.wiring import simulated_parts
     from compute_sim.settings import ComputeSettings
 
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.laboratory.devices import (
+from compute_sim.laboratory.hosts import (
     DIRECT_PORTS,
     VIRTUAL_FUNCTIONS,
+    SimulatedHost,
     gpu,
     pci_function,
     virtual_functions,
 )
-from compute_sim.laboratory.hosts import SimulatedHost
 from tests.simulation.demands import Demand, Part
 from tests.simulation.drawing_demands import BUSY_S, FEATURES, WATTS
 from tests.simulation.plan import Boot, Delete, Plan

@@ -18,7 +18,7 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.pools import pools_of, read_pools
-from compute_sim.laboratory.pools import SimulatedPool
+from compute_sim.laboratory.driver import SimulatedPool
 from compute_sim.settings import ComputeSettings
 from compute_sim.wiring import compute_parts
 from ironic_sync.core.cells import CellMap

@@ -28,9 +28,9 @@ from bus.workers.publisher import Overfull, now
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
+from compute_sim.laboratory.driver import simulated_parts
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import equal_hosts
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts

@@ -37,9 +37,8 @@ from bus.workers.handling import Said
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import root_of
+from compute_sim.laboratory.driver import root_of, simulated_parts
 from compute_sim.laboratory.hosts import equal_hosts
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_memory import MemoryComputeStore
 from placement_worker.settings import PlacementSettings

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from compute_sim.laboratory.devices import VIRTUAL_FUNCTIONS
+from compute_sim.laboratory.hosts import VIRTUAL_FUNCTIONS
 from placement_worker.core import shares
 from scheduler_worker.core.requests import guest_groups
 from tests.simulation.replacing import replaced

@@ -47,7 +47,7 @@ from bus.workers.listening import listen
 from bus.workers.station import Station
 from compute_sim.core.hosts import Load
 from compute_sim.fleet import Elapsed
-from compute_sim.laboratory.driver import SimulatedDriver, root_of
+from compute_sim.laboratory.driver import SimulatedDriver, root_of, simulated_parts
 from compute_sim.laboratory.faults import (
     BuildsSlowly,
     Changes,
@@ -59,7 +59,6 @@ from compute_sim.laboratory.faults import (
     FaultScript,
 )
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.wiring import compute_parts

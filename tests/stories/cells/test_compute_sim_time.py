@@ -30,10 +30,9 @@ from bus.messages.placement import (
 from bus.process import run_until
 from bus.workers.handling import Answer, Received, Said
 from bus.workers.station import Station
-from compute_sim.laboratory.driver import root_of
+from compute_sim.laboratory.driver import root_of, simulated_parts
 from compute_sim.laboratory.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
 from compute_sim.laboratory.hosts import equal_hosts
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_memory import MemoryComputeStore
 from placement_worker.settings import PlacementSettings

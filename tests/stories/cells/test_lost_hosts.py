@@ -27,9 +27,9 @@ from bus.workers.listening import listen
 from bus.workers.station import Station
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
+from compute_sim.laboratory.driver import simulated_parts
 from compute_sim.laboratory.faults import FaultScript
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost
-from compute_sim.laboratory.wiring import simulated_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import PATIENCE_S, SETTINGS, until
 from tests.stories.cells.cell_setup import (

@@ -29,9 +29,8 @@ from bus.messages.placement import (
 from bus.process import run_until
 from bus.workers.station import Station
 from compute_sim.core.tree import ProviderTree
-from compute_sim.laboratory.driver import SimulatedDriver, root_of
+from compute_sim.laboratory.driver import SimulatedDriver, root_of, simulated_parts
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts

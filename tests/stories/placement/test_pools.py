@@ -16,9 +16,9 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
+from compute_sim.laboratory.driver import simulated_parts
 from compute_sim.laboratory.faults import FailsToBuild, FaultScript
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost
-from compute_sim.laboratory.wiring import simulated_parts
 from compute_sim.settings import ComputeSettings
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS

@@ -15,8 +15,7 @@ from bus.messages.device_profiles import (
 from bus.messages.flavors import CreateFlavor, FlavorsFound
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.planning import AskPlan, PlanFound
-from compute_sim.laboratory.devices import Device
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
+from compute_sim.laboratory.hosts import Device, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until

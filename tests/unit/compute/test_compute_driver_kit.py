@@ -20,13 +20,12 @@ from compute_sim.core.pools import Pool
 from compute_sim.core.reshaping import Allocations, CannotReshape
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
-from compute_sim.laboratory.devices import gpu, pci_function, virtual_functions
 from compute_sim.laboratory.driver import SimulatedDriver
 from compute_sim.laboratory.faults import (
     Changes,
     FaultScript,
 )
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
+from compute_sim.laboratory.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
 from tests.contracts.driver_contract import breaches
 from tests.unit.compute.compute_trees import CHILD, NUMA, ROOT
 from tests.unit.compute.test_compute_tree_diff import tree

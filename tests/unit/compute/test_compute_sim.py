@@ -13,9 +13,8 @@ from compute_sim.__main__ import main
 from compute_sim.core.networks import read_networks
 from compute_sim.core.pools import aggregate_of, pools_of, read_pools
 from compute_sim.core.tree import ProviderTree
-from compute_sim.laboratory.driver import IMAGES_MAX, SimulatedDriver, root_of
+from compute_sim.laboratory.driver import IMAGES_MAX, SimulatedDriver, SimulatedPool, root_of
 from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts, in_cells
-from compute_sim.laboratory.pools import SimulatedPool
 from compute_sim.settings import COMPUTE, ComputeSettings
 from tests.unit.compute.compute_trees import HOST, a_spawn
 from tests.unit.compute.test_compute_driver_kit import ADDRESSES, STORAGE_POOL

@@ -3,9 +3,14 @@
 import pytest
 from msgspec import structs
 
-from compute_sim.laboratory.devices import gpu, pci_function, virtual_functions
-from compute_sim.laboratory.host_sizes import read_host_size
-from compute_sim.laboratory.hosts import HostSize, in_cells
+from compute_sim.laboratory.hosts import (
+    HostSize,
+    gpu,
+    in_cells,
+    pci_function,
+    read_host_size,
+    virtual_functions,
+)
 
 
 def test_what_is_not_named_is_as_usual() -> None:
