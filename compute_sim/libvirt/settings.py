@@ -163,12 +163,15 @@ class LibvirtSettings(Struct, frozen=True):
     devices: Annotated[
         tuple[str, ...],
         Meta(
-            description="PCI functions for guests, each as VENDOR:PRODUCT, VENDOR:PRODUCT@ADDRESS with a pattern, and =NETWORK behind for ports of a network."
+            description="PCI functions for guests, each as VENDOR:PRODUCT, VENDOR:PRODUCT@ADDRESS with a pattern, and =NETWORK behind for ports of a network. "
+            "A card is named whole, or by its virtual functions."
         ),
     ] = ()
     mediated_types: Annotated[
         tuple[str, ...],
-        Meta(description="Types of mediated devices (vGPUs), each as TYPE, TYPE@ADDRESS, and =POOL behind."),
+        Meta(
+            description="Types of mediated devices (vGPUs), each as TYPE, TYPE@ADDRESS, and =POOL behind; one type for each GPU."
+        ),
     ] = ()
     networks: Annotated[
         tuple[str, ...],
