@@ -9,7 +9,7 @@ memory broker enforces the same rights.
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bus.permissions import NAMED_BY_RABBITMQ, Rights, joined, rights_of
@@ -42,7 +42,7 @@ def definitions_of(
     virtual_host: str = "/",
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
-    inbox: Sequence[Queue] = IRONIC_INBOX,
+    inbox: Queue = IRONIC_INBOX,
     limits: Mapping[str, int] | None = None,
     granted: Rights | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
@@ -123,7 +123,7 @@ def rights_by_user(
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
     *,
-    inbox: Sequence[Queue] = IRONIC_INBOX,
+    inbox: Queue = IRONIC_INBOX,
 ) -> dict[str, Rights]:
     """The rights of each user of a broker that has these exchanges, by the user's name.
 

@@ -25,4 +25,3 @@ BROKER_EXCHANGE = "x-first-death-exchange"
 # RabbitMQ gives the key in a list of tables; bus/rabbit/frames.py reads it from there.
 BROKER_KEY = "x-first-death-key"
 DELIVERY_LIMIT = "delivery_limit"
-MAXLEN = "maxlen"

@@ -6,7 +6,7 @@ simulation refuses a cell exactly where the real broker would.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
@@ -17,10 +17,8 @@ from bus.topology import (
     REPLY,
     Grant,
     Queue,
-    QueueKind,
     Role,
     in_cell,
-    missed_queue,
     retry_exchange_of,
     user_of,
 )
@@ -84,19 +82,18 @@ class Rights(Struct, frozen=True):
 ALL_RIGHTS = Rights("", EVERYTHING, EVERYTHING, EVERYTHING)
 
 
-def rights_of(
-    role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Sequence[Queue] = IRONIC_INBOX
-) -> Rights:
-    """The rights of the user of a role, on a broker with these exchanges. `inbox` are the queues of Ironic's notifications, as they
-    are called there.
+def rights_of(role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Queue = IRONIC_INBOX) -> Rights:
+    """The rights of the user of a role, on a broker with these exchanges. `inbox` is the queue of Ironic's notifications, as it
+    is called there.
 
     A role of cells has one user for each cell. An application is a role, too: its keys name its projects.
     """
     user, names = user_of(role.name, cell), tuple(exchanges)
     if role.operates:
         return Rights(user, EVERYTHING, EVERYTHING, EVERYTHING)
-    called = {usual.name: queue.name for usual, queue in zip(IRONIC_INBOX, inbox, strict=True)}
-    reads = tuple(in_cell(called.get(queue, queue), cell or "*") for queue in role.reads)
+    reads = tuple(
+        in_cell(inbox.name if queue == IRONIC_INBOX.name else queue, cell or "*") for queue in role.reads
+    )
     asks = role.asks and REPLY in names
     answers = [rf"answers\.{re.escape(user)}\.[^.]+"] if asks else []
     feeds = [rf"feed\.{re.escape(user)}\.[^.]+"] if role.listens else []
@@ -111,8 +108,9 @@ def rights_of(
         write_keys[REPLY] = [r"answers\..+"]
     elif role.answers_to and REPLY in names:
         write_keys[REPLY] = [rf"answers\.{re.escape(user_of(each))}\.[^.]+" for each in role.answers_to]
-    inboxes = _inboxes(role, names, inbox)
-    heard = tuple(Grant(each.exchange, (each.pattern,)) for inbox in inboxes for each in inbox.bindings)
+    # Its exchange belongs to another program, which may delete it and create it anew: then the inbox is bound again.
+    binds = IRONIC_INBOX.name in role.reads and any(each.exchange in names for each in inbox.bindings)
+    heard = tuple(Grant(each.exchange, (each.pattern,)) for each in inbox.bindings) if binds else ()
     read_keys = _keys_by_exchange((*role.listens, *heard), names, cell)
     if asks:
         read_keys[REPLY] = answers
@@ -121,7 +119,7 @@ def rights_of(
         configure=_any_of(named),
         # Binding a queue needs the right to write to it.
         write=_any_of(
-            [*map(re.escape, sorted(write_keys)), *(re.escape(inbox.name) for inbox in inboxes), *named]
+            [*map(re.escape, sorted(write_keys)), *([re.escape(inbox.name)] if binds else []), *named]
         ),
         read=_any_of([*map(re.escape, sorted(read_keys)), *map(_pattern, reads), *named]),
         topics=tuple(
@@ -147,29 +145,14 @@ def joined(rights: Rights, granted: Rights) -> Rights:
 
 def other_inboxes(rights: Rights, granted: Rights) -> tuple[str, ...]:
     """The inboxes that the user of Ironic's daemons may read on the broker by `granted`, and that are not in `rights`."""
-    others = {*_alternatives(granted.read)} - {*_alternatives(rights.read)}
-    names = {each.replace("\\", "") for each in others}
-    return tuple(sorted(name for name in names if missed_queue(name) in names))
+    others = {*_alternatives(granted.read)} - {*_alternatives(rights.read), NAMED_BY_RABBITMQ}
+    # To bind an inbox takes the right to write to it: its daemons have that for no other queue that they read.
+    return tuple(sorted(each.replace("\\", "") for each in others.intersection(_alternatives(granted.write))))
 
 
 def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
     """A regular expression of the routing keys that a grant allows: in this cell, or in any cell if `cell` is empty."""
     return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
-
-
-def _inboxes(role: Role, exchanges: tuple[str, ...], inbox: Sequence[Queue]) -> tuple[Queue, ...]:
-    """The inboxes that a role reads on a broker with these exchanges. An inbox takes the messages of another program.
-
-    The role's processes need the right to bind an inbox again, since that program may delete its exchange and create
-    it anew.
-    """
-    return tuple(
-        queue
-        for usual, queue in zip(IRONIC_INBOX, inbox, strict=True)
-        if queue.kind is QueueKind.INBOX
-        and usual.name in role.reads
-        and any(each.exchange in exchanges for each in queue.bindings)
-    )
 
 
 def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:

@@ -23,7 +23,6 @@ from bus.topology import (
     DEAD,
     EVENTS,
     FEED,
-    MISSED,
     PLACEMENT,
     REPLY,
     Binding,
@@ -515,12 +514,9 @@ KINDS: dict[str, dict[str, str | int]] = {
         "x-overflow": "drop-head",
         "x-max-length": Limits().inbox_length_max,
         "x-max-length-bytes": Limits().inbox_bytes_max,
-        "x-dead-letter-exchange": MISSED,
-        "x-dead-letter-routing-key": "ironic.events",
     },
-    "ironic.events.missed": {"x-overflow": "drop-head", "x-max-length": 1},
 }
-DURABLE_CLASSIC = ("placement.questions", "ironic.events", "ironic.events.missed")
+DURABLE_CLASSIC = ("placement.questions", "ironic.events")
 
 
 @pytest.mark.parametrize("name", KINDS)

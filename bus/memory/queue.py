@@ -50,8 +50,6 @@ class MemoryQueue:
         self.discarded: deque[QueuedParcel] = deque()
         # The size of the ready parcels, if it is limited.
         self._bytes = 0
-        # Dropped parcels that are still to be dead-lettered.
-        self.unreported: list[QueuedParcel] = []
         self._ready: deque[QueuedParcel] = deque()
         self._consumers: dict[MemoryConsuming, None] = {}
         # Consumers with room, the next one first. While there is one, no parcel is ready.
@@ -158,10 +156,7 @@ class MemoryQueue:
         while (length_max is not None and len(self._ready) > length_max) or (
             bytes_max is not None and self._bytes > bytes_max
         ):
-            stored = self._next_ready()
-            self.done_with((stored,))
-            if self.properties.reports_drops:
-                self.unreported.append(stored)
+            self.done_with((self._next_ready(),))
 
     def _next_ready(self) -> QueuedParcel:
         stored = self._ready.popleft()

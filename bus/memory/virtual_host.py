@@ -12,7 +12,7 @@ from bus.broker import BODY_BYTES_MAX, NAME_BYTES_MAX, AccessRefused, NotFound, 
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, QueuedParcel
-from bus.topology import DEAD, MISSED, Binding, Exchange, QueueProperties
+from bus.topology import DEAD, Binding, Exchange, QueueProperties
 
 # The default exchange routes to each queue by its name.
 DEFAULT = ""
@@ -134,9 +134,6 @@ class MemoryVirtualHost:
             else parcel
         )
         taken = [queue.offer(arriving, sender) for queue in queues]
-        for queue in queues:
-            if queue.unreported:
-                self._report_drops(queue)
         return Receipt.CONFIRMED if all(taken) else Receipt.REFUSED
 
     def take_back(self, queue: MemoryQueue, returned: list[QueuedParcel]) -> None:
@@ -183,16 +180,10 @@ class MemoryVirtualHost:
         """
         while queue.discarded and DEAD in self.exchanges:
             stored = queue.discarded[0]
-            letter = _dead_letter(queue.name, stored, DEAD, headers.DELIVERY_LIMIT)
+            letter = _dead_letter(queue.name, stored)
             if self.store(letter, stored.sender) is not Receipt.CONFIRMED:
                 return
             queue.done_with((queue.discarded.popleft(),))
-
-    def _report_drops(self, queue: MemoryQueue) -> None:
-        """Dead-letter the parcels that a full queue dropped. If that fails they are lost, as from RabbitMQ's classic queues."""
-        unreported, queue.unreported = queue.unreported, []
-        for stored in unreported if MISSED in self.exchanges else ():
-            self.store(_dead_letter(queue.name, stored, MISSED, headers.MAXLEN), stored.sender)
 
     def _expire(self, queue: MemoryQueue) -> None:
         if self._exists(queue):
@@ -250,9 +241,9 @@ def _check_name(name: str) -> None:
         )
 
 
-def _dead_letter(queue: str, stored: QueuedParcel, exchange: str, reason: str) -> Parcel:
+def _dead_letter(queue: str, stored: QueuedParcel) -> Parcel:
     first_death = {
-        headers.BROKER_REASON: reason,
+        headers.BROKER_REASON: headers.DELIVERY_LIMIT,
         headers.BROKER_QUEUE: queue,
         headers.BROKER_EXCHANGE: stored.parcel.exchange,
         headers.BROKER_KEY: stored.parcel.routing_key,
@@ -261,7 +252,7 @@ def _dead_letter(queue: str, stored: QueuedParcel, exchange: str, reason: str) -
         stored.parcel,
         encoded=stored.parcel.body,
         envelopes=(),
-        exchange=exchange,
+        exchange=DEAD,
         routing_key=queue,
         mandatory=True,
         # Headers of an earlier dead-lettering stay: only the first is recorded.

@@ -15,8 +15,6 @@ FEED = "moor.feed"
 # keys in its CC header. So a user that may write to an exchange reaches every queue bound to it.
 RETRY = "moor.retry."
 DEAD = "moor.dead"
-# Carries messages that an inbox dropped to its second queue, under the inbox's name.
-MISSED = "moor.missed"
 IRONIC = "ironic"
 IRONIC_TOPIC = "ironic_versioned_notifications"
 IRONIC_EVENTS = "ironic.events"

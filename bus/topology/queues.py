@@ -12,7 +12,6 @@ from bus.topology.names import (
     IRONIC,
     IRONIC_EVENTS,
     IRONIC_TOPIC,
-    MISSED,
     PLACEMENT,
     REPLY,
     RETRY,
@@ -29,25 +28,20 @@ from bus.topology.routes import (
 from bus.topology.values import Binding, Exchange, Grant, Queue, QueueKind, Site
 
 
-def missed_queue(inbox: str) -> str:
-    return f"{inbox}.missed"
-
-
-def inbox_queues(name: str, exchange: str, topics: Iterable[str]) -> tuple[Queue, Queue]:
-    """An inbox for these topics of another program's exchange, and the queue that reports dropped messages.
+def inbox_queue(name: str, exchange: str, topics: Iterable[str]) -> Queue:
+    """An inbox for these topics of another program's exchange.
 
     The routing keys of oslo.messaging are `<topic>.<level>`. The inbox takes every level by `<topic>.*`. A list of
     levels would easily lack one: there are more than Ironic uses, and `warning` is `warn` in a key. A binding to `#`
     would take everything, also Ironic's RPC, which has the same exchange.
     """
-    return (
-        Queue(name, QueueKind.INBOX, tuple(Binding(exchange, f"{topic}.*") for topic in topics), Site.IRONIC),
-        Queue(missed_queue(name), QueueKind.MISSED, (Binding(MISSED, name),), Site.IRONIC),
+    return Queue(
+        name, QueueKind.INBOX, tuple(Binding(exchange, f"{topic}.*") for topic in topics), Site.IRONIC
     )
 
 
-# Operators may choose other names for these, and for Ironic's exchange.
-IRONIC_INBOX = inbox_queues(IRONIC_EVENTS, IRONIC, (IRONIC_TOPIC,))
+# Operators may choose other names for it, and for Ironic's exchange.
+IRONIC_INBOX = inbox_queue(IRONIC_EVENTS, IRONIC, (IRONIC_TOPIC,))
 
 EXCHANGES: tuple[Exchange, ...] = (
     Exchange(API, Site.API),
@@ -62,7 +56,6 @@ EXCHANGES: tuple[Exchange, ...] = (
     Exchange(f"{RETRY}conductor.{{cell}}", Site.CELL),
     Exchange(f"{RETRY}compute.{{cell}}", Site.CELL),
     Exchange(DEAD),
-    Exchange(MISSED, Site.IRONIC),
     # Declared exactly as Ironic does.
     Exchange(IRONIC, Site.IRONIC, durable=False, foreign=True),
 )
@@ -210,7 +203,7 @@ QUEUES: tuple[Queue, ...] = (
         (Binding(CELL, "host.books.query.{cell}"), Binding(CELL, "console.tell.{cell}")),
         Site.CELL,
     ),
-    *IRONIC_INBOX,
+    IRONIC_INBOX,
     Queue(
         "ironic.{cell}.work",
         QueueKind.WORK,
@@ -221,7 +214,7 @@ QUEUES: tuple[Queue, ...] = (
 )
 
 # Nothing is returned to these queues, neither by a worker's retry nor from the dead letters.
-INBOXES = frozenset(queue.name for queue in QUEUES if queue.kind in (QueueKind.INBOX, QueueKind.MISSED))
+INBOXES = frozenset(queue.name for queue in QUEUES if queue.kind is QueueKind.INBOX)
 
 
 def answers_queue(user: str, process: str) -> Queue:

@@ -26,7 +26,6 @@ from bus.topology.names import (
     application_exchange,
     application_queue,
 )
-from bus.topology.queues import missed_queue
 from bus.topology.routes import (
     AGGREGATE_ORDERS,
     AUDIT_QUESTIONS,
@@ -229,7 +228,7 @@ ROLES: tuple[Role, ...] = (
             Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*", "redeployed.*")),
             Grant(EVENTS, ("host.state.*", "host.beat.*", "node.#", f"{WORKER_BEAT}.*")),
         ),
-        reads=(IRONIC_EVENTS, missed_queue(IRONIC_EVENTS), "ironic.{cell}.work"),
+        reads=(IRONIC_EVENTS, "ironic.{cell}.work"),
         asks=True,
     ),
     # The broker allows an operator everything; but only these messages of an operator count.

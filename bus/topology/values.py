@@ -2,10 +2,9 @@
 
 from enum import Enum
 
-import msgspec
 from msgspec import Struct
 
-from bus.topology.names import DEAD, MISSED
+from bus.topology.names import DEAD
 
 DELIVERIES_MAX_LEAST = 20
 
@@ -34,8 +33,7 @@ class QueueKind(Enum):
     decides, and rejects more when it is full.
 
     An INBOX takes the messages of another program, such as Ironic. When nobody reads, it drops its oldest, so that it
-    never blocks that program. Dropped messages go to a MISSED queue, which holds one message: from it the reader of the
-    inbox learns of the gap.
+    never blocks that program.
     """
 
     WORK = "work"
@@ -44,7 +42,6 @@ class QueueKind(Enum):
     FEED = "feed"
     DEAD = "dead"
     INBOX = "inbox"
-    MISSED = "missed"
 
 
 class Kind(Enum):
@@ -122,8 +119,6 @@ class QueueProperties(Struct, frozen=True):
     bytes_max: int | None = None
     # A full queue drops its oldest parcel if set; otherwise it rejects new ones.
     drops_oldest: bool = False
-    # Each dropped parcel is dead-lettered, for readers that must know of gaps.
-    reports_drops: bool = msgspec.field(default=False, name="tells_of_drops")
     # RabbitMQ's quorum queues count the returns of a parcel; classic queues only know that there was one.
     counts_returns: bool = False
     # A parcel with more returns than this becomes a dead letter.
@@ -131,7 +126,7 @@ class QueueProperties(Struct, frozen=True):
     expires_ms: int | None = None
 
 
-def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:  # noqa: PLR0911 - one for each kind
+def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:
     match kind:
         case QueueKind.WORK:
             return QueueProperties(
@@ -160,10 +155,7 @@ def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:  # noqa: 
                 length_max=limits.inbox_length_max,
                 bytes_max=limits.inbox_bytes_max,
                 drops_oldest=True,
-                reports_drops=True,
             )
-        case QueueKind.MISSED:
-            return QueueProperties(kind, durable=True, length_max=1, drops_oldest=True)
         case QueueKind.ANSWERS:
             return QueueProperties(kind, exclusive=True)
         case QueueKind.FEED:
@@ -176,7 +168,7 @@ def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:  # noqa: 
 
 
 # The exchange to which the broker sends what leaves a queue of this kind unhandled, under the queue's name.
-DEAD_LETTERS = {QueueKind.WORK: DEAD, QueueKind.INBOX: MISSED}
+DEAD_LETTERS = {QueueKind.WORK: DEAD}
 
 
 class Grant(Struct, frozen=True):

@@ -4,8 +4,8 @@ The broker often belongs to that program. It then has no retry or dead-letter ex
 senders. Nothing is judged here: every user that may write to the exchange is trusted. All processes that read share one
 queue, an inbox (bus/topology/). A full inbox drops its oldest messages, so it never blocks the program.
 
-Messages can be missed: while the queue is not bound, or because it was full. The reader is told of each such gap and
-must then read the missed state in another way.
+Messages can be missed while the queue is not bound: the reader is told of each such gap, and must then read the missed state in
+another way. Nobody tells it what a full inbox dropped: so it also reads all of the state at an interval.
 """
 
 import asyncio
@@ -25,13 +25,11 @@ from bus.topology import (
     IRONIC,
     IRONIC_EVENTS,
     IRONIC_TOPIC,
-    MISSED,
     Exchange,
     Limits,
     Objects,
     Queue,
-    inbox_queues,
-    missed_queue,
+    inbox_queue,
 )
 from bus.workers.dead_letters import dead_letter_parcel
 from bus.workers.link import Link, pauses_of
@@ -69,12 +67,8 @@ class Inbox(Struct, frozen=True):
                 raise ValueError(f"{field} is {names!r}, must be at least one name without '*' and '#'")
 
     @property
-    def queues(self) -> tuple[Queue, Queue]:
-        return inbox_queues(self.queue, self.exchange, self.topics)
-
-    @property
-    def missed(self) -> str:
-        return missed_queue(self.queue)
+    def declared(self) -> Queue:
+        return inbox_queue(self.queue, self.exchange, self.topics)
 
 
 class InboxMessage(Struct, frozen=True):
@@ -107,8 +101,7 @@ async def read_inbox(
 
     If the caller dies before that, the batch is delivered again, to this process or another. A batch without messages
     tells of a gap (`InboxBatch.gap`): earlier messages may have been missed. It comes first of all, after each
-    interruption, when the other program's exchange exists again, and after the inbox was full. If several processes
-    read the inbox, only one of them is told that it was full. Operational errors are not raised: they are counted at
+    interruption, and when the other program's exchange exists again. Operational errors are not raised: they are counted at
     `status`, the status of the reading part, and reading is tried again.
 
     Close the generator as soon as it is left (`contextlib.aclosing`), so that unacknowledged messages go back at once.
@@ -122,18 +115,12 @@ async def read_inbox(
                 status.well()
                 yield InboxBatch(gap=gap)
                 while True:
-                    consuming, deliveries = await reading.next(look_s if reading.is_bound else look_s_absent)
-                    if consuming is None:
-                        if await reading.is_bound_again():
-                            yield InboxBatch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
-                        continue
-                    if consuming is reading.missed:
-                        yield InboxBatch(
-                            gap=f"the queue {inbox.queue!r} was full and dropped its oldest messages"
-                        )
-                    else:
+                    deliveries = await reading.next(look_s if reading.is_bound else look_s_absent)
+                    if deliveries:
                         yield InboxBatch(tuple(map(_message_of, deliveries)))
-                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+                        await reading.consuming.acknowledge(deliveries[-1].tag, multiple=True)
+                    elif await reading.is_bound_again():
+                        yield InboxBatch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
         except Operational as problem:
             gap = f"reading was interrupted: {problem}"
             await asyncio.sleep(status.failed(problem))
@@ -156,32 +143,18 @@ def inbox_dead_letter(
 
 
 class _Reading:
-    """Consumes an inbox over one connection, and the queue that receives what a full inbox drops.
+    """Consumes an inbox over one connection.
 
     The exchange of the other program may be missing, or be deleted later. So `next` also tells when it is time to try
     again to bind the inbox to it.
     """
 
-    missed: Consuming
-
-    def __init__(self, connection: Connection, inbox: Inbox) -> None:
+    def __init__(self, connection: Connection, inbox: Inbox, consuming: Consuming) -> None:
+        self.consuming = consuming
         self._connection = connection
         self._inbox = inbox
-        self._consumings: list[Consuming] = []
-        self._waiting: dict[Consuming | None, asyncio.Future[Sequence[Delivery]]] = {}
+        self._receiving: asyncio.Future[Sequence[Delivery]] | None = None
         self.is_bound: bool | None = None
-
-    async def begin(self, prefetch: int) -> None:
-        connection, inbox = self._connection, self._inbox
-        if not await _queues_exist(connection, inbox):
-            messages, missed = inbox.queues
-            # The inbox is bound separately, since its exchange may not exist.
-            queues = (structs.replace(messages, bindings=()), missed)
-            await connection.declare(Objects((Exchange(MISSED),), queues, inbox.limits))
-        self._consumings.append(await connection.open_consuming(inbox.queue, prefetch))
-        self.missed = await connection.open_consuming(inbox.missed, 1)
-        self._consumings.append(self.missed)
-        await self.is_bound_again()
 
     async def is_bound_again(self) -> bool:
         """Bind the inbox. Returns whether this succeeded although the exchange did not exist at the last try."""
@@ -193,49 +166,43 @@ class _Reading:
             log.warning("the queue %r is bound as soon as the exchange %r exists: it does not yet", *names)
         return self.is_bound and not was_bound
 
-    async def next(self, look_s: float) -> tuple[Consuming | None, Sequence[Delivery]]:
-        """Wait for deliveries, and return them with the consumer that received them.
-
-        Every `look_s` seconds the consumer is None and there are no deliveries: then the caller tries to bind the inbox
-        again.
-        """
-        for consuming in (*self._consumings, None):
-            if consuming not in self._waiting:
-                happening = consuming.receive() if consuming else asyncio.sleep(look_s, ())
-                self._waiting[consuming] = asyncio.ensure_future(happening)
-        await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
-        first = next(each for each, waiting in self._waiting.items() if waiting.done())
-        return first, self._waiting.pop(first).result()
+    async def next(self, look_s: float) -> Sequence[Delivery]:
+        """Wait for deliveries. There are none after `look_s` seconds: then the caller tries to bind the inbox again."""
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(self.consuming.receive())
+        done, _ = await asyncio.wait((self._receiving,), timeout=look_s)
+        if not done:
+            return ()
+        received, self._receiving = self._receiving, None
+        return received.result()
 
     async def close(self) -> None:
         """Stop consuming. Unacknowledged deliveries return to their queue."""
-        for waiting in self._waiting.values():
-            waiting.cancel()
-        await asyncio.gather(*self._waiting.values(), return_exceptions=True)
-        for consuming in self._consumings:
-            with suppress(Operational):
-                await consuming.close()
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+        with suppress(Operational):
+            await self.consuming.close()
 
 
 @asynccontextmanager
 async def _reading(connection: Connection, inbox: Inbox, prefetch: int) -> AsyncIterator[_Reading]:
-    reading = _Reading(connection, inbox)
+    # It is declared only if it is missing, since its reader may have no right to declare; and bound separately, since its exchange
+    # may not exist.
+    if not await _exists(connection, inbox):
+        queue = structs.replace(inbox.declared, bindings=())
+        await connection.declare(Objects((), (queue,), inbox.limits))
+    reading = _Reading(connection, inbox, await connection.open_consuming(inbox.queue, prefetch))
     try:
-        await reading.begin(prefetch)
+        await reading.is_bound_again()
         yield reading
     finally:
         await reading.close()
 
 
-async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
-    """Do the queues of this inbox exist: its own, and the one in which the broker reports messages that the inbox
-    dropped?
-
-    A reader of the inbox declares them only if one is missing, since it may have no right to declare.
-    """
+async def _exists(connection: Connection, inbox: Inbox) -> bool:
     try:
-        for queue in inbox.queues:
-            await connection.depth(queue.name)
+        await connection.depth(inbox.queue)
     except NotFound:
         return False
     return True
@@ -249,7 +216,7 @@ async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
     if inbox.creates_exchange:
         await connection.declare(Objects((Exchange(inbox.exchange, durable=False),)))
     try:
-        await connection.bind(inbox.queue, inbox.queues[0].bindings)
+        await connection.bind(inbox.queue, inbox.declared.bindings)
     except NotFound:
         return False
     return True

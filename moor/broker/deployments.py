@@ -23,9 +23,9 @@ class BrokerDeployment(Struct, frozen=True):
     url: str
     sites: tuple[Site, ...]
     cells: tuple[str, ...]
-    # Ironic's exchange and the queues of its notifications, as the operator calls them.
+    # Ironic's exchange and the queue of its notifications, as the operator calls them.
     ironic_exchange: str = EXCHANGE
-    inbox: tuple[Queue, Queue] = IRONIC_INBOX
+    inbox: Queue = IRONIC_INBOX
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,14 +44,13 @@ class BrokerDeployment(Struct, frozen=True):
 
     def objects(self, *, create_foreign: bool = False) -> Objects:
         usual = objects_of(self.cells, self.sites, create_foreign=create_foreign, limits=self.limits)
-        called = {each.name: queue for each, queue in zip(IRONIC_INBOX, self.inbox, strict=True)}
         return structs.replace(
             usual,
             exchanges=tuple(
                 structs.replace(each, name=self.ironic_exchange) if each.name == EXCHANGE else each
                 for each in usual.exchanges
             ),
-            queues=tuple(called.get(each.name, each) for each in usual.queues),
+            queues=tuple(self.inbox if each.name == IRONIC_INBOX.name else each for each in usual.queues),
         )
 
     def rights(self) -> dict[str, Rights]:
@@ -84,7 +83,7 @@ def deployments_of(
             ),
             tuple(here),
             inbox.exchange,
-            inbox.queues,
+            inbox.declared,
         )
         for url, here in by_url.items()
     )

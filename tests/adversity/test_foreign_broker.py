@@ -21,9 +21,9 @@ KEY = "ironic_versioned_notifications.info"
 INBOX = Inbox()
 # The rights in docs/bus-concepts.md for a daemon that declares its queues itself.
 RIGHTS = {
-    "configure": r"^(ironic\.events(\.missed)?|moor\.missed)$",
-    "write": r"^(ironic\.events(\.missed)?|moor\.missed)$",
-    "read": r"^(ironic|ironic\.events(\.missed)?|moor\.missed)$",
+    "configure": r"^ironic\.events$",
+    "write": r"^ironic\.events$",
+    "read": r"^(ironic|ironic\.events)$",
 }
 LOOK_S = 0.05
 

@@ -11,7 +11,6 @@ from bus.topology import (
     DEAD_QUEUE,
     EVENTS,
     FEED,
-    MISSED,
     PLACEMENT,
     REPLY,
     Binding,
@@ -93,7 +92,6 @@ MAY_NOT_SAY = {
         ("moor.retry.placement", "placement.work"),
         ("moor.retry.scheduler", "scheduler.events"),
         ("ironic", "ironic_versioned_notifications.info"),
-        (MISSED, "ironic.events"),
         (DEAD, "placement.work"),
     ),
     PLACEMENT_USER: (

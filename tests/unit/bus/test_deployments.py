@@ -69,7 +69,7 @@ def test_ironics_own_broker_has_its_inbox_and_the_api_levels_has_none() -> None:
 
     assert (api.names, there.names) == (("api", "c1"), ("ironic",))
     assert "ironic.events" not in names(api)
-    assert names(there) == {"ironic.events", "ironic.events.missed"}
+    assert names(there) == {"ironic.events"}
     assert users(there) == {"moor-ironic"}
     rights = there.rights()["moor-ironic"]
     assert rights.may_bind("ironic", "ironic_versioned_notifications.*")
@@ -81,16 +81,15 @@ def test_an_ironic_with_other_names_has_its_inbox_bound_there_and_the_rights_to_
     settings = IronicSettings(exchange="metal", topics=("for_us", "for_all"), queue="ironic.south")
     api, there = deployments_of(Addresses(bus_url=ALL, ironic_bus_url="amqp://ironic/"), ("c1",), settings)
 
-    assert names(there) == {"ironic.south", "ironic.south.missed"}
-    assert {each.name for each in there.objects().exchanges} == {"metal", "moor.missed"}
-    (inbox,) = (each for each in there.objects().queues if each.name == "ironic.south")
+    assert names(there) == {"ironic.south"}
+    assert {each.name for each in there.objects().exchanges} == {"metal"}
+    (inbox,) = there.objects().queues
     assert [(each.exchange, each.pattern) for each in inbox.bindings] == [
         ("metal", "for_us.*"),
         ("metal", "for_all.*"),
     ]
     rights = there.rights()["moor-ironic"]
     assert rights.may_read("ironic.south")
-    assert rights.may_read("ironic.south.missed")
     assert not rights.may_read("ironic.events")
     assert rights.may_bind("metal", "for_us.*")
     assert rights.may_write("ironic.south")

@@ -21,7 +21,6 @@ from bus.topology import (
     INBOXES,
     IRONIC,
     IRONIC_EVENTS,
-    MISSED,
     PLACEMENT,
     QUEUES,
     REPLY,
@@ -328,13 +327,9 @@ def test_a_writer_to_a_retry_exchange_may_read_every_queue_bound_to_it() -> None
 
 
 def test_nothing_is_put_back_into_an_inbox() -> None:
-    assert {queue.name for queue in QUEUES if queue.name in INBOXES} == {
-        IRONIC_EVENTS,
-        "ironic.events.missed",
-    }
-    for name in INBOXES:
-        with pytest.raises(ValueError, match="is an inbox"):
-            retry_exchange_of(name)
+    assert {queue.name for queue in QUEUES if queue.name in INBOXES} == {IRONIC_EVENTS}
+    with pytest.raises(ValueError, match="is an inbox"):
+        retry_exchange_of(IRONIC_EVENTS)
 
 
 def test_ironic_alone_reads_and_binds_its_inbox_and_gets_no_rpc() -> None:
@@ -350,7 +345,7 @@ def test_ironic_alone_reads_and_binds_its_inbox_and_gets_no_rpc() -> None:
 def test_a_broker_of_ironics_own_has_its_inbox_and_nothing_else() -> None:
     there = objects_of((), (Site.IRONIC,))
 
-    assert {exchange.name for exchange in there.exchanges} == {IRONIC, MISSED}
+    assert {exchange.name for exchange in there.exchanges} == {IRONIC}
     assert {queue.name for queue in there.queues} == INBOXES
     assert {*rights_by_user(there.exchanges, (), (Site.IRONIC,))} == {"moor-ironic"}
 
