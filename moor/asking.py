@@ -75,7 +75,7 @@ class CommandClient(BusClient):
         super().__init__(station, running)
         # The cells of the instances that were found, and when each was last heard.
         self.cells: dict[str, CellHeard] = {}
-        # What their rows say beyond their states. Schedulers of an earlier release say nothing.
+        # What their rows say beyond their states.
         self.details: dict[InstanceId, InstanceDetails] = {}
 
     async def pages_of_instances(self, question: AskInstances) -> AsyncIterator[InstancesFound]:

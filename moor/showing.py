@@ -211,9 +211,7 @@ def _last_heard(cell: CellHeard) -> str:
 
 
 def _flavor(state: InstanceState, size: Size | None) -> str:
-    """The flavor and the amounts of an instance. A scheduler of an earlier release tells only the flavor of an instance
-    whose request accepts several.
-    """
+    """The flavor and the amounts of an instance, and the better ones that its request accepts and that it did not get."""
     better = ", ".join(each.flavor for each in state.passed_over) if state.flavor else ""
     if size is not None:
         words = size_in_words(size)

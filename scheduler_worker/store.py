@@ -94,19 +94,18 @@ class InstanceQuery(Struct, frozen=True):
 
 
 class HostQuery(Struct, frozen=True):
-    """Which hosts to read: those with these ids, with this name, with names that sort after `after`, and written since
-    `changed_since`. A field that is None does not restrict.
+    """Which hosts to read: those with these ids, with this name, with names that sort after `after`. A field that is None does
+    not restrict.
     """
 
     ids: tuple[ProviderId, ...] | None = None
     name: str | None = None
     after: str = ""
-    changed_since: datetime | None = None
     limit: int | None = None
 
 
 # When a host's row was written, and its sequence. A row is not written again with the same two.
-HostVersion = tuple[datetime, int | None]
+HostVersion = tuple[datetime, int]
 
 
 class KnownGroup(Struct, frozen=True):
@@ -236,7 +235,7 @@ class SchedulerTransaction(Protocol):
 
     async def save_loads(self, loads: Sequence[HostLoad]) -> int:
         """Write these loads beside the rows of their hosts: of each host whose row still is the one that the load names, and
-        has no later load. `HostQuery.changed_since` does not find rows by their loads. Returns how many were written. If
+        has no later load. Returns how many were written. If
         that is fewer than the loads, the caller locks the rows and decides each report by itself, as if nothing had been
         written.
         """

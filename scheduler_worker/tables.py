@@ -42,7 +42,7 @@ instances = Table(
     Column("place", Integer),
     # NULL: none.
     Column("project", String(64)),
-    # For looking instances up; it is read from `given`. NULL: none, or a scheduler of an earlier release wrote the row. A
+    # For looking instances up; it is read from `given`. NULL: none. A
     # request's name of 255 characters becomes longer by the number of its instance.
     Column("name", Text),
     # Values that never change, and that no query names (store_sql/rows.py).
@@ -114,7 +114,7 @@ changes = Table(
     Column("ended_by", String(255), nullable=False),
     Column("outcome", String(32), nullable=False),
     Column("failure", Text, nullable=False),
-    # The size that a resize asks for. NULL: it is none, or an earlier release wrote it.
+    # The size that a resize asks for. NULL: it is none.
     Column("size", LargeBinary),
     Index(None, "asked_at"),
     # What goes on: few rows of many.
@@ -255,8 +255,8 @@ hosts = Table(
     Column("cell", String(255), nullable=False),
     Column("changed_at", Moment, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # The sequence in the body. NULL: an earlier release wrote the row.
-    Column("sequence", BigInteger),
+    # The sequence in the body.
+    Column("sequence", BigInteger, nullable=False),
     # The load by a later report than the body's (store_sql/hosts.py). NULL: none. No index names it, and pages have room, so
     # PostgreSQL writes no index for it.
     Column("load", LargeBinary),

@@ -452,13 +452,6 @@ def _of_size(view: InstanceView, entry: CellEntry | None) -> Iterator[Fault]:
             f"its claim is for {_sums(held)}, and its flavor{_named(details.size)} asks for {_sums(asked)}",
             advice="give it the size that it should have by `moor resize`",
         )
-    if details.dropped:
-        yield _fault(
-            SIZE,
-            view,
-            f"its boot asked for {_sums(details.dropped)}, and a resize of an earlier release left it without any",
-            advice="give it back by `moor resize`, unless it is meant to have none",
-        )
 
 
 def _sums(amounts: Mapping[str, int]) -> str:

@@ -536,8 +536,7 @@ class Size(Value, frozen=True):
 class InstanceDetails(Value, frozen=True):
     """An instance's size, and when its hosts were chosen. The API level has these facts beside the instance's state.
 
-    `size` is what the instance holds; null if its request is not kept, or if an earlier release wrote it. `dropped` are
-    amounts that the boot asked for, and that a resize of an earlier release dropped though its order did not say so.
+    `size` is what the instance holds; null if its request is not kept.
     `placed_at` is when a host was chosen for the boot, and `move_placed_at` when one was chosen for the last move.
     """
 
@@ -546,7 +545,6 @@ class InstanceDetails(Value, frozen=True):
     accepted_at: Moment | None = None
     placed_at: Moment | None = None
     move_placed_at: Moment | None = None
-    dropped: dict[ResourceClass, Natural] = {}
     # The name of the stored image that it was built from, unless it was rebuilt since.
     image: Label = ""
 

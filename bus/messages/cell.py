@@ -4,11 +4,10 @@ Hypervisors spawn, respawn and destroy; bare-metal nodes are deployed, redeploye
 """
 
 from typing import Annotated
-from uuid import uuid5
 
 from msgspec import Meta
 
-from bus.message import CellMessage, ConsumerId, ProviderId
+from bus.message import CellMessage, ProviderId
 from bus.messages.adoption import AdoptedState
 from bus.messages.build import (
     ConfigDrive,
@@ -359,11 +358,3 @@ class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
     number: Counter
     failure: str = ""
     is_active: bool = True
-
-
-def derived_heir(instance: InstanceId, attempt: int) -> ConsumerId:
-    """The id of the heir of an instance's attempt, in rows that an earlier release has written.
-
-    Clients could foresee it, and ask for it. Since then cells draw the ids of heirs, and keep them in their rows.
-    """
-    return ConsumerId(uuid5(instance, str(attempt)))

@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.message import CellName, ConsumerId
 from bus.messages.books import CellEntry, ExpectedClaim, HostEntry, amounts_by_class
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
-from cell_conductor.core.instance import Instance, heir_of, source_heir_of
+from cell_conductor.core.instance import Instance
 from cell_conductor.core.transition import state_of
 
 # In these states the instance holds the share of its host.
@@ -50,13 +50,13 @@ def expected_claims(row: Instance) -> Iterator[ExpectedClaim]:
     elif row.state in _MAY_HOLD or row.keeps_share:
         yield ExpectedClaim(consumer=row.id, attempt=row.attempt)
     beside = {held.consumer: held.attempt for held in cleaning_up if held.consumer != row.id}
-    if row.state in _MAY_HOLD:
-        beside[heir_of(row)] = row.attempt
+    if row.state in _MAY_HOLD and row.heir is not None:
+        beside[row.heir] = row.attempt
     way_back = _way_back(row)
     if way_back is not None:
         yield way_back
     elif row.moving is not None and row.moving.heir_attempt:
-        beside[source_heir_of(row, row.moving)] = row.moving.heir_attempt
+        beside[row.moving.source_heir().consumer] = row.moving.heir_attempt
     for consumer, attempt in beside.items():
         yield ExpectedClaim(consumer=consumer, type="CLEANUP", attempt=attempt)
 
@@ -82,7 +82,7 @@ def _way_back(row: Instance) -> ExpectedClaim | None:
     # On the host where the instance stays, the migration has no place of its own.
     amounts = tuple([ResourceAmount(*key, amount) for key, amount in rest.items() if amount > 0])
     return ExpectedClaim(
-        consumer=source_heir_of(row, moving),
+        consumer=moving.source_heir().consumer,
         type="MIGRATION",
         attempt=moving.heir_attempt,
         share=Share(host=source.host, amounts=amounts) if amounts else None,

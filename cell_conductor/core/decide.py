@@ -369,8 +369,7 @@ def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
 def _on_node_gone(transition: Transition, gone: SpawnFailed) -> None:
     """The bare-metal node does not exist any more. If that was a mistake, the instance is still there: its share stays."""
     row = transition.row
-    # Daemons of 0.1.0 give no number.
-    if gone.number and gone.number <= row.gone_or_back:
+    if gone.number <= row.gone_or_back:
         return
     transition.change(gone_or_back=max(row.gone_or_back, gone.number))
     if row.state == "active":

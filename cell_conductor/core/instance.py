@@ -55,7 +55,6 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
     UndeployInstance,
-    derived_heir,
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
@@ -156,6 +155,12 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     was: State
     heir_attempt: int = 0
     heir: ConsumerId | None = None
+
+    def source_heir(self) -> "HeldClaim":
+        """The claim of the heir that holds the rest of the share of the move's source."""
+        assert self.heir is not None, "placement has granted a destination, and its heir"
+        return HeldClaim(self.heir, self.heir_attempt)
+
     is_stopped: bool = False
     has_asked: bool = False
     asks_alone: bool = False
@@ -246,14 +251,6 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
         return self.order.ends_by
 
     @property
-    def images_left(self) -> Saves | None:
-        """The last order that may have left an image of the instance. A row that an earlier release has written names only the image."""
-        number = self.saved.rpartition("-")[2]
-        if self.saves is not None or self.order is None or not number.isdecimal():
-            return self.saves
-        return Saves(int(number), self.order.chosen.share.host)
-
-    @property
     def is_unshelving(self) -> bool:
         """Is the instance offloaded (shelved without a host), and being built anew?"""
         return bool(self.saved) and self.state in ("swapping", "building")
@@ -289,16 +286,6 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
             and self.host is not None
             and self.host.share.host == host
         )
-
-
-def heir_of(row: Instance) -> ConsumerId:
-    """The consumer that takes over what the row's attempt holds. A row that an earlier release has written may not name it."""
-    return row.heir or derived_heir(row.id, row.attempt)
-
-
-def source_heir_of(row: Instance, moving: Moving) -> ConsumerId:
-    """The consumer that holds the rest of the share of the move's source."""
-    return moving.heir or derived_heir(row.id, moving.heir_attempt)
 
 
 def flavor_of(row: Instance, order: PlaceInCell) -> Flavor:

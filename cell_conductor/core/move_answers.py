@@ -15,7 +15,7 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
 )
-from cell_conductor.core.instance import MOVES, SPAWNS, State, heir_of, source_heir_of
+from cell_conductor.core.instance import MOVES, SPAWNS, State
 from cell_conductor.core.move_steps import (
     arrive,
     confirm,
@@ -60,19 +60,18 @@ def next_move_swap(transition: Transition) -> SwapClaim:
     """
     moving, rules = transition.moving, transition.rules
     is_back = moving.step == "returning"
-    if not (is_back or moving.has_asked):
-        transition.name_heir()
+    needs_heir = not is_back or transition.row.was_silent or not moving.heir_attempt
+    own = transition.name_heir().consumer if needs_heir else None
     row = transition.row
     transition.change(
         tries=row.tries + 1,
         state_ends_at=transition.now + rules.ask_lease,
         moving=structs.replace(moving, has_asked=True),
     )
-    own = heir_of(row)
-    if not is_back:
+    if own is not None and not is_back:
         return swap_to(transition, row.alternates[0].share, Heir(id=own, type="MIGRATION"))
-    heir = Heir(id=own, type="CLEANUP") if row.was_silent else None
-    returns = source_heir_of(row, moving) if moving.heir_attempt else own
+    heir = Heir(id=own, type="CLEANUP") if own is not None and row.was_silent else None
+    returns = moving.source_heir().consumer if moving.heir_attempt else own
     return swap_to(transition, moving.source.share, heir, returns)
 
 

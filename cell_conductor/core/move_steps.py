@@ -106,7 +106,7 @@ def confirm(transition: Transition) -> None:
     The heir keeps the rest of the source's share until the source has done so.
     """
     row, moving, move = transition.row, transition.moving, transition.move
-    heir = transition.source_heir_claim()
+    heir = moving.source_heir()
     transition.clean_up_host(moving.source_attempt, moving.source.share.host, heir)
     transition.leave_group(heir)
     transition.end_as(

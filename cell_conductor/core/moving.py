@@ -188,7 +188,7 @@ def free_both_hosts(transition: Transition) -> None:
         transition.clean_up(own, *cleanup)
     of_source: tuple[HeldClaim, ...] = ()
     if moving.heir_attempt:
-        of_source = (transition.source_heir_claim(),)
+        of_source = (moving.source_heir(),)
     elif moving.has_asked:
         # Placement may have granted the next attempt, and its heir.
         of_source = (transition.heir_claim(),)

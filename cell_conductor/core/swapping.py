@@ -40,7 +40,7 @@ from bus.messages.placement import (
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
 from bus.pauses import grown
-from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, choices_of, heir_of, kind_of
+from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, choices_of, kind_of
 from cell_conductor.core.transition import Transition
 from cell_conductor.core.unshelving import end_unbuilt
 
@@ -176,7 +176,7 @@ def next_swap(transition: Transition) -> Question:
             user=order.user,
             group=order.group,
         )
-    heir = Heir(id=heir_of(row), type="CLEANUP") if row.was_silent else None
+    heir = Heir(id=transition.heir_claim().consumer, type="CLEANUP") if row.was_silent else None
     return swap_to(transition, row.alternates[0].share, heir)
 
 

@@ -47,9 +47,7 @@ from cell_conductor.core.instance import (
     State,
     choices_of,
     flavor_of,
-    heir_of,
     kind_of,
-    source_heir_of,
     spawn_order,
 )
 
@@ -252,7 +250,7 @@ class Transition:
 
     def forget_saved(self, attempt: int) -> None:
         """Have a host remove the images as which the instance was saved. The order names an attempt that must not run there."""
-        left = self.row.images_left
+        left = self.row.saves
         if left is not None and not self.row.given_back:
             self.change(saves=None)
             self.remove_images(attempt, left)
@@ -302,11 +300,8 @@ class Transition:
 
     def heir_claim(self) -> HeldClaim:
         """The claim of the heir of this attempt."""
-        return HeldClaim(heir_of(self.row), self.row.attempt)
-
-    def source_heir_claim(self) -> HeldClaim:
-        """The claim of the heir that holds the rest of the share of a move's source."""
-        return HeldClaim(source_heir_of(self.row, self.moving), self.moving.heir_attempt)
+        assert self.row.heir is not None, "an heir is named before it is asked for"
+        return HeldClaim(self.row.heir, self.row.attempt)
 
     def hold_nothing(self, attempt: int) -> None:
         """Note that the instance has no host, and that its claims are released up to this attempt: the next claim needs a

@@ -306,9 +306,6 @@ class LibvirtDriver:
                 attempt.begun_order, StopInstance | DestroyInstance
             ):
                 return self._work_of(attempt.begun_order)
-            case AttemptState.STOPPING:
-                # A row of an earlier release, which knew no projects of images.
-                return partial(self._work.stop, attempt.instance, attempt.attempt, attempt.image, "")
             case AttemptState.STARTING:
                 return partial(self._work.start, attempt.instance, attempt.attempt)
             case AttemptState.DESTROYED:
@@ -326,9 +323,7 @@ class LibvirtDriver:
         self._adopting.leave(instance, attempt)
 
     def _build_again(self, attempt: AttemptRecord, at_step: AtStep) -> None:
-        # A row of an earlier release does not have the order.
-        noted = attempt.begun_order or self._folders.of(attempt.instance, attempt.attempt).noted()
-        match attempt.state, noted:
+        match attempt.state, attempt.begun_order:
             case AttemptState.BUILDING, SpawnInstance() as order:
                 self._work.spawn(order, at_step)
             case AttemptState.RECEIVING, ReceiveInstance() as order:

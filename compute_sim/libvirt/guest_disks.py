@@ -120,12 +120,9 @@ class GuestDisks:
 
 
 def _user(kept: KeptOrder) -> ImageUser:
-    """The user of this order's images. Conductors of the release before this one name no project, and do not say which image the
-    instance itself was saved as.
-    """
-    order, source = kept.order, kept.image.source if kept.image is not None else ""
-    may_be_saved = not kept.project or (isinstance(order, SpawnInstance) and order.from_saved)
-    is_own = may_be_saved and source.startswith(f"{order.instance}-")
+    """The user of this order's images. An instance without a project may use the image as which it was saved itself."""
+    source = kept.image.source if kept.image is not None else ""
+    is_own = not kept.project and source.startswith(f"{kept.order.instance}-")
     return ImageUser(kept.project, source if is_own else "")
 
 
@@ -146,9 +143,6 @@ def resize_disks(folder: GuestFolder, was: Flavor, flavor: Flavor) -> None:
     """Give the disks that were copied the sizes of another flavor. Raises `WorkFailed` if one would have to shrink; what is in swap is
     worth nothing.
     """
-    if flavor.root_gb == was.root_gb + _beside_root_gb(was):
-        # A row of an earlier release has the sum of all disks as its root disk.
-        flavor = structs.replace(flavor, ephemeral_gb=was.ephemeral_gb, swap_mb=was.swap_mb)
     if was.swap_mb != flavor.swap_mb:
         folder.swap.unlink(missing_ok=True)
     for disk, before, size in zip(

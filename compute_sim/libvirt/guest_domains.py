@@ -66,7 +66,7 @@ class GuestDomains:
             plan = self._plan(connection, kept, folder, boot)
             macs = tuple([each.mac for each in plan.nics])
             # Of a network that is not offered now, the card may come back.
-            kept = structs.replace(kept, macs=(*macs, *(kept.macs or ())[len(macs) :]))
+            kept = structs.replace(kept, macs=(*macs, *kept.macs[len(macs) :]))
             folder.keep(kept)
             text = domain_xml(plan)
             try:

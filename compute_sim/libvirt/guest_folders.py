@@ -42,8 +42,8 @@ class KeptOrder(Struct, frozen=True):
     uses: tuple[str, ...] = ()
     # It was built to its end.
     is_done: bool = False
-    # The addresses of its network cards, so that they stay; None of a guest that an earlier release has built.
-    macs: tuple[str, ...] | None = None
+    # The addresses of its network cards, so that they stay.
+    macs: tuple[str, ...] = ()
 
 
 class AdoptedDomain(Struct, frozen=True):

@@ -225,7 +225,7 @@ class GuestWork:
 
 
 def _kept(order: SpawnInstance | RespawnInstance) -> KeptOrder:
-    return KeptOrder(order, order.project, order.image, order.image_properties, order.config_drive, macs=())
+    return KeptOrder(order, order.project, order.image, order.image_properties, order.config_drive)
 
 
 def _rebuilt(order: RespawnInstance, folder: GuestFolder) -> KeptOrder:

@@ -7,7 +7,7 @@ Several hosts and several processes may share the cache. So the files of the gue
 a process knows; and the lock of the cache keeps a new file that names an image from the removal of that image.
 
 A file in the folder of images itself is public. Those of a project are in a folder of its own below: what the operator puts there,
-and the disks of its instances that were saved. A disk that was saved without a project, or by an earlier release, is in the folder of
+and the disks of its instances that were saved. A disk that was saved without a project is in the folder of
 images itself, and is for its instance alone.
 """
 

@@ -17,12 +17,6 @@ def mac_of(instance: InstanceId, number: int = 0, tries: int = 0) -> str:
     return ":".join((_FIRST, *(f"{byte:02x}" for byte in digest[:5])))
 
 
-def old_mac_of(instance: InstanceId, number: int = 0) -> str:
-    """The address that earlier releases gave this card: 24 bits, so that there are duplicates."""
-    last = (instance.int + number) & 0xFFFFFF
-    return f"fa:16:3e:{last >> 16:02x}:{last >> 8 & 0xFF:02x}:{last & 0xFF:02x}"
-
-
 def taken_macs(others: Iterable[GuestPlan | ForeignGuest]) -> dict[str, str]:
     """The addresses of all cards on the machine, with the domains that have them."""
     return {
@@ -37,13 +31,11 @@ def taken_macs(others: Iterable[GuestPlan | ForeignGuest]) -> dict[str, str]:
 
 
 def macs_of(
-    instance: InstanceId, count: int, kept: Sequence[str] | None, taken: Mapping[str, str]
+    instance: InstanceId, count: int, kept: Sequence[str], taken: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The addresses of a guest's cards, of which it keeps those that it has (`kept`). Raises `WorkFailed` if another guest on the
     machine has one of these; a new one is chosen so that none has it.
     """
-    if kept is None:
-        kept = [old_mac_of(instance, number) for number in range(count)]
     for mac in kept[:count]:
         if owner := taken.get(mac.lower()):
             raise WorkFailed(

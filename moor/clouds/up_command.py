@@ -11,7 +11,7 @@ After a kill at any moment, a restart on the same directory continues where it w
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -313,10 +313,6 @@ def _socket(settings: Settings) -> Path:
         )
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Earlier releases let every user read it.
-        for file in settings.data.glob(f"{settings.database_file.name}*"):
-            with suppress(PermissionError):
-                file.chmod(0o600)
     except OSError as problem:
         raise typer.BadParameter(f"data is {str(settings.data)!r}: {problem}") from None
     return Path(parts.path) if parts.scheme == "unix" else settings.socket

@@ -127,7 +127,7 @@ SHARED = ""
 
 class GroupRow(Struct, frozen=True):
     """A server group: how its members are placed, and the project for which the API level has claimed a member. None: only
-    cells have, or an earlier release.
+    cells have.
     """
 
     definition: ServerGroup

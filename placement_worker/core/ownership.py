@@ -90,8 +90,7 @@ def binds(row: Consumer, sent: SentOrder) -> bool:
         return row.cell == order.cell
     if sent.speaks_for is not None or not isinstance(order, ClaimResources | ReleaseClaim):
         return False
-    # Tombstones of earlier releases name no project.
-    return row.project in (NO_OWNER, order.project or NO_OWNER)
+    return row.project == (order.project or NO_OWNER)
 
 
 def judge_owner(row: Consumer, sent: SentOrder) -> NotAllowed | Released | None:
@@ -122,15 +121,11 @@ def is_of_same_owner(row: Consumer, instance: Consumer) -> bool:
 
 
 def _is_of_claim(row: Consumer, claim: ClaimResources) -> bool:
-    if claim.cell == NO_CELL and not claim.project:
-        # A question of an earlier release, which is never granted: what does this instance hold?
-        return row.type == claim.consumer_type
     return row.type == claim.consumer_type and _is_of_project(row, claim.project)
 
 
 def _may_api_release(row: Consumer, order: ReleaseClaim) -> bool:
-    # Schedulers of an earlier release name no project.
-    return row.type == INSTANCE and (order.project is None or _is_of_project(row, order.project))
+    return row.type == INSTANCE and _is_of_project(row, order.project or "")
 
 
 def _is_of_project(row: Consumer, project: str) -> bool:

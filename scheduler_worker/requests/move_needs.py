@@ -21,7 +21,6 @@ from scheduler_worker.core.instances.moves import (
     stays_on_host,
     why_stays_on_node,
 )
-from scheduler_worker.core.instances.old_flavors import has_needs
 from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, problem_with_size
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -220,19 +219,12 @@ class MoveNeedsFinder:
         """
         known = flavor_of(row.current_spec)
         assert known is not None, "a row whose needs are known has a flavor"
-        if not known.is_exact and order.change is not None:
-            same = self._read(structs.replace(build, flavor=known.flavor), order)
-            if isinstance(same, BuildRejected) or not has_needs(same, spec):
-                reason = (
-                    "its flavor is not known, since an earlier release wrote its row: give the whole flavor"
-                )
-                return refused(order, "change", "", reason)
         flavor = flavor_after(order, known)
         if isinstance(flavor, BuildRejected):
             return flavor
         if (profile := profiles.get(profile_to_find(flavor))) is not None:
             flavor = with_profile(flavor, profile)
-        flavor = with_size_kept(flavor, known.flavor, build.image_properties)
+        flavor = with_size_kept(flavor, known, build.image_properties)
         build = structs.replace(build, flavor=flavor)
         read = self._read(build, order)
         if isinstance(read, BuildRejected):

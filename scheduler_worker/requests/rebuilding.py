@@ -65,9 +65,7 @@ class RebuildImages:
         if before is None or build is None or known is None:
             reason = "what it needs of a host is not known any more: name the image by its URL or id"
             return refused(order, "instance", order.instance, reason)
-        build = structs.replace(
-            build, flavor=known.flavor, image_name=image.name, image_properties=image.properties
-        )
+        build = structs.replace(build, flavor=known, image_name=image.name, image_properties=image.properties)
         after = self._needs(order, build, before)
         if isinstance(after, BuildRejected):
             return after

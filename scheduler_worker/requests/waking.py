@@ -205,7 +205,7 @@ class Waker(Periodic):
             waiting = {row.id for row in rows.values() if row.told.state == WAITING}
             ended = {row.id for row in changed if row.told.state != WAITING}
             await store.let_wait(sorted(waiting - ended))
-            # Another worker, of an earlier release, may have ended it without knowing of this list.
+            # Whatever has ended it, it is not tried again.
             await store.unlist([id_ for id_ in ids if id_ not in waiting])
             told = await transaction.say(changed)
         await self._outbox.publish(told, self._publisher)

@@ -28,7 +28,7 @@ _SAVE = RowColumns(
 _SAVE_LOADS = RowColumns(table, "id", "sequence", "load").update(
     "kept.sequence = new.sequence AND coalesce(kept.load, '') <= new.load"
 )
-_READ = (table.c.body, table.c.sequence, table.c.load)
+_READ = (table.c.body, table.c.load)
 # The epoch and the sequence of the report; the instances, the builds under way, the failed builds.
 _LOAD = struct.Struct(">QQQQQ")
 
@@ -44,19 +44,11 @@ def lock_hosts(connection: Connection, ids: Sequence[ProviderId], names: Sequenc
 
 
 def _hosts(rows: Iterable[Any]) -> list[HostState]:
-    return [
-        _host(body) if load is None else _with_load(_host(body), sequence, load)
-        for body, sequence, load in rows
-    ]
+    return [_host(body) if load is None else _with_load(_host(body), load) for body, load in rows]
 
 
-def _with_load(host: HostState, sequence: int, load: bytes) -> HostState:
-    # A worker of an earlier release writes the body alone.
-    return (
-        with_load(host, HostLoad(host.id, sequence, *_LOAD.unpack(load)))
-        if sequence == host.sequence
-        else host
-    )
+def _with_load(host: HostState, load: bytes) -> HostState:
+    return with_load(host, HostLoad(host.id, host.sequence, *_LOAD.unpack(load)))
 
 
 async def save_hosts(transaction: Transaction, changed: Sequence[HostState], at: datetime) -> None:
@@ -73,7 +65,6 @@ async def save_loads(transaction: Transaction, loads: Sequence[HostLoad]) -> int
 
 
 def find_versions(connection: Connection, changed_since: datetime) -> list[tuple[ProviderId, HostVersion]]:
-    # A worker of an earlier release does not write the sequence, but it writes the time.
     query = sa.select(table.c.id, table.c.changed_at, table.c.sequence)
     found = connection.execute(query.where(table.c.changed_at >= changed_since))
     return [(ProviderId(id_), (changed_at, sequence)) for id_, changed_at, sequence in found]
@@ -96,6 +87,4 @@ def find_hosts(connection: Connection, wanted: HostQuery) -> list[HostState]:
         query = query.where(among(connection, table.c.id, wanted.ids))
     if wanted.name is not None:
         query = query.where(table.c.name == wanted.name)
-    if wanted.changed_since is not None:
-        query = query.where(table.c.changed_at >= wanted.changed_since)
     return _hosts(connection.execute(query.order_by(table.c.name, table.c.id).limit(wanted.limit)))

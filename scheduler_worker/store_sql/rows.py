@@ -71,13 +71,13 @@ class _Given(Struct, frozen=True, array_like=True):
     name: str
     issued_at: datetime
     ends_by: datetime
-    # The needs of the request, encoded. Rows of earlier releases have none.
+    # The needs of the request, encoded.
     spec: bytes = b""
     by: str = ""
 
 
 # The values of a row, or of its state, that the column `progress` has, encoded in this order. A new one is added at the
-# end, and rows of earlier releases lack it. The decision is among them because a column of its own would cost as much as
+# end. The decision is among them because a column of its own would cost as much as
 # all of these.
 _IN_PROGRESS = (
     *("failures", "refusals", "no_valid_host", "reason", "keeps_share", "rebuild", "changes", "decision"),

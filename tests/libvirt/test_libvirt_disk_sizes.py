@@ -67,11 +67,6 @@ RESIZES: list[tuple[Flavor, dict[str, int] | str]] = [
         structs.replace(SMALL, ephemeral_gb=0),
         "its disk has 1 GiB, and the flavor gives 0 GiB: a disk does not shrink",
     ),
-    # A row of an earlier release knows only the sum of the disks, and moves as it is.
-    (
-        structs.replace(SMALL, root_gb=4, ephemeral_gb=0, swap_mb=0),
-        {"disk": 4 * GIB, "ephemeral": GIB, "swap": 4 * MIB},
-    ),
 ]
 
 

@@ -176,8 +176,7 @@ ITS_OWN: list[dict[str, Any]] = [
     {"source": "own", "project": "shop"},
     {"source": "tiny", "kernel": "own", "ramdisk": "own", "project": "shop"},
     {"source": f"{SECOND}-7", "project": "bank"},
-    # Saved by an earlier release; the last one is the order of an earlier conductor.
-    {"source": f"{FIRST}-5", "project": "shop", "from_saved": True},
+    # Saved without a project.
     {"source": f"{FIRST}-5"},
 ]
 NOT_ITS_OWN: list[dict[str, Any]] = [
@@ -191,6 +190,7 @@ NOT_ITS_OWN: list[dict[str, Any]] = [
     {"source": f"{SECOND}-7"},
     # Whoever may choose the id of an instance that was may not have its disk.
     {"source": f"{FIRST}-5", "project": "shop"},
+    {"source": f"{FIRST}-5", "project": "shop", "from_saved": True},
     {"source": "tiny", "kernel": f"{FIRST}-5", "project": "shop"},
     {"source": f"{SECOND}-5", "project": "shop", "from_saved": True},
     {"source": "link", "project": "shop"},

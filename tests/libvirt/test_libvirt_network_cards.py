@@ -81,22 +81,6 @@ def test_a_guest_keeps_its_address_when_it_is_rebuilt_and_moved(host: Host) -> N
     assert macs(host) == before
 
 
-def test_a_guest_of_an_earlier_release_keeps_the_address_that_it_has(host: Host) -> None:
-    assert host.end_of(host.spawn()) == ""
-    (order,) = (host.folder / "instances").glob("*/*/order.json")
-    kept = json.loads(order.read_bytes())
-    del kept["macs"]
-    order.write_text(json.dumps(kept))
-
-    old = ["fa:16:3e:00:00:01"]
-    assert host.work_of(host.respawn(1)).failure == ""
-    assert macs(host) == old
-    assert host.work_of(host.respawn(2)).failure == ""
-    assert macs(host) == old
-    assert host.work_of(received(host)).failure == ""
-    assert macs(host) == old
-
-
 def test_a_guest_does_not_come_to_where_its_address_is_in_use(host: Host) -> None:
     assert host.end_of(host.spawn()) == host.end_of(host.spawn(2)) == ""
     (address,) = macs(host, 2)

@@ -442,11 +442,10 @@ class MemorySchedulerStore:
         async with self._lock:
             found = [
                 host
-                for host, written_at in self._rows.hosts.values()
+                for host, _ in self._rows.hosts.values()
                 if (query.ids is None or host.id in query.ids)
                 and query.name in (None, host.name)
                 and host.name > query.after
-                and (query.changed_since is None or written_at >= query.changed_since)
             ]
             return sorted(found, key=lambda host: (host.name, host.id.int))[: query.limit]
 

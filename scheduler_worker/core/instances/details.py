@@ -8,9 +8,6 @@ from scheduler_worker.core.instances.rows import MOVED, MOVING, REBUILDING, Inst
 from scheduler_worker.core.instances.specs import alternatives_in, decoded, flavor_of, image_name_of
 from scheduler_worker.core.requests import InstanceSpec
 
-# Releases before the first resize that keeps what it does not name forgot these. Disks and devices may be meant to go.
-_NEEDED = (("VCPU", "PCPU"), ("MEMORY_MB",))
-
 
 def details_of(row: InstanceRow) -> InstanceDetails:
     return InstanceDetails(
@@ -19,7 +16,6 @@ def details_of(row: InstanceRow) -> InstanceDetails:
         accepted_at=row.issued_at,
         placed_at=None if row.decision is None else row.decision.at,
         move_placed_at=None if row.move_decision is None else row.move_decision.at,
-        dropped=_dropped(row),
         image=_image_name(row),
     )
 
@@ -35,7 +31,7 @@ def _image_name(row: InstanceRow) -> str:
 def size_in(kept: bytes) -> Size | None:
     """The size that these bytes of a row ask for; None if there are none, or if they cannot be read."""
     spec, known = decoded(kept), flavor_of(kept)
-    return None if spec is None or known is None else _size(known.flavor.name, spec)
+    return None if spec is None or known is None else _size(known.name, spec)
 
 
 def booted_size(row: InstanceRow) -> Size | None:
@@ -60,21 +56,3 @@ def _spec_that_counts(row: InstanceRow) -> bytes:
     told = row.told
     is_confirmed = told.state == MOVING and told.move is not None and told.move.asked == "confirm"
     return (row.next_spec if told.state == MOVED or is_confirmed else b"") or row.current_spec
-
-
-def _dropped(row: InstanceRow) -> dict[str, int]:
-    """Memory and processors that the boot asked for, and the spec of a resize does not, if an earlier release wrote that."""
-    after = flavor_of(row.resized_spec)
-    if after is None or after.is_exact:
-        return {}
-    before, left = decoded(row.spec), decoded(row.resized_spec)
-    if before is None or left is None:
-        return {}
-    had, has = dict(before.amounts), dict(left.amounts)
-    return {
-        resource: had[resource]
-        for classes in _NEEDED
-        if not any(has.get(each) for each in classes)
-        for resource in classes
-        if had.get(resource)
-    }

@@ -161,7 +161,6 @@ def moved(
     """
     told = row.told
     number = told.sequence + 1
-    next_flavor = flavor_of(next_spec)
     move = Move(
         request_id=order.request_id,
         number=number,
@@ -171,7 +170,7 @@ def moved(
         confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s)
         if order.kind in STOPPED_MEANWHILE and not together
         else 0,
-        flavor=next_flavor.flavor if next_flavor is not None else order.flavor,
+        flavor=flavor_of(next_spec) or order.flavor,
         together=together,
     )
     return structs.replace(

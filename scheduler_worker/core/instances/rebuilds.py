@@ -146,10 +146,9 @@ def with_order(row: InstanceRow, order: RebuildInstance | MoveInstance) -> Insta
 
 def problem_with_repeat(row: InstanceRow, order: RebuildInstance | MoveInstance) -> BuildRejected | None:
     """Why this order is refused, though an order with its id was taken: that one had other content. None if it is that
-    order again, or if a release took it that kept no digests.
+    order again.
     """
-    # The newest are last in both. A row of an earlier release has fewer digests.
-    digests = dict(zip(reversed(row.changes), reversed(row.change_digests), strict=False))
+    digests = dict(zip(row.changes, row.change_digests, strict=True))
     if digests.get(order.request_id, _digest(order)) == _digest(order):
         return None
     reason = "duplicate id: an order with this id and other content was taken before"

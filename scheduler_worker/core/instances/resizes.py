@@ -11,7 +11,6 @@ from msgspec import structs
 from bus.messages.build import BuildRejected, Flavor, FlavorChange
 from bus.messages.moves import MoveInstance
 from scheduler_worker.core.instances.rebuilds import refused
-from scheduler_worker.core.instances.specs import KeptFlavor
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.device_profiles import PROFILE, without_profile
 from scheduler_worker.core.requests.groups_grammar import PREFERRED
@@ -46,33 +45,26 @@ def problem_with_resize(order: MoveInstance) -> BuildRejected | None:
     return refused(order, field, value, reason) if field else None
 
 
-def flavor_after(order: MoveInstance, known: KeptFlavor) -> Flavor | BuildRejected:
+def flavor_after(order: MoveInstance, known: Flavor) -> Flavor | BuildRejected:
     """The whole flavor that the instance gets by this order. `known` is the flavor that it has."""
     change = order.change
     if change is None:
         assert order.flavor is not None, "an order with neither was refused"
         return order.flavor
     sizes = {field: amount for field in _CLASSES if (amount := getattr(change, field)) is not None}
-    named = [field for field in _DISK if field in sizes]
-    if not known.is_exact and named and len(named) < len(_DISK):
-        reason = (
-            "its row was written by an earlier release, which kept only the sum of its disks: name root_gb, ephemeral_gb and "
-            "swap_mb, or give the whole flavor"
-        )
-        return refused(order, f"change.{named[0]}", sizes[named[0]], reason)
     # Another device profile replaces the devices of the one before.
     replaces_devices = PROFILE in change.extra_specs
-    before = known.flavor.extra_specs
+    before = known.extra_specs
     extra_specs = {**without_profile(before), **_named_profile(before)} if replaces_devices else dict(before)
     for key, value in change.extra_specs.items():
         if value is not None:
             extra_specs[key] = value
         elif extra_specs.pop(key, None) is None:
-            has = ", ".join(sorted(known.flavor.extra_specs)) or "none"
+            has = ", ".join(sorted(before)) or "none"
             return refused(
                 order, f"change.extra_specs.{key}", "null", f"there is none to remove: the flavor has {has}"
             )
-    after = structs.replace(known.flavor, **sizes, extra_specs=extra_specs)
+    after = structs.replace(known, **sizes, extra_specs=extra_specs)
     for field, amount in sizes.items():
         for key, value in _extra_specs_of(after, field):
             if value != str(amount):

@@ -89,11 +89,10 @@ class InstanceRow(Struct, frozen=True):
     because the order is confirmed would be a third of all writes. `order` is kept as long as the row is `unsaid`.
 
     Changes: `changes` has the requests of the last rebuilds and moves, the newest last, because each is done once,
-    however often it is delivered; `change_digests` has the digest of each, since a release that kept them. `choices` are the hosts of a move that its cell has not reported yet, or further
+    however often it is delivered; `change_digests` has the digest of each. `choices` are the hosts of a move that its cell has not reported yet, or further
     alternates that it has asked for.
 
-    Needs: `spec` is what the request needs, encoded (core/instances/specs.py); rows of earlier releases have none.
-    After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed. `resized_spec`
+    Needs: `spec` is what the request needs, encoded (core/instances/specs.py). After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed. `resized_spec`
     counts, too, if the instance got another flavor than the first one that its request accepts.
 
     Written, but not read back: a row that begins to wait has `kept`, and a row that ends its wait has `has_waited`; by

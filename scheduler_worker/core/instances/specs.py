@@ -4,7 +4,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.messages.build import BuildInstance, Flavor
-from scheduler_worker.core.instances.old_flavors import flavor_with_needs
 from scheduler_worker.core.requests import Alternative, InstanceSpec
 
 
@@ -13,23 +12,13 @@ class _Kept(Struct, frozen=True, array_like=True):
     of a request that accepts several; the spec is that of the first one.
 
     A resize reads the request again, with another flavor. So the request is stored without all that a resize does not
-    read from it: ids, names, the deadline and so on. It is None if nothing else was asked. Rows of earlier releases have
-    no flavor.
+    read from it: ids, names, the deadline and so on. It is None if nothing else was asked.
     """
 
     spec: InstanceSpec
     build: BuildInstance | None
-    flavor: Flavor | None = None
-    alternatives: tuple[Alternative, ...] = ()
-
-
-class KeptFlavor(Struct, frozen=True):
-    """The flavor of an instance. If it is not exact, its row is of an earlier release, and the flavor is made of the needs
-    in it.
-    """
-
     flavor: Flavor
-    is_exact: bool = True
+    alternatives: tuple[Alternative, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -37,6 +26,7 @@ _kept = msgspec.msgpack.Decoder(_Kept).decode
 
 
 _NOTHING_ELSE = BuildInstance()
+_NO_FLAVOR = Flavor()
 
 
 def encoded(
@@ -46,7 +36,7 @@ def encoded(
     bytes, since everything that names a request is left out.
     """
     # A flavor that prefers a class of nodes is not itself the first one.
-    flavor = alternatives[0].flavor if alternatives else build.flavor
+    flavor = alternatives[0].flavor if alternatives else build.flavor or _NO_FLAVOR
     build = structs.replace(
         build,
         request_id=None,
@@ -105,14 +95,10 @@ def image_name_of(kept: bytes) -> str:
     return "" if request is None else request.image_name
 
 
-def flavor_of(kept: bytes) -> KeptFlavor | None:
+def flavor_of(kept: bytes) -> Flavor | None:
     """The flavor with these needs; None if there are none, or if they are of another release and cannot be read."""
     found = _read(kept)
-    if found is None:
-        return None
-    if found.flavor is None:
-        return KeptFlavor(flavor_with_needs(found.spec), is_exact=False)
-    return KeptFlavor(found.flavor)
+    return None if found is None else found.flavor
 
 
 def _read(kept: bytes) -> _Kept | None:

@@ -302,7 +302,6 @@ REQUESTS: dict[str, dict[str, str]] = {
         "accepted_at": "when its request was accepted",
         "placed_at": "when a host was chosen for its boot",
         "move_placed_at": "when a host was chosen for its last move",
-        "dropped": "amounts that a resize of an earlier release dropped though its order did not say so",
         "image": "the name of the stored image that its request named; empty if none, or if it was rebuilt since",
     },
     "Size": {

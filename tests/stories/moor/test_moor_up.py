@@ -107,8 +107,6 @@ async def test_a_cloud_starts_again_with_a_host_that_was_taken_out_of_use(home: 
         await moor_json("host", "set", "harbour-host-00001", "down", XDG_STATE_HOME=str(home))
         first.send_signal(signal.SIGTERM)
         await first.ended()
-    # As an earlier release left it.
-    (home / "moorage" / "moor.db").chmod(0o644)
 
     async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as second:
         said = await second.until_printed("ready")

@@ -179,7 +179,7 @@ def test_a_build_of_no_group_gets_as_many_tries_as_hosts_were_chosen_for_it(*, i
         structs.replace(MEMBER, may_ask=False),
         structs.replace(MEMBER, alternates=(structs.replace(choice("h2"), kind=NODE),)),
     ],
-    ids=["an order of an earlier release", "nodes"],
+    ids=["an order that does not let it ask", "nodes"],
 )
 def test_others_end_when_their_alternates_are_used_up(order: object) -> None:
     cell = Cell(order, failed(1, "h1"))  # type: ignore[arg-type]

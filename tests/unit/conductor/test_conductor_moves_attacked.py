@@ -12,7 +12,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceActive, InstanceFailed
 from bus.messages.cell import DestroyInstance, StartInstance
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.instance import Instance, heir_of, source_heir_of
+from cell_conductor.core.instance import Instance
 from tests.pages.moves_page import KINDS, heard, place_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
@@ -78,9 +78,9 @@ def may_hold(row: Instance) -> dict[ConsumerId, int]:
         held[ONE] = row.last_attempt
     moving = row.moving
     if moving is not None and moving.heir_attempt:
-        held[source_heir_of(row, moving)] = moving.heir_attempt
-    elif moving is not None and moving.has_asked:
-        held[heir_of(row)] = row.attempt
+        held[moving.source_heir().consumer] = moving.heir_attempt
+    elif moving is not None and moving.has_asked and row.heir is not None:
+        held[row.heir] = row.attempt
     return held
 
 

@@ -30,7 +30,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from bus.messages.placement import ResourceAmount, Share
-from cell_conductor.core.instance import Instance, source_heir_of
+from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import SwapAnswered
 from tests.unit.conductor.test_conductor_world import HOSTS, NODES, Attempt, World
 
@@ -243,7 +243,7 @@ class MovingWorld(World):
         need = row.host.share.amounts[0].amount
         assert await self.amount_of(row.id, row.host.share.host) == need
         rest = source.amounts[0].amount - (need if row.host.share.host == source.host else 0)
-        heir = source_heir_of(row, row.moving)
+        heir = row.moving.source_heir().consumer
         assert await self.amount_of(heir, source.host) == max(0, rest)
 
     async def amount_of(self, consumer: ConsumerId, host: ProviderId) -> int:

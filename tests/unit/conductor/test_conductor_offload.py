@@ -205,13 +205,8 @@ def test_a_delete_while_it_is_offloaded_frees_its_share_once(*, is_saved: bool) 
     assert cell.row.state == "deleted"
 
 
-@pytest.mark.parametrize("is_of_earlier_release", [False, True])
-def test_an_offloaded_instance_is_deleted_at_once_and_its_image_with_it(
-    *, is_of_earlier_release: bool
-) -> None:
+def test_an_offloaded_instance_is_deleted_at_once_and_its_image_with_it() -> None:
     cell = offloaded()
-    if is_of_earlier_release:
-        cell.rows[ONE] = structs.replace(cell.row, saves=None)
     remove, told = cell.hear(REMOVE)
     assert (remove, kinds([told])) == (destroy(2, "h1", saved_until=50), [InstanceDeleted])
     assert cell.row.state == "deleted"

@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import pytest
 from msgspec import structs
@@ -40,7 +40,6 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
     UndeployInstance,
-    derived_heir,
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import (
@@ -286,9 +285,7 @@ class World:
     def _note_heirs(self, decision: Decision) -> None:
         for swap in decision.swaps:
             if isinstance(swap, SwapClaim) and swap.heir is not None:
-                assert swap.heir.id != derived_heir(InstanceId(swap.consumer), swap.held_attempt), (
-                    "it can be foreseen"
-                )
+                assert swap.heir.id != uuid5(swap.consumer, str(swap.held_attempt)), "it can be foreseen"
                 self.heirs.setdefault((swap.consumer, swap.held_attempt), set()).add(swap.heir.id)
 
     def heirs_of(self, instance: InstanceId) -> list[ConsumerId]:

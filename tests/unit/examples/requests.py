@@ -235,7 +235,6 @@ REQUESTS: tuple[Message, ...] = (
                 accepted_at=WHEN,
                 placed_at=WHEN,
                 move_placed_at=WHEN,
-                dropped={"MEMORY_MB": 4096},
                 image="debian",
             ),
         ),

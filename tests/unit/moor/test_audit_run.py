@@ -283,19 +283,9 @@ async def test_a_claim_for_another_size_than_the_row_asks_for_is_named_and_left_
     assert everyone.given == []
 
 
-async def test_what_a_resize_of_an_earlier_release_dropped_is_named() -> None:
-    (finding,) = (await audit(Everyone(of_size(dropped={"PCPU": 2})))).findings
-
-    assert finding.fault.kind == judging.SIZE
-    assert (
-        "its boot asked for 2 PCPU, and a resize of an earlier release left it without any"
-        in finding.fault.text
-    )
-
-
 @pytest.mark.parametrize("state", ["building", "broken", "error", "deleted"])
 async def test_the_size_of_an_instance_that_is_not_at_rest_is_not_judged(state: str) -> None:
-    other = InstanceDetails(id=HARMED.id, size=Size(amounts={"VCPU": 9}), dropped={"MEMORY_MB": 1})
+    other = InstanceDetails(id=HARMED.id, size=Size(amounts={"VCPU": 9}))
 
     assert (await audit(Everyone(structs.replace(a_view(state), details=other)))).findings == ()
 

@@ -216,7 +216,7 @@ def test_a_sender_may_change_only_its_own_cell() -> None:
 
 
 def test_an_api_level_sender_releases_consumers_of_any_cell() -> None:
-    ended = a_release(cell=NO_CELL)
+    ended = structs.replace(a_release(cell=NO_CELL), project=a_claim().project)
 
     assert decide(a_ledger(), a_claim(), ended).verdicts == (Claimed(), Released(freed=True))
     late = decide(a_ledger(), ended, a_claim()).verdicts

@@ -1,12 +1,11 @@
-"""The details that a row has of an instance: which size counts, when its hosts were chosen, and what was lost."""
+"""The details that a row has of an instance: which size counts, and when its hosts were chosen."""
 
 from datetime import timedelta
 
-import msgspec
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, Flavor, FlavorChange, FlavorPassedOver, InstancesFound, Size
+from bus.messages.build import Flavor, FlavorChange, FlavorPassedOver, InstancesFound, Size
 from scheduler_worker.core.instances.details import booted_size, details_of
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
@@ -16,13 +15,6 @@ from tests.unit.scheduler.test_moves_at_api_level import NOON, a_row, an_end, ar
 from tests.unit.scheduler.test_resizes import WEB_AMOUNTS, Cloud
 
 SMALL = InstanceSpec(amounts=(("MEMORY_MB", 64), ("VCPU", 1)))
-NOTHING_SAID: tuple[Size | None, dict[str, int]] = (None, {})
-
-
-def by_earlier_release(spec: InstanceSpec) -> bytes:
-    """The spec as a release kept it that did not keep flavors."""
-    needs, request, *_ = msgspec.msgpack.decode(encoded(spec))
-    return msgspec.msgpack.encode([needs, request])
 
 
 @pytest.mark.asyncio
@@ -90,20 +82,4 @@ def test_the_times_are_those_of_the_row() -> None:
 
 @pytest.mark.parametrize("kept", [b"", b"of another release"])
 def test_of_a_row_without_a_readable_spec_no_size_is_told(kept: bytes) -> None:
-    details = details_of(structs.replace(a_row(), spec=kept))
-
-    assert (details.size, details.dropped) == NOTHING_SAID
-
-
-def test_memory_that_a_resize_of_an_earlier_release_dropped_is_named() -> None:
-    """Such a resize took `--vcpus 4` for the whole flavor."""
-    whole, rest = InstanceSpec(amounts=(*SMALL.amounts, ("DISK_GB", 1))), InstanceSpec(amounts=(("VCPU", 4),))
-    emptied = structs.replace(a_row(), spec=by_earlier_release(whole), resized_spec=by_earlier_release(rest))
-    pinned = InstanceSpec(amounts=(("MEMORY_MB", 64), ("PCPU", 1)))
-
-    assert details_of(emptied).dropped == {"MEMORY_MB": 64}
-    # It asks for processors still, of another kind.
-    assert details_of(structs.replace(emptied, resized_spec=by_earlier_release(pinned))).dropped == {}
-    # This release drops memory only if the order says so.
-    meant = encoded(rest, BuildInstance(flavor=Flavor(vcpus=4)))
-    assert details_of(structs.replace(emptied, resized_spec=meant)).dropped == {}
+    assert details_of(structs.replace(a_row(), spec=kept)).size is None

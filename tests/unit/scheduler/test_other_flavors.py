@@ -20,7 +20,7 @@ from bus.messages.build import (
 from scheduler_worker.core.instances.lifecycle import heard, is_whole
 from scheduler_worker.core.instances.other_flavors import NOT_BUILT
 from scheduler_worker.core.instances.rows import ACTIVE, PLACED, InstanceRow
-from scheduler_worker.core.instances.specs import KeptFlavor, decoded, encoded, flavor_of, request_of
+from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.requests import Alternative, InstanceSpec
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -74,7 +74,7 @@ def test_the_row_has_the_needs_of_the_flavor_that_was_built() -> None:
     assert decoded(row.current_spec) == VM.spec
     assert request_of(row.current_spec) == BUILD
     # A resize counts from it.
-    assert flavor_of(row.current_spec) == KeptFlavor(VM.flavor)
+    assert flavor_of(row.current_spec) == VM.flavor
 
 
 def test_what_the_scheduler_passed_over_stays_before_it() -> None:
