@@ -75,7 +75,7 @@ class _Session:
                 self._connection = self._engine.connect()
         return work(self._connection)
 
-    async def aside(self, work: Callable[[Connection], T]) -> T:
+    async def in_thread(self, work: Callable[[Connection], T]) -> T:
         """Run this work in the session's thread. Calls run one after the other."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.here, work)
 
@@ -129,7 +129,7 @@ class SqliteTransaction:
             if self._writes:
                 await self._begin_writing()
                 return self._session.here(begun_work)
-            return await self._session.aside(begun_work)
+            return await self._session.in_thread(begun_work)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
         """Run a statement directly with the driver, `sqlite3`, and return its rows."""
@@ -152,14 +152,14 @@ class SqliteTransaction:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             # Another process is writing to the file.
-            await self._session.aside(partial(_begin_immediate, self._busy_s))
+            await self._session.in_thread(partial(_begin_immediate, self._busy_s))
 
     async def commit(self) -> None:
         if not self._is_begun:
             return
         with transients():
             if self._writes:
-                await self._session.aside(partial(_end, "COMMIT"))
+                await self._session.in_thread(partial(_end, "COMMIT"))
             else:
                 # Nothing waits for the disk at the end of a read.
                 self._session.here(partial(_end, "COMMIT"))
@@ -168,7 +168,7 @@ class SqliteTransaction:
         """Roll back the transaction. If a commit still runs for a cancelled caller, wait for it first."""
         if self._is_begun:
             with transients():
-                await self._session.aside(partial(_end, "ROLLBACK"))
+                await self._session.in_thread(partial(_end, "ROLLBACK"))
 
 
 def _begin_immediate(busy_s: float, connection: Connection) -> None:

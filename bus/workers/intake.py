@@ -46,7 +46,7 @@ class OpenParcel(Struct, eq=False):
 
     consuming: Consuming
     delivery: Delivery
-    left: int
+    not_done: int
     origin: Origin
     # The only cell that its sender may speak for; None for any cell.
     cell: str | None = None
@@ -98,14 +98,14 @@ class Intake:
         codec: Codec,
         name: str,
         chance: random.Random,
-        at_once: int = 1,
+        batches_in_flight: int = 1,
         singly: bool = False,
         clock: Callable[[], datetime] = now,
     ) -> None:
-        """`at_once` batches are handled beside each other. `singly`: a parcel has one message, as a rule."""
+        """`batches_in_flight`: so many batches are handled beside each other. `singly`: a parcel has one message, as a rule."""
         self.queue = queue
         ahead = max(settings.prefetch, settings.batch_items_max) if singly else settings.prefetch
-        self._prefetch = ahead * at_once
+        self._prefetch = ahead * batches_in_flight
         self._clock = clock
         # The broker reports that a parcel came back to this queue, but not how often.
         self._is_uncounted = kind_of(queue) is QueueKind.QUESTIONS
@@ -128,7 +128,7 @@ class Intake:
         self._consuming: Consuming | None = None
         # Unacknowledged parcels by tag, in the order in which they were opened.
         self._open: dict[int, OpenParcel] = {}
-        self._aside: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Task[None]] = set()
         # Those that are handled alone and other messages take turns.
         self._was_alone = False
         self._pace = Pace()
@@ -228,14 +228,14 @@ class Intake:
         """
         self.put_back += 1
         line = with_attempt_counted(item.line) if counts else item.line
-        self._set_aside(self._send_back(item.parcel, delay_ms, line))
+        self._start(self._send_back(item.parcel, delay_ms, line))
 
     def bury(self, item: Item, reason: str) -> None:
         """Dead-letter one message. It counts as done when the dead-letter queue has accepted it.
 
         The other messages of its parcel do not wait for that.
         """
-        self._set_aside(self._bury(item.parcel, item.line, reason, item.received))
+        self._start(self._bury(item.parcel, item.line, reason, item.received))
 
     def stop(self) -> None:
         """Return no more batches, and end the pauses before messages are put back."""
@@ -244,9 +244,9 @@ class Intake:
 
     async def close(self) -> None:
         """Finish the background work, and return unhandled messages to the queue."""
-        if self._aside:
-            await asyncio.wait(self._aside, timeout=self._settings.drain_ms_max / 1000)
-        for task in tuple(self._aside):
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=self._settings.drain_ms_max / 1000)
+        for task in tuple(self._pending):
             task.cancel()
         if self._consuming is not None:
             await self._consuming.close()
@@ -275,7 +275,7 @@ class Intake:
         tries = max(map(attempts_of, lines)) + delivery.returns
         is_apart = tries >= TRIED_ALONE_FROM
         if (is_apart and len(lines) > 1) or (delivery.returns and self._is_uncounted):
-            self._set_aside(self._take_apart(self._hold(consuming, delivery, origin, 1), lines))
+            self._start(self._take_apart(self._hold(consuming, delivery, origin, 1), lines))
         elif is_apart:
             # Another order after each return.
             turn = blake2b(b"%d " % tries + lines[0], digest_size=8).digest()
@@ -401,7 +401,7 @@ class Intake:
             what = f"{what}; it was returned {waits} times to wait for a newer one, and none came"
         elif self._is_from_a_worker(held.origin.sender):
             log.error("%s: left for a newer worker on %s", what, self.queue)
-            self._set_aside(self._send_back(held, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
+            self._start(self._send_back(held, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
             return
         self._bury_unread(held, newer.line, what)
 
@@ -430,7 +430,7 @@ class Intake:
         return await self._until_done(lambda: self._publisher.offer(parcel), held, self.putting_back)
 
     def _bury_unread(self, held: OpenParcel, line: bytes, reason: str) -> None:
-        self._set_aside(self._bury(held, line, reason, NOTHING_READ))
+        self._start(self._bury(held, line, reason, NOTHING_READ))
 
     async def _bury(self, held: OpenParcel, line: bytes, reason: str, read: Received[Any]) -> None:
         give_back = self.before_burial
@@ -495,8 +495,8 @@ class Intake:
         """
         complete: dict[int, OpenParcel] = {}
         for held in parcels:
-            held.left -= 1
-            if held.left == 0 and self._open.get(held.tag) is held:
+            held.not_done -= 1
+            if held.not_done == 0 and self._open.get(held.tag) is held:
                 complete[held.tag] = held
         for tag in complete:
             del self._open[tag]
@@ -515,13 +515,13 @@ class Intake:
             for held in single:
                 await held.consuming.acknowledge(held.tag)
 
-    def _set_aside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._aside.add(task)
-        task.add_done_callback(self._aside_done)
+        self._pending.add(task)
+        task.add_done_callback(self._ended)
 
-    def _aside_done(self, task: asyncio.Task[None]) -> None:
-        self._aside.discard(task)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._pending.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             # It is unacknowledged and so not lost: the broker delivers it again when this consumer closes.
             log.error("a message could not be put back or buried, and stays unacknowledged: %s", problem)

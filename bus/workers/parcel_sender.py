@@ -31,7 +31,7 @@ class ParcelSender:
         self._chance = random.Random(name)
         self._way = PublishingChannel(link, opened)
         # A second channel for parcels of which one was refused: each is sent there alone.
-        self._aside = PublishingChannel(link)
+        self._second = PublishingChannel(link)
         self._alone = asyncio.Lock()
         self._may_be_replaced_at_s = 0.0
         self.held_back = 0
@@ -43,7 +43,7 @@ class ParcelSender:
         return self._way.connection
 
     async def close(self) -> None:
-        await self._aside.close()
+        await self._second.close()
         await self._way.close()
 
     async def publish_until_told(
@@ -80,9 +80,9 @@ class ParcelSender:
         """Publish with no other parcel under way, so that a refusal is certainly about this one."""
         async with self._alone:
             try:
-                return await self._publish_on(self._aside, parcel)
+                return await self._publish_on(self._second, parcel)
             except Refusal:
-                await self._aside.close()
+                await self._second.close()
                 raise
             except Interrupted:
                 return Receipt.LOST
@@ -97,11 +97,11 @@ class ParcelSender:
         if self._alone.locked():
             return Receipt.REFUSED
         async with self._alone:
-            await self._aside.close()
+            await self._second.close()
             try:
-                receipt = await self._publish_on(self._aside, parcel)
+                receipt = await self._publish_on(self._second, parcel)
             except Refusal:
-                await self._aside.close()
+                await self._second.close()
                 raise
             except Interrupted:
                 return Receipt.LOST

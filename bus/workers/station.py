@@ -91,7 +91,7 @@ class Station:
         *,
         outbox: OutboxStore[Tx] | None = None,
         sweeps: bool = True,
-        at_once: int = 1,
+        batches_in_flight: int = 1,
         singly: bool = False,
         chance: random.Random | None = None,
         says_by: Publisher | None = None,
@@ -101,7 +101,7 @@ class Station:
         """A worker loop for one queue of this broker.
 
         With an `outbox` it also sends that outbox's unconfirmed messages again. If `sweeps` is false, another loop of
-        the same outbox does so. `at_once` batches are handled beside each other. `singly`: most messages come alone, each in
+        the same outbox does so. `batches_in_flight` are handled beside each other. `singly`: most messages come alone, each in
         a parcel, so the broker hands over enough parcels ahead for full batches. The results of handlers are published by
         `says_by`, the publisher of another station, or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
         was claimed for such a message. The first handler that succeeds is enough. `committed` is called after each commit.
@@ -118,7 +118,7 @@ class Station:
             chance=chance or self.chance,
             outbox=outbox,
             sweeps=sweeps,
-            at_once=at_once,
+            batches_in_flight=batches_in_flight,
             singly=singly,
             says_by=says_by,
             before_burial=before_burial,

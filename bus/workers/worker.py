@@ -89,18 +89,18 @@ class Worker(Generic[Tx]):
         chance: random.Random,
         outbox: OutboxStore[Tx] | None = None,
         sweeps: bool = True,
-        at_once: int = 1,
+        batches_in_flight: int = 1,
         singly: bool = False,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
         committed: Callable[[], None] = lambda: None,
         clock: Callable[[], datetime] = now,
     ) -> None:
-        """`at_once`: so many batches are handled beside each other. That pays where handlers wait for answers. `singly`: most
+        """`batches_in_flight`: so many batches are handled beside each other. That pays where handlers wait for answers. `singly`: most
         messages come alone, so enough parcels for full batches are taken ahead. `committed` is called after each commit.
         """
         self._handlers = handlers
-        self._at_once = at_once
+        self._batches_in_flight = batches_in_flight
         self._store = store
         self._committed = committed
         # `says_by`: results go to another broker than the one they were received on. Returned and buried messages stay
@@ -117,14 +117,14 @@ class Worker(Generic[Tx]):
             codec=codec,
             name=name,
             chance=chance,
-            at_once=at_once,
+            batches_in_flight=batches_in_flight,
             singly=singly,
             clock=clock,
         )
         self.readings = self.intake.readings
         # Confirmed, but still on their rows: cleared with the next batch's transaction.
         self._confirmed: list[OutboxKey] = []
-        self._unsaid: set[asyncio.Task[None]] = set()
+        self._unconfirmed: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._bug: BaseException | None = None
         pauses = pauses_of(settings)
@@ -159,9 +159,9 @@ class Worker(Generic[Tx]):
                 beside.append(tasks.create_task(self._sweep.run()))
             try:
                 async with asyncio.TaskGroup() as handling:
-                    for _ in range(self._at_once):
+                    for _ in range(self._batches_in_flight):
                         handling.create_task(self._handle_batches())
-                await self._until_unsaid_below(1)
+                await self._until_unconfirmed_below(1)
             finally:
                 for task in beside:
                     task.cancel()
@@ -177,8 +177,8 @@ class Worker(Generic[Tx]):
             await self._take(batch)
             # A message that is handled alone is settled before the next is handled: the next one may kill the worker.
             is_alone = len(batch) == 1 and batch[0].received.attempts >= TRIED_ALONE_FROM
-            most = self._settings.batches_unsaid_max * self._at_once
-            await self._until_unsaid_below(1 if is_alone else most)
+            most = self._settings.batches_unsaid_max * self._batches_in_flight
+            await self._until_unconfirmed_below(1 if is_alone else most)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -221,7 +221,7 @@ class Worker(Generic[Tx]):
         leaving = _Leaving(said)
         confirmed = self._publisher.send_all(leaving.outgoing, leaving.kept)
         task = asyncio.get_running_loop().create_task(self._settle(handler, items, leaving, confirmed))
-        self._unsaid.add(task)
+        self._unconfirmed.add(task)
         task.add_done_callback(self._settled)
         if spans:
             task.add_done_callback(lambda _: _end(spans))
@@ -279,7 +279,7 @@ class Worker(Generic[Tx]):
         )
 
     def _settled(self, task: asyncio.Task[None]) -> None:
-        self._unsaid.discard(task)
+        self._unconfirmed.discard(task)
         if task.cancelled() or (problem := task.exception()) is None:
             return
         # It is unacknowledged and so not lost: the broker delivers it again when this consumer closes.
@@ -288,9 +288,9 @@ class Worker(Generic[Tx]):
             self._bug = problem
             self.intake.stop()
 
-    async def _until_unsaid_below(self, limit: int) -> None:
-        while len(self._unsaid) >= limit:
-            await asyncio.wait(self._unsaid, return_when=asyncio.FIRST_COMPLETED)
+    async def _until_unconfirmed_below(self, limit: int) -> None:
+        while len(self._unconfirmed) >= limit:
+            await asyncio.wait(self._unconfirmed, return_when=asyncio.FIRST_COMPLETED)
 
     async def _failed(self, handler: Handler | ReadOnly, items: Sequence[Item], problem: Exception) -> None:
         attempts = items[0].received.attempts

@@ -177,7 +177,7 @@ def _workers(
         # Clients that know of no parcels send each request by itself. An application's own queue is read in smaller batches,
         # so that a flood of one delays the others for less long.
         queues.read_requests(
-            "scheduler.requests", sweeps=True, at_once=settings.batches_in_flight, singly=True
+            "scheduler.requests", sweeps=True, batches_in_flight=settings.batches_in_flight, singly=True
         ),
         ApplicationQueues(
             lambda: sending.applications.names,
