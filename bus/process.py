@@ -84,11 +84,22 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
 
 
 def reload_by(work: Callable[[], None]) -> None:
-    """Have this process do `work` on a SIGHUP, while it is inside `hangups_heard`."""
-    _on_hangup[:] = [work]
+    """Have this process read its settings again by `work` on a SIGHUP, while it is inside `hangups_heard`."""
+    _reads_settings[:] = [work]
 
 
+_reads_settings: list[Callable[[], None]] = []
 _on_hangup: list[Callable[[], None]] = []
+
+
+@contextmanager
+def told_of_hangups(work: Callable[[], None]) -> Iterator[None]:
+    """A context in which this process also does `work` on a SIGHUP."""
+    _on_hangup.append(work)
+    try:
+        yield
+    finally:
+        _on_hangup.remove(work)
 
 
 @contextmanager
@@ -103,9 +114,9 @@ def hangups_heard() -> Iterator[None]:
 
 
 def _reload() -> None:
-    if not _on_hangup:
-        log.warning("nothing was read again: this process has no settings file, only variables")
-    for work in _on_hangup:
+    if not _reads_settings:
+        log.warning("no settings were read again: this process has no settings file, only variables")
+    for work in (*_reads_settings, *_on_hangup):
         work()
 
 

@@ -1,20 +1,17 @@
 """TLS settings of clients and servers: the authorities that they trust, and the certificate that they show.
 
-The files are read again when they have changed: the next connection uses the new ones, and those that are open go on. Files that
-cannot be used, such as a certificate whose new key is not there yet, change nothing; the log says so once.
+A client reads its files at each new connection, and a server when the process gets a SIGHUP. Connections that are open go on. Files that
+cannot be used then change nothing, and the log says so.
 """
 
 import logging
 import re
 import ssl
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 log = logging.getLogger(__name__)
 
-# Of each file: when it was written, its inode and its size; None for one that cannot be looked at.
-_Versions = tuple[tuple[int, int, int] | None, ...]
 # What a server sends before it hangs up, as the TLS library writes it, and what it means.
 _ALERTS = {
     "CERTIFICATE_REQUIRED": "it wants a client certificate, and none was shown",
@@ -52,51 +49,53 @@ class BadCertificate(ValueError):  # noqa: N818 - named for what it is
         self.argument, self.file, self.why = argument, file, why
 
 
-class RenewedContext(ssl.SSLContext):
-    """A context for many connections. Each connection gets a context that was made of the files as they are now."""
+class ClientTls(ssl.SSLContext):
+    """A context for many connections. Each connection gets a context that is made of the files as they are then."""
 
     _read: Callable[[], ssl.SSLContext]
-    _files: tuple[str, ...]
-    _seen: _Versions
-    _current: ssl.SSLContext
+    _last: ssl.SSLContext
     _protocols: Sequence[str] = ()
 
     @classmethod
-    def of(cls, files: Sequence[str], read: Callable[[], ssl.SSLContext]) -> "RenewedContext":
-        """`read` makes a context of these files. Raises what it raises if they cannot be used at the start."""
-        seen, first = _versions(files), read()
+    def of(cls, read: Callable[[], ssl.SSLContext]) -> Self:
+        """`read` makes a context of the files. Raises BadCertificate if they cannot be used at the start."""
+        first = read()
         made = cls(first.protocol)
-        made._read, made._files, made._seen, made._current = read, tuple(files), seen, first
+        made._read, made._last = read, first
         # Libraries ask the context for these.
         made.check_hostname = False
         made.verify_mode = first.verify_mode
         made.check_hostname = first.check_hostname
         return made
 
-    @property
-    def current(self) -> ssl.SSLContext:
-        """The context of the files as they are now, or of the last ones that could be used."""
-        if (now := _versions(self._files)) != self._seen:
-            self._seen = now
-            try:
-                self._current = self._read()
-            except ValueError as problem:
-                log.warning("changed certificates are not used, and the former ones are kept: %s", problem)
-            else:
-                log.info("changed certificates are used from now on: %s", ", ".join(self._files))
-            if self._protocols:
-                self._current.set_alpn_protocols([*self._protocols])
-        return self._current
-
     def set_alpn_protocols(self, alpn_protocols: Any) -> None:
         self._protocols = tuple(alpn_protocols)
-        self._current.set_alpn_protocols([*self._protocols])
 
     def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
-        return self.current.wrap_bio(*arguments, **named)
+        return self._of_a_connection().wrap_bio(*arguments, **named)
 
     def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
-        return self.current.wrap_socket(*arguments, **named)
+        return self._of_a_connection().wrap_socket(*arguments, **named)
+
+    def read_again(self) -> None:
+        """Files that cannot be used now, such as a certificate without its new key, change nothing."""
+        try:
+            self._last = self._read()
+        except BadCertificate as wrong:
+            log.warning("changed certificates are not used, and the former ones are kept: %s", wrong)
+        if self._protocols:
+            self._last.set_alpn_protocols([*self._protocols])
+
+    def _of_a_connection(self) -> ssl.SSLContext:
+        self.read_again()
+        return self._last
+
+
+class ServerTls(ClientTls):
+    """The context of a server. All connections get the one that was made of the files when they were read last."""
+
+    def _of_a_connection(self) -> ssl.SSLContext:
+        return self._last
 
 
 def client_tls(
@@ -106,8 +105,8 @@ def client_tls(
     *,
     checks_name: bool = True,
     verifies: bool = True,
-) -> RenewedContext:
-    """The TLS settings of a client. Servers are verified by the certificates in `ca_file`, or by the system's. The client shows
+) -> ssl.SSLContext:
+    """The TLS settings of a client, which reads the files at each new connection. Servers are verified by the certificates in `ca_file`, or by the system's. The client shows
     the certificate in `cert_file`, whose key is in `key_file`, or in the same file. All files are PEM.
     """
     if key_file and not cert_file:
@@ -125,10 +124,11 @@ def client_tls(
             _show(context, cert_file, key_file)
         return context
 
-    return RenewedContext.of([each for each in (ca_file, cert_file, key_file) if each], read)
+    # The system's authorities are a long file, which does not change while a process runs.
+    return ClientTls.of(read) if ca_file or cert_file else read()
 
 
-def server_tls(cert_file: str, key_file: str = "", clients_ca_file: str = "") -> RenewedContext:
+def server_tls(cert_file: str, key_file: str = "", clients_ca_file: str = "") -> ServerTls:
     """The TLS settings of a server, for TLS 1.2 and later. With `clients_ca_file`, each client must show a certificate of an
     authority in that file.
     """
@@ -146,7 +146,7 @@ def server_tls(cert_file: str, key_file: str = "", clients_ca_file: str = "") ->
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    return RenewedContext.of([each for each in (cert_file, key_file, clients_ca_file) if each], read)
+    return ServerTls.of(read)
 
 
 class _ServerEnd(ssl.SSLObject):
@@ -189,15 +189,3 @@ def _show(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
 
 def _no_password() -> str:
     raise ValueError("its key is encrypted, and there is no setting for its password: decrypt the key")
-
-
-def _versions(files: Sequence[str]) -> _Versions:
-    return tuple(_version(Path(each)) for each in files)
-
-
-def _version(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -5,7 +5,7 @@ end, and measures how long they take.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from bus.logs import InstanceLog
 from bus.measuring import Histogram, Metric, Readings
@@ -35,9 +35,6 @@ from cell_conductor.core.host_states import ALL_UP, HostStates, hosts_of
 from cell_conductor.core.instance import ConductorRules, DrawId, Instance
 from cell_conductor.log_lines import endings
 from cell_conductor.store import ConductorTransaction
-
-if TYPE_CHECKING:
-    from bus.configuration.live import Remade
 
 LOG = InstanceLog("moor.instances")
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, AskCellBooks)
@@ -162,8 +159,6 @@ class Decider:
         # Has the host watch read the modes of hosts that operators have set?
         self.modes_are_read = False
         self._draw = draw
-        # Makes the rules again when the settings change.
-        self.remade: Remade | None = None
         self.times = BootTimes(rules.cell)
 
     @property

@@ -126,21 +126,4 @@ CONDUCTOR = Section(
     ConductorSettings,
     "conductors",
     aliases={"MOOR_ATTEMPT_TIMEOUT_S": ("attempt_timeout_s", "remind_every_s")},
-    reloaded=frozenset(
-        (
-            # The rules are made of these again (wiring.py).
-            "attempt_timeout_s",
-            "destroy_timeout_s",
-            "deploy_timeout_s",
-            "undeploy_timeout_s",
-            "remind_every_s",
-            "retry_delay_s_first",
-            "retry_delay_s_max",
-            "kept_after_end_s",
-            # These are read each time they are used.
-            "poll_ms",
-            "rest_ms",
-            "due_rows_max",
-        )
-    ),
 )

@@ -6,7 +6,6 @@ from functools import partial
 from uuid import uuid4
 
 from bus.clock import now
-from bus.configuration.live import Remade, set_in_place
 from bus.configuration.sections import BadSetting
 from bus.message import ConsumerId
 from bus.process import Part
@@ -52,11 +51,7 @@ def conductor_parts(
             f"must be more than bus.answer_timeout_ms ({station.settings.answer_timeout_ms}): otherwise another process asks "
             "again too early",
         )
-    rules = rules_of(settings, cell)
-    decider = Decider(rules, clock, draw)
-    decider.remade = Remade(
-        settings, lambda: set_in_place(rules, rules_of(settings, cell), rules.__struct_fields__)
-    )
+    decider = Decider(rules_of(settings, cell), clock, draw)
 
     async def say(outgoing: Sequence[Outgoing], kept: Sequence[OutboxKey]) -> None:
         # The worker clears the notes of the timers' messages with those of its own.

@@ -118,7 +118,4 @@ COMPUTE = Section(
     "the simulated hosts",
     omitted=("cell",),
     others=("hosts", "host_size", "faults", "driver"),
-    reloaded=frozenset(
-        ("images_every_s", "reports_at_once_max", "again_s", "due_at_once_max", "over_kept_s", "drain_s")
-    ),
 )

@@ -236,19 +236,6 @@ IRONIC_DAEMONS = Section(
     IronicSettings,
     "the bare-metal daemons",
     others=("url", "bus_url", "db_url", "name", "cell", "groups", "shards", "sim_*"),
-    reloaded=frozenset(
-        (
-            "balance_s",
-            "reads_at_once",
-            "reports_at_once",
-            "deploys_at_once",
-            "progress_s",
-            "deploy_read_s",
-            "deploy_retry_s_first",
-            "deploy_retry_s_max",
-            "deleted_kept_s",
-        )
-    ),
 )
 IRONIC_API = RestService(
     name="Ironic",

@@ -303,9 +303,7 @@ def command_settings(
 
 
 def tuned(section: Section[S], others: Mapping[str, Stated] | None = None, **flags: object) -> S:
-    """The settings of one worker. `flags` are named after its fields; a flag that is None was not given. In a worker they
-    change in place when its file is read again: it must not copy them.
-    """
+    """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
     with wrong_value():
         given = {
             field: section.stated(field, value, flag_of(field))

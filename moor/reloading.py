@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.configuration.live import set_in_place
+from bus.configuration.live import tell_followers
 from bus.configuration.sections import BadSetting, Section, Stated, shown
 from bus.logs import log_again
 from bus.process import reload_by
@@ -21,14 +21,15 @@ from moor.settings import GENERAL, GeneralSettings, Sources, sources
 log = logging.getLogger(__name__)
 
 
-class LiveSection(Struct, frozen=True):
-    """The settings of one section as the parts of this process hold them, and the flags that count before the file.
+class HeldSection(Struct):
+    """The settings of one section: as the process was given them, as they are `now`, and the flags that count before the file.
 
     `base` has the command's own defaults.
     """
 
     section: Section[Any]
-    live: Struct
+    given: Struct
+    now: Struct
     flags: Mapping[str, Stated]
     base: Struct | None = None
 
@@ -66,13 +67,13 @@ class Reloading:
         self._flags = dict(flags)
         self._log_level = log_level
         self._top = structs.asdict(top)
-        self._sections: list[LiveSection] = []
+        self._sections: list[HeldSection] = []
 
     def hold(
-        self, section: Section[Any], live: Struct, flags: Mapping[str, Stated], base: Struct | None = None
+        self, section: Section[Any], given: Struct, flags: Mapping[str, Stated], base: Struct | None = None
     ) -> None:
-        """From now on these settings change in place."""
-        self._sections.append(LiveSection(section, live, flags, base))
+        """From now on the followers of these settings are told of new values, and changes that need a restart are logged."""
+        self._sections.append(HeldSection(section, given, given, flags, base))
 
     def reload(self) -> None:
         """Read the file, and change what can be changed. Never raises: a wrong file is only logged."""
@@ -120,7 +121,9 @@ class Reloading:
     def _apply(self, reread: "Reread") -> None:
         """Nothing here fails, and nothing else runs in between."""
         for each in reread.sections:
-            set_in_place(each.held.live, each.fresh, each.fields)
+            if each.fresh != each.held.now:
+                each.held.now = each.fresh
+                tell_followers(each.held.given, each.fresh)
         self._top |= {each.key: each.after for each in reread.of_top if each.key in GENERAL.reloaded}
 
     def _level(self, reread: "Reread") -> str:
@@ -128,11 +131,10 @@ class Reloading:
 
 
 class RereadSection(Struct, frozen=True):
-    """`fresh` has the values in force, with those of `fields` as they are in the file now."""
+    """`fresh` has the values in force, with those that are reloaded as they are in the file now."""
 
-    held: LiveSection
+    held: HeldSection
     fresh: Struct
-    fields: tuple[str, ...]
     changes: tuple[Change, ...]
 
 
@@ -155,30 +157,30 @@ class Reread(Struct, frozen=True):
         ]
 
 
-def _reread_section(held: LiveSection, read: Sources) -> RereadSection:
-    section, live = held.section, held.live
+def _reread_section(held: HeldSection, read: Sources) -> RereadSection:
+    section = held.section
     values = read.of(section, held.base, held.flags)
     stated = {**read.stated(section), **held.flags}
-    changed = [field for field in section.settings if getattr(values, field) != getattr(live, field)]
+    changed = [field for field in section.settings if getattr(values, field) != getattr(held.now, field)]
     changes = [
         Change(
             section.settings[field].key,
-            getattr(live, field),
+            getattr(held.now, field),
             getattr(values, field),
             stated[field].where if field in stated else "the default",
         )
         for field in changed
     ]
     now = tuple(field for field in changed if field in section.reloaded)
-    return RereadSection(held, _together(held, values, now, stated), now, tuple(changes))
+    return RereadSection(held, _together(held, values, now, stated), tuple(changes))
 
 
 def _together(
-    each: LiveSection, values: Struct, fields: Sequence[str], stated: Mapping[str, Stated]
+    each: HeldSection, values: Struct, fields: Sequence[str], stated: Mapping[str, Stated]
 ) -> Struct:
     """The settings in force with those that change now. They must not contradict each other either."""
     try:
-        return structs.replace(each.live, **{field: getattr(values, field) for field in fields})
+        return structs.replace(each.now, **{field: getattr(values, field) for field in fields})
     except ValueError as broken:
         field = fields[0]
         where = stated[field].where if field in stated else "default"

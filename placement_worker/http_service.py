@@ -5,13 +5,13 @@ before it answers a request. Its own writes are in the change log, which the pla
 """
 
 import logging
-import ssl
 
 from msgspec import Struct
 
 from bus.clock import now
 from bus.operating.http_server import HttpServer
 from bus.operating.listen_address import Listen
+from bus.tls import ServerTls
 from placement_worker.api.auth import Authentication
 from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.policy import Policy
@@ -35,7 +35,7 @@ class ServiceOptions(Struct, frozen=True):
     auth: Authentication
     policy: Policy
     settings: ApiSettings = ApiSettings()
-    tls: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
     # On other machines: those of this machine are always trusted.
     proxies: tuple[str, ...] = ()
 

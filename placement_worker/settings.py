@@ -95,7 +95,4 @@ PLACEMENT = Section(
     PlacementSettings,
     "placement workers",
     others=("db_url", "api_*"),
-    reloaded=frozenset(
-        ("log_kept_s", "feed_poll_ms", "feed_rest_ms", "feed_lead_again_ms", "feed_entries_max")
-    ),
 )

@@ -240,17 +240,6 @@ SCHEDULER = Section(
             "host_subset_size",
             "io_ops_per_host_max",
             "instances_per_host_max",
-            # These are read each time they are used.
-            "shape_tries_max",
-            "shape_pause_ms_max",
-            "claims_max",
-            "hosts_kept_s",
-            "move_timeout_s",
-            "move_confirm_s",
-            "evacuation_wait_s",
-            "moves_per_host_max",
-            "moves_per_cell_max",
-            "prune_rows_max",
         )
     ),
 )

@@ -1,33 +1,31 @@
-"""The settings of a running process change in place when its settings file is read again.
+"""The few settings that change in a running process when its settings file is read again (`Section.reloaded`); all others need a restart.
 
-A part that reads a setting each time it uses it needs nothing from here. A value that is made of settings at the start, such
-as the plugins of a scheduler, is made again by a `Remade`. Each section says which settings take effect so (`Section.reloaded`); all others need a restart.
+Settings are frozen. What is made of these few keeps a `SettingsFollower`, which is given the new ones.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from msgspec import Struct, structs
+from msgspec import Struct
+
+S = TypeVar("S", bound=Struct)
 
 
-class Remade:
-    """Calls `make` after the settings have changed, for as long as somebody keeps this object."""
+class SettingsFollower(Generic[S]):
+    """Calls `take` with the new values of these settings, for as long as somebody keeps this object."""
 
-    def __init__(self, settings: Struct, make: Callable[[], None]) -> None:
+    def __init__(self, settings: S, take: Callable[[S], None]) -> None:
         self.settings = settings
-        self.make = make
-        _remade.add(self)
+        self.take = take
+        _followers.add(self)
 
 
-_remade: WeakSet[Remade] = WeakSet()
+_followers: WeakSet[SettingsFollower[Any]] = WeakSet()
 
 
-def set_in_place(live: Struct, fresh: Struct, fields: Iterable[str]) -> None:
-    """Give `live` these fields of `fresh`. Frozen values are only changed here: every part that holds `live` sees them at
-    once, and no part runs in between.
-    """
-    for field in fields:
-        structs.force_setattr(live, field, getattr(fresh, field))
-    for each in [*_remade]:
-        if each.settings is live:
-            each.make()
+def tell_followers(settings: Struct, fresh: Struct) -> None:
+    """`settings` are those from the start of the process, and `fresh` are the values that count from now on."""
+    for each in [*_followers]:
+        if each.settings is settings:
+            each.take(fresh)

@@ -146,7 +146,7 @@ class Section(Struct, Generic[S], frozen=True):
     others: tuple[str, ...] = ()
     # Variables that set several fields at once.
     aliases: Mapping[str, tuple[str, ...]] = {}
-    # Fields that take effect in a running process when its file is read again. A change of any other needs a restart.
+    # Fields that take effect in a running process when its file is read again (bus/configuration/live.py).
     reloaded: frozenset[str] = frozenset()
 
     @property

@@ -317,8 +317,6 @@ DATABASE = Section(
     DatabaseSettings,
     "every worker with a database, and `moor db`: the limits of each wait",
     others=("url",),
-    # PostgreSQL itself keeps the other limits, for each session from its beginning.
-    reloaded=frozenset(("connect_s", "pool_wait_s", "transaction_s", "long_s")),
 )
 
 
@@ -332,24 +330,6 @@ BUS = Section(
     BusSettings,
     "every worker: publishing, consuming, asking and retrying",
     others=("url",),
-    reloaded=frozenset(
-        (
-            "linger_ms",
-            "parcels_unconfirmed_max",
-            "parcel_items_max",
-            "parcel_bytes_max",
-            "messages_waiting_max",
-            "batch_items_max",
-            "gather_ms",
-            "batches_unsaid_max",
-            "tries_in_place_max",
-            "retry_delay_ms_max",
-            "attempts_max",
-            "blameless_delay_ms",
-            "newer_delay_ms",
-            "newer_wait_s_max",
-        )
-    ),
 )
 
 

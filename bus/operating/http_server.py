@@ -6,10 +6,9 @@ that serve HTTP load this, since it loads uvicorn.
 Slow clients, half-open connections and long heads are for the proxy in front of it: uvicorn has no settings for them.
 """
 
-import ssl
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import uvicorn
@@ -17,6 +16,8 @@ from msgspec import structs
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bus.operating.listen_address import Listen
+from bus.process import told_of_hangups
+from bus.tls import ServerTls
 
 # A proxy on this machine is trusted to name the client's address and scheme.
 _PROXIES_HERE: Final = ("127.0.0.1", "::1")
@@ -37,12 +38,13 @@ class HttpServer:
         app: Any,
         listen: Listen,
         what: str = "listen",
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         *,
         drain_s_max: int = 8,
         proxies: tuple[str, ...] = (),
     ) -> None:
-        """`proxies` are trusted as those of this machine are."""
+        """`proxies` are trusted as those of this machine are. On a SIGHUP, the files of `tls` are read again."""
+        self._tls = tls
         self._socket = listen.bound(what)
         self.listen = structs.replace(listen, port=self._socket.getsockname()[1])
         self.url = f"{'https' if tls else 'http'}://{self.listen}"
@@ -67,7 +69,8 @@ class HttpServer:
         self._server = _Server(config)
 
     async def run(self) -> None:
-        await self._server.serve(sockets=[self._socket])
+        with told_of_hangups(self._tls.read_again) if self._tls else nullcontext():
+            await self._server.serve(sockets=[self._socket])
 
     async def stop(self) -> None:
         self._server.should_exit = True

@@ -27,7 +27,7 @@ from bus.rabbit.endings import bounded
 from bus.rabbit.streams import Streams
 from bus.rabbit.wire import RabbitWire
 from bus.secret_files import PASSWORD_FILE, BadSecretFile, read_secret
-from bus.tls import BadCertificate, RenewedContext, client_tls, refused_certificate
+from bus.tls import BadCertificate, client_tls, refused_certificate
 
 # aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
@@ -52,7 +52,7 @@ class RabbitNode:
         made = make_url(url) if "heartbeat=" in parts.query else make_url(url, heartbeat=HEARTBEAT_S)
         self._password_file = made.query.get(PASSWORD_FILE, "")
         self._url = made.without_query_params(PASSWORD_FILE)
-        self._tls: RenewedContext | None = None
+        self._tls: ssl.SSLContext | None = None
         self._connect_s_max = connect_s_max
         self.user = unquote(parts.username or "guest")
         # For messages, without the password.

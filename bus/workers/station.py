@@ -18,8 +18,7 @@ from msgspec import structs
 from bus.broker import Broker
 from bus.codec import CODEC, Codec
 from bus.configuration.addresses import Addresses
-from bus.configuration.live import Remade, set_in_place
-from bus.configuration.settings import BUS, BusSettings
+from bus.configuration.settings import BusSettings
 from bus.measuring import Histogram, Readings
 from bus.message import Message
 from bus.parts import Supervised
@@ -80,8 +79,6 @@ class Station:
             else None
         )
         self._stopping = asyncio.Event()
-        # What follows from the settings of this station.
-        self.remade: Remade | None = None
 
     def worker(
         self,
@@ -233,7 +230,6 @@ def stations_at(
     api = Station(broker_at(addresses.bus_url), name, asks=asks, settings=settings)
     drain_ms_max = min(api.settings.drain_ms_max, DRAIN_BELOW_MS_MAX)
     below = structs.replace(api.settings, drain_ms_max=drain_ms_max)
-    api.remade = Remade(api.settings, lambda: set_in_place(below, api.settings, BUS.reloaded))
     at = {addresses.bus_url: api}
     for url in addresses.cell_bus_urls.values():
         if url not in at:

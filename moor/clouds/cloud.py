@@ -3,12 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.configuration.live import Remade, set_in_place
 from bus.operating.health import About, Health
 from bus.operating.running import release
 from bus.operating.worker_beats import WorkerBeats
@@ -27,7 +25,7 @@ from compute_sim.store_sql import open_compute_store
 from moor.asking import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
 from moor.clouds.database_roles import IRONIC, OTHERS, PLACEMENT
-from moor.worker_settings import COMPUTE, CloudSettings
+from moor.worker_settings import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.store_sql import SqlSchedulerStore
@@ -89,8 +87,6 @@ async def cloud(
             return made
 
         parts: list[Part] = []
-        # The computes' settings are copies, one for each cell.
-        remade: list[Remade] = []
 
         def run(role: str, at: Station, of_worker: Iterable[Part], cell: str = "") -> None:
             """Run these parts of a worker, which tells by this station that it lives."""
@@ -113,9 +109,6 @@ async def cloud(
                 stack.push_async_callback(kept.close)
             hosts_at = station("compute", cell)
             of_hosts = structs.replace(settings.compute, cell=cell)
-            remade.append(
-                Remade(settings.compute, partial(set_in_place, of_hosts, settings.compute, COMPUTE.reloaded))
-            )
             made = (computes or {}).get(cell)
             compute = (
                 simulated_parts(hosts_at, of_cell, of_hosts, faults, clock_s=clock_s, store=kept)

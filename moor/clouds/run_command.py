@@ -246,9 +246,8 @@ def compute(
     script, size = faults_in(faults), host_size_in(host_size)
     _require_one(cell, "compute")
     url = _stated(bus, db).bus_of(cell)
-    settings = tuned(COMPUTE, others=compute_flags(pool, network))
-    # It is no setting of its own, and the settings must not be copied.
-    structs.force_setattr(settings, "cell", cell)
+    # The cell is no setting of its own.
+    settings = structs.replace(tuned(COMPUTE, others=compute_flags(pool, network)), cell=cell)
     if driver is DriverName.LIBVIRT:
         of_libvirt = tuned(LIBVIRT, uri=uri, name=name, folder=folder)
         _run(_libvirt_run(url, settings, of_libvirt, _stated(bus, db).db_of(cell), operating.health_listen))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from bus.configuration.settings import BusSettings
 from bus.operating.http_server import HttpServer
 from bus.operating.listen_address import Listen
 from bus.operating.running import about, run_worker
+from bus.tls import ServerTls
 from moor.asking import CommandClient, station_on
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
@@ -53,7 +53,7 @@ class DashboardOptions(Struct, frozen=True):
     listen: Listen
     auth: Authentication
     names: tuple[str, ...] = ()
-    tls: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
     every_s: float = EVERY_S
     session_s: float = SESSION_S
     # On other machines: those of this machine are always trusted.

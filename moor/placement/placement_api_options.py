@@ -1,6 +1,5 @@
 """The flags and MOOR_* variables of placement's HTTP API. All are read and checked before the server starts."""
 
-import ssl
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from msgspec import Struct, structs
 
 from bus.keystone import KeystoneAccount
 from bus.operating.listen_address import Listen, read_listen
-from bus.tls import BadCertificate, server_tls
+from bus.tls import BadCertificate, ServerTls, server_tls
 from moor.options import option_of, wrong_value
 from moor.settings import GENERAL
 from placement_worker.api.auth import Authentication
@@ -150,7 +149,7 @@ def _keystone(flags: AccessFlags) -> Authentication:
         raise typer.BadParameter(f"keystone-ca is {flags.keystone_ca}: {wrong.why}") from None
 
 
-def tls_of(flags: AccessFlags) -> ssl.SSLContext | None:
+def tls_of(flags: AccessFlags) -> ServerTls | None:
     match flags.tls_cert, flags.tls_key:
         case None, None if flags.tls_clients_ca:
             raise typer.BadParameter(
@@ -163,7 +162,7 @@ def tls_of(flags: AccessFlags) -> ssl.SSLContext | None:
     raise typer.BadParameter("only one of --tls-cert and --tls-key is given: TLS needs both")
 
 
-def _certificate(chain: Path, key: Path, clients_ca: Path | None) -> ssl.SSLContext:
+def _certificate(chain: Path, key: Path, clients_ca: Path | None) -> ServerTls:
     try:
         return server_tls(str(chain), str(key), str(clients_ca or ""))
     except BadCertificate as wrong:

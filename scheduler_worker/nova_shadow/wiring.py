@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from bus.clock import now
-from bus.configuration.live import Remade
+from bus.configuration.live import SettingsFollower
 from bus.parts import Periodic
 from bus.process import Part
 from bus.rabbit.rpc import ForeignQueue
@@ -123,18 +123,18 @@ def shadow_parts(
     async def prune() -> None:
         notes.prune()
 
-    def remake() -> None:
-        renewed = plugins_of(choice)
+    def take(fresh: SchedulerSettings) -> None:
+        renewed = plugins_of(fresh)
         plugins.become(renewed)
         forced.become(forced_plugins(renewed))
 
-    remade = Remade(choice, remake)
+    renewing = SettingsFollower(choice, take)
     following = FollowingPart(follower, shadow.look_s, chance)
     pruning = Periodic("delete old notes", prune, PRUNE_S, is_cut_short=True, chance=chance)
     looking = Periodic("take over what Nova knows", take_over, LOOK_S, is_needed=True, chance=chance)
     first: tuple[Part, ...] = (*side.parts, side.followed, looking, *beside)
     ready = (side.followed.whole, known)
-    return (Staged(first, ready, (listener, following, pruning), seen=(follower, remade)),)
+    return (Staged(first, ready, (listener, following, pruning), seen=(follower, renewing)),)
 
 
 class FollowingPart(Periodic):

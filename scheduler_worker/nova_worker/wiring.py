@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from bus.clock import now
-from bus.configuration.live import Remade
+from bus.configuration.live import SettingsFollower
 from bus.errors import WrongAnswer
 from bus.message import ConsumerId
 from bus.messages.administration import AskConsumer, ConsumerFound
@@ -47,7 +47,7 @@ from scheduler_worker.nova_worker.serving import DeadRequest, NovaServer
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.replica.replica import NOVA_HEARD, Replica
 from scheduler_worker.requests.request_reader import RequestReader
-from scheduler_worker.settings import SCHEDULER, SchedulerSettings
+from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 from scheduler_worker.waiting import WaitingSpecs
 from scheduler_worker.wiring.deciders import STANDARD
@@ -243,17 +243,15 @@ def nova_parts(
     )
     looking = Periodic("take over what Nova knows", look, LOOK_S, is_needed=True, chance=chance)
 
-    def remake() -> None:
-        renewed = plugins_of(choice)
+    def take(fresh: SchedulerSettings) -> None:
+        renewed = plugins_of(fresh)
         plugins.become(renewed)
         forced.become(forced_plugins(renewed))
-        for field in SCHEDULER.reloaded:
-            structs.force_setattr(claims, field, getattr(choice, field))
 
-    remade = Remade(choice, remake)
+    renewing = SettingsFollower(choice, take)
     first: tuple[Part, ...] = (*side.parts, side.followed, looking, *beside)
     ready = (side.followed.whole, known)
-    return (Staged(first, ready, (server,), seen=(of_filters, of_forced, remade)),)
+    return (Staged(first, ready, (server,), seen=(of_filters, of_forced, renewing)),)
 
 
 def plugins_of(settings: SchedulerSettings) -> Plugins:

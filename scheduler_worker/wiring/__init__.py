@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from bus.clock import now
-from bus.configuration.live import Remade
+from bus.configuration.live import SettingsFollower
 from bus.parts import set_beside
 from bus.process import Part
 from bus.workers.station import Station, by_station
@@ -69,7 +69,7 @@ def scheduler_parts(
         picture=Picture() if picture is None else picture,
         plugins=_plugins_of(settings),
     )
-    remade = Remade(settings, lambda: given.plugins.become(_plugins_of(settings)))
+    follower = SettingsFollower(settings, lambda fresh: given.plugins.become(_plugins_of(fresh)))
     known = Knowledge(given)
     deciders = Deciders(given, known)
     sending = Sending(given)
@@ -88,7 +88,7 @@ def scheduler_parts(
     workers = _workers(given, known, deciders, sending, queues)
     return (
         Staged(
-            first, ready, workers, seen=(deciders.claimer, deciders.builder, deciders.last_filters, remade)
+            first, ready, workers, seen=(deciders.claimer, deciders.builder, deciders.last_filters, follower)
         ),
     )
 

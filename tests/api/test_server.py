@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +16,8 @@ from starlette.types import ASGIApp
 
 from bus.operating.http_server import HttpServer
 from bus.operating.listen_address import BadAddressError, Listen, read_listen
-from bus.tls import server_tls
+from bus.process import hangups_heard
+from bus.tls import ServerTls, server_tls
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.http.app import PlacementApp
@@ -29,7 +32,7 @@ ANY_PORT = Listen("127.0.0.1", 0)
 @asynccontextmanager
 async def serving(
     app: ASGIApp,
-    tls: ssl.SSLContext | None = None,
+    tls: ServerTls | None = None,
     proxies: tuple[str, ...] = (),
 ) -> AsyncIterator[HttpServer]:
     server = HttpServer(app, ANY_PORT, tls=tls, proxies=proxies)
@@ -85,6 +88,33 @@ async def test_requests_are_answered_over_tls_with_the_certificate_that_was_give
     ):
         assert server.url.startswith("https://")
         assert (await client.get("/things")).status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_a_new_certificate_is_used_after_a_hangup(tmp_path: Path) -> None:
+    authority, shown = trustme.CA(), str(tmp_path / "shown.pem")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    def issue() -> None:
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(shown)
+
+    async def seen(server: HttpServer) -> bytes:
+        _, out = await asyncio.open_connection("127.0.0.1", server.listen.port, ssl=trusting)
+        certificate: bytes = out.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        out.close()
+        return certificate
+
+    issue()
+    with hangups_heard():
+        async with serving(app_with(), tls=server_tls(shown)) as server:
+            first = await seen(server)
+            issue()
+            assert await seen(server) == first
+            os.kill(os.getpid(), signal.SIGHUP)
+            async with asyncio.timeout(60):
+                while await seen(server) == first:
+                    pass
 
 
 @pytest.mark.asyncio

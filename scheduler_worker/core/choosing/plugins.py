@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.aggregates.metadata import MULTIPLIER
@@ -110,12 +110,12 @@ def _is_steady(one: Filter) -> bool:
     return not one.is_per_instance and Change.USAGE not in one.woken_by and "amounts" not in one.reads
 
 
-class Plugins(Struct, frozen=True, dict=True):
+class Plugins(Struct, dict=True, eq=False):
     """The filters, in the order of the funnel, the weighers, and the judges of the ways of one host.
 
     `instances_max` is the limit of instances for each host (0: none). Claims carry it, so that placement keeps the
     limit however many schedulers choose at once. An instance gets one of the `subset` best hosts. `read_by_others` are
-    the fields of a spec that plugins of other packages read.
+    the fields of a spec that plugins of other packages read. They change only by `become`.
     """
 
     filters: tuple[Filter, ...]
@@ -134,7 +134,7 @@ class Plugins(Struct, frozen=True, dict=True):
         the same filters and weighers by name.
         """
         for field in self.__struct_fields__:
-            structs.force_setattr(self, field, getattr(other, field))
+            setattr(self, field, getattr(other, field))
         # What was computed from the fields before.
         self.__dict__.clear()
 

@@ -80,7 +80,7 @@ async def test_a_worker_that_has_only_variables_goes_on_and_says_that_there_is_n
             assert b"starts" in await process.stderr.readline()
             process.send_signal(signal.SIGHUP)
             while (
-                b"nothing was read again: this process has no settings file"
+                b"no settings were read again: this process has no settings file"
                 not in await process.stderr.readline()
             ):
                 pass

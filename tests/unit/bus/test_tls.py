@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from bus.tls import BadCertificate, RenewedContext, client_tls, refused_certificate, server_tls
+from bus.tls import BadCertificate, client_tls, refused_certificate, server_tls
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,8 +31,8 @@ class Files:
     def trust(self, *authorities: trustme.CA) -> None:
         Path(self.ca).write_bytes(b"".join(each.cert_pem.bytes() for each in authorities))
 
-    def lose_server(self) -> None:
-        Path(self.server).unlink()
+    def lose_client(self) -> None:
+        Path(self.client).unlink()
 
     def issue(
         self, file: str, name: str, by: trustme.CA | None = None, not_after: datetime | None = None
@@ -71,19 +71,25 @@ async def visit(port: int, context: ssl.SSLContext, name: str = "localhost") -> 
         out.close()
 
 
-async def test_both_ends_use_renewed_certificates_without_being_made_anew(files: Files) -> None:
+async def test_a_client_uses_renewed_certificates_at_its_next_connection_and_a_server_when_it_is_told(
+    files: Files,
+) -> None:
     server, client = server_tls(files.server, "", files.ca), client_tls(files.ca, files.client)
     async with serving(server) as port:
         first = await visit(port, client)
         again = await visit(port, client)
         files.issue(files.server, "localhost")
         files.issue(files.client, "moor@localhost")
-        renewed = await visit(port, client)
+        of_client = await visit(port, client)
+        server.read_again()
+        of_both = await visit(port, client)
 
     assert first == again
     assert "nobody" not in first[1]
-    assert renewed[0] != first[0]
-    assert renewed[1] != first[1]
+    assert of_client[0] == first[0]
+    assert of_client[1] != first[1]
+    assert of_both[0] != first[0]
+    assert of_both[1] == of_client[1]
 
 
 async def test_an_authority_that_is_taken_out_is_trusted_no_longer(files: Files) -> None:
@@ -94,15 +100,20 @@ async def test_an_authority_that_is_taken_out_is_trusted_no_longer(files: Files)
         files.trust(files.authority, another)
         files.issue(files.server, "localhost", another)
         files.issue(files.client, "moor@localhost", another)
+        server.read_again()
         await visit(port, client)
         files.trust(another)
+        server.read_again()
         await visit(port, client)
+        files.issue(files.client, "moor@localhost")
+        assert "an authority that the server does not trust" in await refusal(port, client)
         files.issue(files.server, "localhost")
+        server.read_again()
         with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
             await visit(port, client)
 
 
-async def test_files_that_do_not_belong_together_yet_change_nothing(
+async def test_files_of_a_server_that_do_not_belong_together_yet_change_nothing(
     files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
@@ -118,25 +129,25 @@ async def test_files_that_do_not_belong_together_yet_change_nothing(
     async with serving(server) as port:
         first = await visit(port, client)
         write(both=False)
+        server.read_again()
         assert await visit(port, client) == first
-        assert await visit(port, client) == first
+        (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         write(both=True)
+        server.read_again()
         assert (await visit(port, client))[0] != first[0]
 
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(said) == 1
-    assert "the former ones are kept" in said[0]
-    assert str(chain) in said[0]
+    assert "the former ones are kept" in said
+    assert str(chain) in said
 
 
-async def test_a_file_that_is_lost_changes_nothing_until_it_is_back(files: Files) -> None:
-    server, client = server_tls(files.server), client_tls(files.ca)
-    async with serving(server) as port:
+async def test_a_file_that_a_client_has_lost_changes_nothing_until_it_is_back(files: Files) -> None:
+    client = client_tls(files.ca, files.client)
+    async with serving(server_tls(files.server, "", files.ca)) as port:
         first = await visit(port, client)
-        files.lose_server()
+        files.lose_client()
         assert await visit(port, client) == first
-        files.issue(files.server, "localhost")
-        assert (await visit(port, client))[0] != first[0]
+        files.issue(files.client, "moor@localhost")
+        assert (await visit(port, client))[1] != first[1]
 
 
 async def test_a_server_that_wants_certificates_refuses_each_wrong_one_with_its_reason(files: Files) -> None:
@@ -155,7 +166,7 @@ async def test_a_server_that_wants_certificates_refuses_each_wrong_one_with_its_
     ]
 
 
-async def refusal(port: int, client: RenewedContext) -> str:
+async def refusal(port: int, client: ssl.SSLContext) -> str:
     with pytest.raises(ssl.SSLError) as refused:
         await visit(port, client)
     return refused_certificate(str(refused.value))
@@ -169,18 +180,19 @@ async def test_other_errors_say_nothing_of_the_clients_certificate(problem: str)
 
 
 async def test_a_client_refuses_another_name_and_an_expired_certificate(files: Files) -> None:
-    client = client_tls(files.ca)
-    async with serving(server_tls(files.server)) as port:
+    server, client = server_tls(files.server), client_tls(files.ca)
+    async with serving(server) as port:
         with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
             await visit(port, client, "elsewhere")
         assert await visit(port, client_tls(files.ca, checks_name=False), "elsewhere")
         files.issue(files.server, "localhost", not_after=datetime.now(UTC) - timedelta(days=1))
+        server.read_again()
         with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
             await visit(port, client)
 
 
 async def test_files_that_cannot_be_used_at_the_start_are_named(files: Files) -> None:
-    attempts: tuple[tuple[Callable[[], RenewedContext], str], ...] = (
+    attempts: tuple[tuple[Callable[[], ssl.SSLContext], str], ...] = (
         (lambda: client_tls("/absent"), "ca_file"),
         (lambda: client_tls(files.ca, "/absent"), "cert_file"),
         (lambda: client_tls(files.ca, files.ca), "cert_file"),

@@ -306,7 +306,7 @@ def test_moor_settings_explains_one_setting() -> None:
     assert by_names == [by_names[0]] * 3
     assert lines[:2] == [
         "scheduler.claims_max = 20  MOOR_SCHEDULER_CLAIMS_MAX",
-        "MOOR_SCHEDULER_CLAIMS_MAX; a whole number, at least 1, at most 2147483647; default 12; SIGHUP: reloaded",
+        "MOOR_SCHEDULER_CLAIMS_MAX; a whole number, at least 1, at most 2147483647; default 12; SIGHUP: needs a restart",
     ]
     assert lines[2].startswith("How many claims one instance may make in all")
 

@@ -1,15 +1,15 @@
 """The plugins of a running scheduler after its settings have changed."""
 
-from bus.configuration.live import Remade, set_in_place
+from bus.configuration.live import SettingsFollower, tell_followers
 from scheduler_worker.core.choosing.standard import chosen_plugins
-from scheduler_worker.settings import SCHEDULER, SchedulerSettings
+from scheduler_worker.settings import SchedulerSettings
 
 
 def test_plugins_weigh_and_limit_by_the_new_settings_wherever_they_are_held() -> None:
     settings = SchedulerSettings(image_cache_weight_multiplier=0.0)
     plugins = chosen_plugins(settings)
     before = plugins.weighs_images, len(plugins.filters), len(plugins.weighers)
-    kept = Remade(settings, lambda: plugins.become(chosen_plugins(settings)))
+    kept = SettingsFollower(settings, lambda fresh: plugins.become(chosen_plugins(fresh)))
     fresh = SchedulerSettings(
         image_cache_weight_multiplier=2.0,
         ram_weight_multiplier=3.5,
@@ -17,10 +17,9 @@ def test_plugins_weigh_and_limit_by_the_new_settings_wherever_they_are_held() ->
         host_subset_size=4,
     )
 
-    set_in_place(settings, fresh, SCHEDULER.reloaded)
+    tell_followers(settings, fresh)
 
     assert kept.settings is settings
-    assert settings == fresh
     assert before[0] is False
     assert (plugins.weighs_images, len(plugins.filters), len(plugins.weighers)) == (True, *before[1:])
     assert (plugins.instances_max, plugins.subset) == (7, 4)

@@ -3,7 +3,6 @@
 # ruff: noqa: S105, S106 - these passwords are for servers inside the tests
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,7 +25,7 @@ from bus.errors import CredentialsRefused, Unavailable, WrongAnswer
 from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
 from bus.operating.http_server import HttpServer
 from bus.operating.listen_address import Listen
-from bus.tls import server_tls
+from bus.tls import ServerTls, server_tls
 from ironic_sync.rest_http import HttpIronicApi, ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
@@ -392,9 +391,9 @@ class Files:
         for pem in client.cert_chain_pems:
             pem.write_to_path(self.chain, append=True)
         # The server lets in only clients with a certificate of the authority.
-        self.of_server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca))
-        self.of_server.verify_mode = ssl.CERT_REQUIRED
-        authority.issue_cert("127.0.0.1").configure_cert(self.of_server)
+        shown = str(at / "shown.pem")
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(shown)
+        self.of_server = server_tls(shown, "", str(self.ca))
 
     def known_to(self, settings: IronicSettings) -> IronicSettings:
         return structs.replace(
@@ -403,7 +402,7 @@ class Files:
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, tls: ssl.SSLContext) -> AsyncIterator[str]:
+async def served(app: ASGIApp, tls: ServerTls) -> AsyncIterator[str]:
     server = HttpServer(app, Listen("127.0.0.1", 0), tls=tls)
     running = asyncio.create_task(server.run())
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from bus.configuration.live import Remade, set_in_place
-from bus.configuration.settings import BUS, BusSettings
+from bus.configuration.live import SettingsFollower, tell_followers
+from bus.configuration.settings import BUS
 from moor.reloading import Reloading
 from moor.settings import GENERAL, sources
 from moor.worker_settings import SCHEDULER, SECTIONS
@@ -18,7 +18,7 @@ from scheduler_worker.settings import SchedulerSettings
 FIRST = """
 log_level = "warning"
 [scheduler]
-claims_max = 8
+instances_per_host_max = 8
 horizon_s = 3600
 [bus]
 prefetch = 50
@@ -26,7 +26,7 @@ prefetch = 50
 
 
 class Worker:
-    """A worker's file, and the settings that its parts hold."""
+    """A worker's file, the settings of its start, and those of the scheduler that a follower was told last."""
 
     def __init__(self, directory: Path, flags: dict[str, str] | None = None) -> None:
         self.file = directory / "moorage.toml"
@@ -35,11 +35,17 @@ class Worker:
         scheduler_flags = {
             name: SCHEDULER.stated(name, text, f"--{name}") for name, text in (flags or {}).items()
         }
-        self.scheduler = read.of(SCHEDULER, flags=scheduler_flags)
-        self.bus = read.of(BUS)
+        given, bus = read.of(SCHEDULER, flags=scheduler_flags), read.of(BUS)
+        self.scheduler = given
+        self.told = 0
+        self._following = SettingsFollower(given, self._take)
         self.reloading = Reloading(self.file, directory, top=read.of(GENERAL), flags={}, log_level="INFO")
-        self.reloading.hold(SCHEDULER, self.scheduler, scheduler_flags)
-        self.reloading.hold(BUS, self.bus, {})
+        self.reloading.hold(SCHEDULER, given, scheduler_flags)
+        self.reloading.hold(BUS, bus, {})
+
+    def _take(self, fresh: SchedulerSettings) -> None:
+        self.scheduler = fresh
+        self.told += 1
 
     def reload(self, text: str) -> None:
         self.file.write_text(text)
@@ -62,20 +68,20 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "moor.reloading"]
 
 
-def test_what_can_change_changes_in_place_and_the_rest_is_named(
+def test_followers_are_told_what_can_change_and_the_rest_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Worker(tmp_path)
-    held = worker.scheduler
+    before = worker.scheduler
 
     worker.reload(FIRST.replace("= 8", "= 20").replace("3600", "7200").replace("warning", "error"))
 
-    assert worker.scheduler is held
-    assert (held.claims_max, held.horizon_s) == (20, 3600)
+    assert before.instances_per_host_max == 8
+    assert (worker.scheduler.instances_per_host_max, worker.scheduler.horizon_s) == (20, 3600)
     assert logging.getLogger().level == logging.ERROR
     where = f"({worker.file})"
     assert said(caplog) == [
-        f"reloaded: scheduler.claims_max: 8 -> 20 {where}",
+        f"reloaded: scheduler.instances_per_host_max: 8 -> 20 {where}",
         f"reloaded: log_level: 'WARNING' -> 'ERROR' {where}",
         f"needs a restart: scheduler.horizon_s: 3600 -> 7200 {where}",
         f"{worker.file} was read again: 2 settings changed, 1 need a restart",
@@ -87,8 +93,7 @@ def test_a_setting_that_is_no_longer_in_the_file_has_its_default_again(tmp_path:
 
     worker.reload("")
 
-    assert worker.scheduler.claims_max == SchedulerSettings().claims_max
-    assert worker.bus.prefetch == 50
+    assert worker.scheduler.instances_per_host_max == SchedulerSettings().instances_per_host_max
     assert logging.getLogger().level == logging.INFO
 
 
@@ -133,48 +138,33 @@ def test_a_wrong_file_changes_nothing_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, why: str
 ) -> None:
     worker = Worker(tmp_path)
-    before = str(worker.scheduler), str(worker.bus), logging.getLogger().level
+    before = logging.getLogger().level
 
     worker.reload(text)
 
-    assert (str(worker.scheduler), str(worker.bus), logging.getLogger().level) == before
+    assert (worker.told, logging.getLogger().level) == (0, before)
     (line,) = said(caplog)
     assert line.startswith("the settings stay as they are: ")
 
     assert re.search(why, line)
 
 
-def test_values_that_contradict_one_that_needs_a_restart_change_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By itself the new file is right, but the first pause stays as it was at the start."""
-    worker = Worker(tmp_path)
-
-    worker.reload("[bus]\nretry_delay_ms_first = 1\nretry_delay_ms_max = 10\nattempts_max = 7")
-
-    assert worker.bus.retry_delay_ms_max == BusSettings().retry_delay_ms_max
-    assert worker.bus.attempts_max == BusSettings().attempts_max
-    (line,) = said(caplog)
-    assert "bus.retry_delay_ms_max is 10.0" in line or "bus.attempts_max is 7" in line
-    assert "beside settings that need a restart" in line
-
-
 def test_a_flag_counts_before_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker(tmp_path, {"claims_max": "30"})
+    worker = Worker(tmp_path, {"instances_per_host_max": "30"})
 
     worker.reload(FIRST.replace("= 8", "= 20"))
 
-    assert worker.scheduler.claims_max == 30
+    assert (worker.scheduler.instances_per_host_max, worker.told) == (30, 0)
     assert said(caplog)[-1].endswith("was read again: 0 settings changed, 0 need a restart")
 
 
 def test_a_variable_counts_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(tmp_path)
-    monkeypatch.setattr("os.environ", {"MOOR_SCHEDULER_CLAIMS_MAX": "8"})
+    monkeypatch.setattr("os.environ", {"MOOR_SCHEDULER_INSTANCES_PER_HOST_MAX": "8"})
 
     worker.reload(FIRST.replace("= 8", "= 20"))
 
-    assert worker.scheduler.claims_max == 8
+    assert (worker.scheduler.instances_per_host_max, worker.told) == (8, 0)
 
 
 def test_no_password_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,19 +175,19 @@ def test_no_password_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert "needs a restart: bus_url: '' -> 'amqp://u:***@h/'" in said(caplog)[0]
 
 
-def test_what_is_made_of_settings_is_made_again_as_long_as_it_is_kept() -> None:
+def test_a_follower_is_told_of_its_own_settings_as_long_as_it_is_kept() -> None:
     class Small(Struct, frozen=True):
         number: int = 1
 
-    settings, other, made = Small(), Small(), list[int]()
-    kept = [Remade(settings, lambda: made.append(settings.number))]
+    settings, other, told = Small(), Small(), list[int]()
+    kept = [SettingsFollower(settings, lambda fresh: told.append(fresh.number))]
 
-    set_in_place(settings, Small(2), ("number",))
-    set_in_place(other, Small(3), ("number",))
+    tell_followers(settings, Small(2))
+    tell_followers(other, Small(3))
     kept.clear()
-    set_in_place(settings, Small(4), ("number",))
+    tell_followers(settings, Small(4))
 
-    assert made == [2]
+    assert told == [2]
 
 
 @pytest.mark.parametrize("section", [GENERAL, *SECTIONS.values()], ids=lambda each: each.name or "top")

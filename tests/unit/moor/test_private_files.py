@@ -7,7 +7,8 @@ from time import sleep
 
 import pytest
 
-from moor.private_files import changes_credentials, known_passwords, replace_private, write_private
+from moor.broker.credentials import known_passwords, write_private
+from moor.private_files import changes_credentials, replace_private
 
 MANY = 8
 

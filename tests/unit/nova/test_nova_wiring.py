@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bus.configuration.live import set_in_place
+from bus.configuration.live import tell_followers
 from bus.configuration.settings import BusSettings
 from bus.message import ConsumerId, Message
 from bus.messages.placement import ResourceAmount
@@ -15,7 +15,7 @@ from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.nova.cloud.values import NovaCloud
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.nova_worker.wiring import PlacementSide, nova_parts
-from scheduler_worker.settings import SCHEDULER, SchedulerSettings
+from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring.staged import Staged
 
 pytestmark = pytest.mark.asyncio
@@ -66,7 +66,7 @@ async def test_both_kinds_of_requests_are_weighed_by_the_new_settings() -> None:
         if isinstance(each, Claimer)
     ]
 
-    set_in_place(choice, SchedulerSettings(ram_weight_multiplier=3.5), SCHEDULER.reloaded)
+    tell_followers(choice, SchedulerSettings(ram_weight_multiplier=3.5))
 
     assert len(plugins) == 2
     assert [{each.multiplier for each in one.weighers if each.name == "ram"} for one in plugins] == [
