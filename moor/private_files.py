@@ -1,13 +1,19 @@
-"""Files that only their owner may read: each is replaced as a whole, and one command at a time changes the file of passwords."""
+"""Files that only their owner may read, and that of the passwords of users: each is replaced as a whole, and one command at a time
+changes the file of passwords.
+"""
 
 import fcntl
+import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec
+
+import typer
 
 from moor.options import err
 
@@ -64,3 +70,31 @@ def _held(directory: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def known_passwords(file: Path | None) -> dict[str, str]:
+    """Passwords by user; empty if there is no file yet."""
+    if file is None or not file.exists():
+        return {}
+    return {user: str(password) for user, password in tomllib.loads(file.read_text()).items()}
+
+
+def check_private(file: Path | None) -> None:
+    """Check that the file of passwords can be read and written, before the command changes anything."""
+    if file is None:
+        return
+    try:
+        known_passwords(file)
+        if not file.parent.is_dir():
+            raise FileNotFoundError(f"there is no directory {file.parent}")
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            raise PermissionError(f"{file.parent} is not writable for user id {os.geteuid()}")
+    except (OSError, ValueError) as problem:
+        raise typer.BadParameter(f"--credentials is {str(file)!r}, which cannot be used: {problem}") from None
+
+
+def write_private(file: Path, passwords: Mapping[str, str]) -> None:
+    lines = "".join(
+        f"{json.dumps(name)} = {json.dumps(password)}\n" for name, password in sorted(passwords.items())
+    )
+    replace_private(file, lines)

@@ -18,8 +18,8 @@ from bus.messages.build import BuildInstance, Flavor, FlavorChange, InstanceActi
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
 from moor.asking import Feed, hearing, until_choosable
+from moor.client.fields import new_request_ids
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
-from moor.instances.request_ids import new_request_ids
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.worker_settings import CloudSettings
 

@@ -36,13 +36,12 @@ from bus.topology import (
     objects_of_application,
 )
 from moor.asking import asked
-from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
 from moor.password_files import PasswordDirectory, files_of_passwords, passwords_of
-from moor.private_files import changes_credentials
+from moor.private_files import changes_credentials, check_private, known_passwords, write_private
 from moor.settings import GENERAL
 from moor.tables import Columns
 

@@ -19,7 +19,6 @@ from bus.permissions import Rights, other_inboxes
 from bus.topology import ROUTES, Objects, Queue, Route, Site, user_of
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
-from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.broker.user_environments import broker_variables
 from moor.environment_files import (
@@ -42,7 +41,7 @@ from moor.options import (
     wrong_value,
 )
 from moor.password_files import PasswordDirectory, PasswordFiles, Rotate, files_of_passwords, passwords_of
-from moor.private_files import changes_credentials
+from moor.private_files import changes_credentials, check_private, known_passwords, write_private
 from moor.settings import GENERAL, Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled

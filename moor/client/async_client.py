@@ -8,15 +8,12 @@ from bus.broker import ConnectionLost
 from bus.message import Message
 from moor.client.bus_client import CLOSED
 from moor.client.consoles import ConsoleCalls
-from moor.client.device_profiles import DeviceProfileCalls
-from moor.client.flavors import FlavorCalls
 from moor.client.groups import GroupCalls
 from moor.client.hosts import HostCalls
-from moor.client.images import ImageCalls
 from moor.client.moving import MoveCalls
 from moor.client.planning import PlanCalls
-from moor.client.quotas import QuotaCalls
 from moor.client.running import during
+from moor.client.stored import DeviceProfileCalls, FlavorCalls, ImageCalls, QuotaCalls
 
 # If the caller is slower than the events, the others wait at the broker, which drops the oldest at its limit.
 EVENTS_AHEAD_MAX = 1_000

@@ -11,7 +11,6 @@ from bus.configuration.addresses import Addresses
 from bus.configuration.sections import without_password
 from bus.sql import grant_rights, make_roles
 from bus.sql import upgrade as upgrade_tables
-from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.clouds.database_roles import (
     IRONIC,
     OF_CELLS,
@@ -43,7 +42,7 @@ from moor.password_files import (
     files_of_passwords,
     passwords_of,
 )
-from moor.private_files import changes_credentials
+from moor.private_files import changes_credentials, check_private, known_passwords, write_private
 from moor.showing import print_json
 from moor.tables import Columns, print_table
 from moor.worker_settings import DATABASE

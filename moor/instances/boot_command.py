@@ -18,7 +18,6 @@ from moor.client.ends import has_ended, why_not_built
 from moor.completing import complete_images
 from moor.instances.attached import AttachedOptions
 from moor.instances.following import Following, Timeout, followed, run_order, taken
-from moor.instances.images import image_name_in, stored_image
 from moor.instances.request_options import (
     DriveOptions,
     ElseOptions,
@@ -31,7 +30,9 @@ from moor.instances.request_options import (
     id_of_order,
 )
 from moor.instances.requests import (
+    image_name_in,
     pairs_of,
+    stored_image,
     wait_of,
 )
 from moor.nearest_names import hints_for

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from bus.messages.build import Flavor, FlavorChange, Image, JoinedGroup, RequestId
 from bus.messages.flavors import AskFlavors, FlavorsFound
 from moor.asking import CommandClient, answer_of, client
+from moor.client.fields import new_request_ids
 from moor.completing import (
     complete_aggregates,
     complete_flavors,
@@ -18,9 +19,7 @@ from moor.completing import (
     complete_hosts,
     complete_instances,
 )
-from moor.instances.images import image_name_in
-from moor.instances.request_ids import new_request_ids
-from moor.instances.requests import drive_of, pairs_of
+from moor.instances.requests import drive_of, image_name_in, pairs_of
 from moor.naming import aggregate_ids, group_id, instance_ids
 from moor.options import ID, flag_of, put_once, read_uuid, run_with
 from moor.settings import Settings

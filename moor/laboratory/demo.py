@@ -40,9 +40,9 @@ from compute_sim.settings import ComputeSettings
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
 from moor.asking import during, hearing, providers_of, until_choosable
+from moor.client.fields import new_request_ids
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups, flavor_of_nodes
 from moor.clouds.cloud_processes import Servers, servers_at
-from moor.instances.request_ids import new_request_ids
 from moor.laboratory.at_rest import is_in_use, problems_left
 from moor.laboratory.demo_screen import CELLS, TINKERED, News, Tally, conclude, screen, short
 from moor.laboratory.private_servers import DidNotStartError

@@ -1,4 +1,4 @@
-"""`moor status`: the whole cloud on one screen, and whether it is healthy."""
+"""`moor status` and `moor top`: the whole cloud on one screen, once or live, and whether it is healthy."""
 
 from typing import Annotated
 
@@ -76,3 +76,21 @@ def status(
         out.print(overview_in_words(view))
     if troubles:
         raise typer.Exit(NOT_DONE)
+
+
+def top(
+    bus: BusUrl = "",
+    cells: Cells = "",
+    *,
+    every: Annotated[float, typer.Option(metavar="S", min=0.5, help="How often it is read again.")] = 2.0,
+) -> None:
+    """Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits."""
+    # Textual is large.
+    from moor.overview.top.app import Top  # noqa: PLC0415
+
+    settings = command_settings(bus=bus, cells=cells)
+
+    async def work(asking: CommandClient) -> None:
+        await Top(asking, settings, every).run_async()
+
+    run_with(client(settings, patience_s=5.0), work)

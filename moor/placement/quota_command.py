@@ -1,4 +1,4 @@
-"""`moor quota`: the limits of projects, on each resource class and on instances."""
+"""`moor quota` and `moor usage`: the limits of projects on each resource class and on instances, and what projects hold."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -7,12 +7,13 @@ import typer
 from msgspec import Struct
 from rich.markup import escape
 
-from bus.messages.administration import UnknownClass, WriteAnswered
+from bus.messages.administration import AskUsages, UnknownClass, UsagesFound, WriteAnswered
 from bus.messages.quotas import INSTANCES, AskQuotas, QuotasFound, QuotaState, SetQuota
 from moor.asking import Asks, answer_of, ask_bus
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, Output, fail, out
+from moor.placement.providers_showing import print_usages
 from moor.showing import print_one
 from moor.tables import Columns, print_table
 
@@ -123,4 +124,16 @@ app.command("list")(
         show=_print_all,
         nothing="no project has a limit",
     )
+)
+
+
+usage = command_that_sends(
+    AskUsages,
+    arguments={"project": "PROJECT"},
+    words="Show how much a project holds of each class, by the type of consumer.",
+    answer=UsagesFound,
+    items=lambda found: found.usages,
+    show=print_usages,
+    nothing="project {project!r} holds nothing",
+    operates=True,
 )

@@ -14,7 +14,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, Flavor, InstanceActive
 from bus.messages.placement import ClaimResources, ReportInventory
 from moor.asking import hearing, until_choosable
-from moor.instances.request_ids import new_request_ids
+from moor.client.fields import new_request_ids
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.worker_settings import CloudSettings
 from placement_worker.api.grammar.queries import candidates_query

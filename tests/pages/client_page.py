@@ -7,15 +7,12 @@ from typing import Any
 
 from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
 from moor.client.consoles import ConsoleCalls
-from moor.client.device_profiles import DeviceProfileCalls
-from moor.client.flavors import FlavorCalls
 from moor.client.groups import GroupCalls
 from moor.client.hosts import HostCalls
-from moor.client.images import ImageCalls
 from moor.client.instances import InstanceCalls
 from moor.client.moving import MoveCalls
 from moor.client.planning import PlanCalls
-from moor.client.quotas import QuotaCalls
+from moor.client.stored import DeviceProfileCalls, FlavorCalls, ImageCalls, QuotaCalls
 
 HEAD = """# The Python client: reference
 

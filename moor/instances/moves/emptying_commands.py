@@ -1,22 +1,33 @@
-"""`moor host drain HOST` and `moor evacuate HOST`: all instances of a host move away, or are built anew elsewhere."""
+"""`moor host drain HOST` and `moor evacuate HOST`: all instances of a host move away, or are built anew elsewhere, until the time is
+up or a signal comes; those that stayed are shown with the reason.
+"""
 
+import asyncio
 import shlex
 import subprocess
+import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from bus.clock import now
+from bus.messages.build import MoveKind
 from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
+from bus.messages.moves import MoveWait
+from bus.process import stopped_by_signals
 from moor.asking import CommandClient, answer_of, ask_bus, hosts_of
-from moor.client.emptying import Emptied, instances_on
+from moor.client.emptying import Emptied, HostMoves, Stayed, instances_on
 from moor.completing import complete_hosts
-from moor.instances.moves.emptying import AtOnce, EmptyingTimeout, empty, show_emptied
 from moor.instances.moves.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of
-from moor.options import NOT_DONE, BusUrl, Output, be_sure, fail, wants_document
-from moor.showing import check_known, check_one_cell
+from moor.options import NOT_DONE, BusUrl, Output, be_sure, fail, out, tell, wants_document
+from moor.showing import check_known, check_one_cell, print_one
+from moor.tables import Columns, print_table
+
+EmptyingTimeout = Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
+AtOnce = Annotated[int, typer.Option(min=1, help="How many instances move at the same time.")]
 
 FENCE_S = 300.0
 # As long as a host counts as heard, unless `host_down_s` says otherwise.
@@ -148,3 +159,64 @@ def _fence(command: str, host: str) -> None:
         fail(
             f"--fence: {command!r} ended with code {done.returncode}: {said}: nothing was evacuated", NOT_DONE
         )
+
+
+async def empty(
+    asking: CommandClient,
+    host: str,
+    kinds: Sequence[MoveKind],
+    *,
+    hosts: Sequence[str] = (),
+    wait: MoveWait | None = None,
+    at_once: int,
+    timeout_s: float,
+    quiet: bool,
+) -> Emptied:
+    """Order the first kind of move for each instance, and the next kind for those that did not move by it. When the time is up,
+    or a signal comes, nothing more is ordered: what moves then goes on.
+    """
+    begun = time.monotonic()
+    there = await instances_on(asking, host)
+    moves = HostMoves(asking, there, kinds, hosts, wait=wait, tell=None if quiet else _tell)
+    with stopped_by_signals() as told:
+        working = asyncio.create_task(moves.make(at_once))
+        stopping = asyncio.create_task(told.wait())
+        try:
+            await asyncio.wait((working, stopping), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            working.cancel()
+            stopping.cancel()
+            await asyncio.wait((working, stopping))
+    return Emptied(host, tuple(moves.moved), moves.still_there(), time.monotonic() - begun)
+
+
+def _tell(progress: str) -> None:
+    tell(progress, "dim")
+
+
+def show_emptied(done: Emptied) -> None:
+    """Print what became of the instances; end the command with an error if some stayed."""
+    print_one(done, _print_emptied)
+    if done.stayed:
+        fail(f"{len(done.stayed)} instances are still on {done.host}", NOT_DONE)
+
+
+def _print_emptied(done: Emptied) -> None:
+    count = len(done.moved) + len(done.stayed)
+    each = f", {done.seconds / count * 1000:.0f} ms each" if count else ""
+    out.print(f"{len(done.moved)} of {count} instances have left {done.host} in {done.seconds:.1f} s{each}")
+    if done.stayed:
+        print_table(done.stayed, STAYED)
+
+
+STAYED = Columns[Stayed](
+    {
+        "id": lambda each: str(each.instance),
+        "name": lambda each: each.name,
+        "why it stays": lambda each: each.reason,
+    },
+    prose=("why it stays",),
+    ids={"id": lambda _: True},
+)

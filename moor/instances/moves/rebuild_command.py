@@ -10,8 +10,8 @@ from moor.asking import CommandClient
 from moor.client.ends import has_ended, why_not_rebuilt
 from moor.completing import complete_images, complete_instances
 from moor.instances.following import End, Following, follow_order
-from moor.instances.images import image_name_in, stored_image
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
+from moor.instances.requests import image_name_in, stored_image
 from moor.option_structs import with_options
 from moor.options import ID, Project
 

@@ -35,8 +35,8 @@ from bus.messages.moves import MoveInstance
 from bus.topology import CELL0
 from bus.workers.station import Station
 from moor.asking import batches_of, granted
+from moor.client.fields import new_request_ids
 from moor.clouds.bare_metal import flavor_of_nodes
-from moor.instances.request_ids import new_request_ids
 from moor.laboratory.load.firing import Clock, DueOrder, EndedOrder, Run
 from moor.laboratory.load.results import OfKind, latency_of
 from scheduler_worker.core.instances.rows import instance_id_of

@@ -12,7 +12,7 @@ from bus.messages.build import BuildInstance, Flavor, InstanceActive, InstanceId
 from bus.messages.hosts import HostState
 from moor.asking import Asks, hearing, hosts_of, until_choosable
 from moor.books.auditing import AuditResult, audited
-from moor.instances.request_ids import new_request_ids
+from moor.client.fields import new_request_ids
 from moor.laboratory import at_rest
 from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.worker_settings import CloudSettings

@@ -22,7 +22,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from moor.client.emptying import Emptied
-from moor.instances.moves.emptying import empty
+from moor.instances.moves.emptying_commands import empty
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON
 

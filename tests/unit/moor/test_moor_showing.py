@@ -23,7 +23,7 @@ from bus.messages.placement import ProviderState
 from moor.bare_metal.nodes import NodeShown, Offered
 from moor.bare_metal.nodes_showing import NODES
 from moor.client.emptying import Stayed
-from moor.instances.moves.emptying import STAYED
+from moor.instances.moves.emptying_commands import STAYED
 from moor.instances.moves.history_command import HISTORY, MOVES
 from moor.options import out
 from moor.placement.providers_showing import PROVIDERS

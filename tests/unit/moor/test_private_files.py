@@ -7,8 +7,7 @@ from time import sleep
 
 import pytest
 
-from moor.broker.credentials import known_passwords, write_private
-from moor.private_files import changes_credentials, replace_private
+from moor.private_files import changes_credentials, known_passwords, replace_private, write_private
 
 MANY = 8
 

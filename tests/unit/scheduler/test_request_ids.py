@@ -4,7 +4,7 @@ from uuid import RFC_4122, UUID, uuid5
 import pytest
 
 from bus.messages.build import BuildInstance, InstanceId, RequestId
-from moor.instances.request_ids import new_request_ids
+from moor.client.fields import new_request_ids
 from scheduler_worker.core.instances.rows import instance_id_of, instance_ids_of
 
 REQUEST = RequestId(UUID("01a1fbd0-6b3d-7657-aceb-8df88742f75d"))

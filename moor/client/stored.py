@@ -1,0 +1,189 @@
+"""What is stored under names, for all projects: flavors, images and device profiles; and the quotas of projects."""
+
+from collections.abc import AsyncGenerator, Mapping
+
+from bus.messages.administration import UnknownClass, WriteAnswered
+from bus.messages.build import Flavor
+from bus.messages.device_profiles import (
+    AskDeviceProfiles,
+    CreateDeviceProfile,
+    DeleteDeviceProfile,
+    DeviceProfile,
+    DeviceProfilesFound,
+)
+from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
+from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
+from moor.client.errors import NotFound, Rejected
+from moor.client.session import ClientSession
+
+FLAVORS_PAGE = 200
+
+
+class FlavorCalls(ClientSession):
+    """The client's methods about stored flavors."""
+
+    async def create_flavor(self, flavor: Flavor) -> Flavor:
+        """Store a flavor under its name, for all projects: `boot("NAME")` uses it. For operators.
+
+        To repeat it with the same content is harmless. Raises `Rejected` if another flavor has this name: delete that one first.
+        """
+        return (await self._ask(CreateFlavor(flavor=flavor), FlavorsFound)).flavors[0]
+
+    async def delete_flavor(self, name: str) -> Flavor:
+        """Delete a stored flavor; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
+        return await self._one_flavor(DeleteFlavor(name=name), name)
+
+    async def show_flavor(self, name: str) -> Flavor:
+        """The flavor that is stored under this name. Raises `NotFound`."""
+        return await self._one_flavor(AskFlavors(name=name, project=self.project), name)
+
+    async def list_flavors(self) -> AsyncGenerator[Flavor, None]:
+        """All stored flavors in the order of their names."""
+        question = AskFlavors(project=self.project, limit=FLAVORS_PAGE)
+        async for each in self._items(question, FlavorsFound, lambda page: page.flavors):
+            yield each
+
+    async def _one_flavor(self, question: DeleteFlavor | AskFlavors, name: str) -> Flavor:
+        # Without a name the question would be for all of them.
+        found = (await self._ask(question, FlavorsFound)).flavors if name else ()
+        if not found:
+            raise NotFound("flavor", name)
+        return found[0]
+
+
+IMAGES_PAGE = 200
+
+
+class ImageCalls(ClientSession):
+    """The client's methods about stored images."""
+
+    async def create_image(self, image: NamedImage) -> NamedImage:
+        """Store an image with its properties under its name, for all projects: `boot(..., image_name="NAME")` uses it. For operators.
+
+        To repeat it with the same content is harmless. Raises `Rejected` if another image has this name: change that one, or delete
+        it first.
+        """
+        return (await self._ask(CreateImage(image=image), ImagesFound)).images[0]
+
+    async def set_image(
+        self,
+        name: str,
+        *,
+        source: str | None = None,
+        checksum: str | None = None,
+        kernel: str | None = None,
+        ramdisk: str | None = None,
+        properties: Mapping[str, str | None] | None = None,
+    ) -> NamedImage:
+        """Change a stored image for later boots; what is not named stays, and so do instances. Raises `NotFound`. For operators.
+
+        A property with a value is set, and one with None is removed.
+        """
+        order = SetImage(
+            name=name,
+            source=source,
+            checksum=checksum,
+            kernel=kernel,
+            ramdisk=ramdisk,
+            properties=dict(properties or {}),
+        )
+        return await self._one_image(order, name)
+
+    async def delete_image(self, name: str) -> NamedImage:
+        """Delete a stored image; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
+        return await self._one_image(DeleteImage(name=name), name)
+
+    async def show_image(self, name: str) -> NamedImage:
+        """The image that is stored under this name. Raises `NotFound`."""
+        return await self._one_image(AskImages(name=name, project=self.project), name)
+
+    async def list_images(self) -> AsyncGenerator[NamedImage, None]:
+        """All stored images in the order of their names."""
+        question = AskImages(project=self.project, limit=IMAGES_PAGE)
+        async for each in self._items(question, ImagesFound, lambda page: page.images):
+            yield each
+
+    async def _one_image(self, question: SetImage | DeleteImage | AskImages, name: str) -> NamedImage:
+        # Without a name the question would be for all of them.
+        found = (await self._ask(question, ImagesFound)).images if name else ()
+        if not found:
+            raise NotFound("image", name)
+        return found[0]
+
+
+PROFILES_PAGE = 200
+
+
+class DeviceProfileCalls(ClientSession):
+    """The client's methods about stored device profiles."""
+
+    async def create_device_profile(self, profile: DeviceProfile) -> DeviceProfile:
+        """Store a device profile under its name, for all projects: a flavor names it by `accel:device_profile`. For operators.
+
+        To repeat it with the same content is harmless. Raises `Rejected` if another profile has this name: delete that one first.
+        """
+        return (await self._ask(CreateDeviceProfile(profile=profile), DeviceProfilesFound)).profiles[0]
+
+    async def delete_device_profile(self, name: str) -> DeviceProfile:
+        """Delete a stored device profile; instances keep their devices. Returns it as it was. Raises `NotFound`. For operators."""
+        return await self._one_device_profile(DeleteDeviceProfile(name=name), name)
+
+    async def show_device_profile(self, name: str) -> DeviceProfile:
+        """The device profile that is stored under this name. Raises `NotFound`."""
+        return await self._one_device_profile(AskDeviceProfiles(name=name, project=self.project), name)
+
+    async def list_device_profiles(self) -> AsyncGenerator[DeviceProfile, None]:
+        """All stored device profiles in the order of their names."""
+        question = AskDeviceProfiles(project=self.project, limit=PROFILES_PAGE)
+        async for each in self._items(question, DeviceProfilesFound, lambda page: page.profiles):
+            yield each
+
+    async def _one_device_profile(
+        self, question: DeleteDeviceProfile | AskDeviceProfiles, name: str
+    ) -> DeviceProfile:
+        # Without a name the question would be for all of them.
+        found = (await self._ask(question, DeviceProfilesFound)).profiles if name else ()
+        if not found:
+            raise NotFound("device profile", name)
+        return found[0]
+
+
+QUOTAS_PAGE = 100
+
+
+class QuotaCalls(ClientSession):
+    """The client's methods about quotas."""
+
+    async def set_quota(self, project: str, limits: Mapping[str, int | None]) -> QuotaState:
+        """Set limits of a project, on `instances` or on resource classes such as `VCPU`; None removes one, and others stay. For operators.
+
+        Returns all limits of the project, and what it uses. Nothing is taken from a project that has more than a limit. Raises
+        `Rejected`, and sets none of these limits, if one names an unknown class.
+        """
+        verdict = (await self._ask(SetQuota(project=project, limits=dict(limits)), WriteAnswered)).verdict
+        if isinstance(verdict, UnknownClass):
+            raise Rejected("limits", ", ".join(verdict.names), "there is no resource class of this name")
+        found = await self._quotas_of(project)
+        return found[0] if found else QuotaState(project=project, limits={})
+
+    async def show_quota(self, project: str = "") -> QuotaState:
+        """The limits of a project (the client's, if none is named), and what it uses. Raises `NotFound` if it has no limits."""
+        named = project or self.project
+        if not named:
+            raise Rejected(
+                "project", "", "the client has no project, so name the one whose quota is asked for"
+            )
+        found = await self._quotas_of(named)
+        if not found:
+            raise NotFound("quota of project", named)
+        return found[0]
+
+    async def list_quotas(self) -> AsyncGenerator[QuotaState, None]:
+        """The quotas of all projects that have limits, in the order of projects; or of the client's project alone."""
+        question = AskQuotas(project=self.project, limit=QUOTAS_PAGE)
+        async for each in self._items(question, QuotasFound, lambda page: page.quotas):
+            yield each
+
+    async def _quotas_of(self, project: str) -> tuple[QuotaState, ...]:
+        return (await self._ask(AskQuotas(project=project), QuotasFound)).quotas
