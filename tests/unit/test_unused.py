@@ -21,7 +21,6 @@ USED_ELSEWHERE = {
     "compute_sim/laboratory/ironic/notifications.py": ("unsent",),  # a benchmark
     "compute_sim/laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
     "moor/commands.py": ("list_commands",),  # Click
-    "moor/laboratory/demo.py": ("demo",),  # named as a text in commands.py
     "moor/laboratory/private_servers.py": ("free_port", "place_in_memory"),  # tests.servers
     "moor/overview/top/app.py": (  # Textual
         *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
