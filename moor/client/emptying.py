@@ -17,9 +17,8 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait
 from moor.client.bus_client import FOUND_AT_ONCE_MAX, BusClient
-from moor.client.ends import rests
 from moor.client.fields import new_request_ids
-from moor.client.following import LOOK_AGAIN_S, InstanceFollower
+from moor.client.following import LOOK_AGAIN_S, InstanceFollower, rests
 from moor.client.questions import items_of
 from moor.client.running import during
 

@@ -1,6 +1,6 @@
 """Builds, deletes, shows and lists instances."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Unpack, get_args
 from uuid import UUID
 
@@ -16,11 +16,10 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import AskHistory, Change, HistoryFound
-from moor.client.bus_client import FOUND_AT_ONCE_MAX
-from moor.client.ends import has_ended, why_not_built
+from moor.client.bus_client import FOUND_AT_ONCE_MAX, BusClient
 from moor.client.errors import NotFound, Rejected
 from moor.client.fields import BuildFields, StateName, build_of, order_id
-from moor.client.finding import found_by_ids
+from moor.client.following import States, has_ended, why_not_built
 from moor.client.questions import batches_of, granted
 from moor.client.requests import SentRequest
 from moor.client.session import ClientSession
@@ -130,3 +129,24 @@ class InstanceCalls(ClientSession):
 
     def _instances(self, question: AskInstances) -> AsyncGenerator[InstanceState, None]:
         return self._items(question, InstancesFound, lambda page: page.instances)
+
+
+async def found_by_ids(asking: BusClient, ids: Iterable[UUID], project: str) -> tuple[States, list[UUID]]:
+    """The instances with these ids; for an id of a request, all its instances. And the ids that are neither.
+
+    Schedulers obey a delete that arrives before its build request. So a mistyped id must not be sent: it would cancel a later
+    request with that id.
+    """
+    wanted = [*dict.fromkeys(ids)]
+    known = {each.id: each for each in await asking.instances([*map(InstanceId, wanted)], project)}
+    unknown = []
+    for id_ in wanted:
+        if InstanceId(id_) in known:
+            continue
+        question = AskInstances(request_id=RequestId(id_), limit=FOUND_AT_ONCE_MAX, project=project)
+        pages = asking.pages_of_instances(question)
+        of_request = {each.id: each async for page in pages for each in page.instances}
+        known |= of_request
+        if not of_request:
+            unknown.append(id_)
+    return known, unknown

@@ -16,9 +16,9 @@ from bus.messages.build import (
 )
 from bus.messages.images import is_image_source
 from bus.messages.moves import AskMoves, Change, EndMove, MoveInstance, MovesFound
-from moor.client.ends import has_ended, rests, why_not_moved, why_not_rebuilt
 from moor.client.errors import NotFound, Rejected
 from moor.client.fields import MoveFields, OrderFields, move_of, order_id
+from moor.client.following import has_ended, rests, why_not_moved, why_not_rebuilt
 from moor.client.instances import InstanceCalls
 from moor.client.requests import SentRequest
 

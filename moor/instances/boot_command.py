@@ -14,9 +14,8 @@ from bus.messages.build import (
     NoValidHost,
 )
 from moor.asking import client
-from moor.client.ends import has_ended, why_not_built
+from moor.client.following import has_ended, why_not_built
 from moor.completing import complete_images
-from moor.instances.attached import AttachedOptions
 from moor.instances.following import Following, Timeout, followed, run_order, taken
 from moor.instances.request_options import (
     DriveOptions,
@@ -30,6 +29,7 @@ from moor.instances.request_options import (
     id_of_order,
 )
 from moor.instances.requests import (
+    AttachedOptions,
     image_name_in,
     pairs_of,
     stored_image,

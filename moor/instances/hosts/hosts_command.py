@@ -1,22 +1,35 @@
-"""`moor host`: lists hosts, and lets an operator set their modes."""
+"""`moor host` and `moor cell`: hosts, and the cells that they are in."""
 
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 from msgspec import structs
+from rich.markup import escape
 
+from bus.messages.cells import AskCells, CellsFound, CellState
 from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
-from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked_for_all, hosts_of
+from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked, asked_for_all, hosts_of
 from moor.client.errors import Rejected
 from moor.completing import complete_cells, complete_hosts
 from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.message_commands import command_that_sends
 from moor.option_structs import with_options
-from moor.options import BusUrl, Output, be_sure, check_alone, fail
-from moor.showing import HOSTS, check_known, check_one_cell, print_all, print_host, print_one
+from moor.options import BusUrl, Output, be_sure, check_alone, fail, out
+from moor.showing import (
+    HOSTS,
+    cell_life,
+    check_known,
+    check_one_cell,
+    grid_of,
+    print_all,
+    print_host,
+    print_one,
+    time_in_words,
+)
+from moor.tables import Columns, styled
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
 app.command()(drain)
@@ -131,3 +144,67 @@ def _list_having(bus: str, having: str, others: Mapping[str, object]) -> None:
     question = AskCapabilities(having=name, value=value, limit=PAGE)
     hosts = asked_for_all(bus, question, CapabilitiesFound, lambda page: page.hosts, operates=False)
     print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip())
+
+
+cell_app = typer.Typer(no_args_is_help=True, add_completion=False, help="Cells: list, show.")
+
+
+@cell_app.command("list")
+def list_cells(
+    bus: BusUrl = "",
+    *,
+    down: Annotated[bool, typer.Option("--down", help="Only cells that are down.")] = False,
+    _output: Output = None,
+) -> None:
+    """List all cells: whether each is up, when it was last heard, and what it has."""
+    cells = asked(bus, AskCells(), CellsFound, operates=False).cells
+    print_all([each for each in cells if not down or each.life == "down"], CELLS, "no cells")
+
+
+CELLS = Columns[CellState](
+    {
+        "cell": lambda each: each.cell,
+        "state": lambda each: styled(cell_life(each.life)),
+        "last heard": lambda each: time_in_words(each.heard_at),
+        "conductors": lambda each: (
+            f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up"
+        ),
+        "hosts": lambda each: f"{each.hosts_up} of {each.hosts} up",
+        "instances": lambda each: str(each.instances),
+        "waiting": lambda each: str(each.waiting),
+        "reason": lambda each: each.reason,
+    },
+    prose=("reason",),
+)
+
+
+def _print_cell(cell: CellState) -> None:
+    grid = grid_of(
+        ("cell", cell.cell),
+        ("state", cell_life(cell.life)),
+        ("heard", time_in_words(cell.heard_at)),
+        ("reason", escape(cell.reason)),
+        ("hosts", f"{cell.hosts_up} of {cell.hosts} up"),
+        ("instances", str(cell.instances)),
+        ("waiting", f"{cell.waiting} have an order that the cell has not answered"),
+    )
+    for each in cell.conductors:
+        trouble = f": [red]{escape(each.trouble)}[/red]" if each.trouble else ""
+        told = f"{escape(each.name)} {cell_life(each.life)}, heard {time_in_words(each.heard_at)}{trouble}"
+        grid.add_row("conductor", told)
+    out.print(grid)
+
+
+cell_app.command("show")(
+    command_that_sends(
+        AskCells,
+        arguments={"name": "NAME"},
+        completes=complete_cells,
+        words="Show one cell, with its conductors.",
+        answer=CellsFound,
+        items=lambda found: found.cells,
+        missing="there is no cell {name!r}; `moor cell list` shows all cells",
+        is_about_one=True,
+        show=_print_cell,
+    )
+)

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from bus.configuration.addresses import Addresses
-from moor.broker.user_environments import broker_variables
+from moor.broker.broker_command import broker_variables
 from moor.environment_files import EnvironmentFile, environment_files, with_login
 from moor.settings import Settings
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from bus.messages.build import PortRequest, VolumeRequest
-from moor.instances.attached import AttachedOptions
+from moor.instances.requests import AttachedOptions
 
 
 def test_a_port_alone_is_attached_and_one_with_words_is_a_request_for_resources() -> None:

@@ -17,7 +17,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import MoveInstance
-from moor.client.ends import has_ended, why_not_built, why_not_moved, why_not_rebuilt
+from moor.client.following import has_ended, why_not_built, why_not_moved, why_not_rebuilt
 
 BUILD, REBUILD = RequestId(UUID(int=1)), RequestId(UUID(int=2))
 LATER_STATES = ("active", "stopped", "moving", "moved", "shelved", "offloaded")

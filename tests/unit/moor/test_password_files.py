@@ -9,7 +9,7 @@ import typer
 
 from bus.configuration.addresses import ADDRESSES, Addresses
 from bus.secret_files import read_secret
-from moor.broker.user_environments import broker_variables
+from moor.broker.broker_command import broker_variables
 from moor.environment_files import with_login
 from moor.password_files import ALL, PasswordFiles, files_of_passwords, passwords_of
 from moor.settings import Settings

@@ -1,0 +1,378 @@
+"""What is stored under names, for all projects: `moor flavor`, `moor image` and `moor device-profile`."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import Struct, structs
+from rich.markup import escape
+
+from bus.message import Message
+from bus.messages.build import Flavor
+from bus.messages.device_profiles import (
+    AskDeviceProfiles,
+    CreateDeviceProfile,
+    DeleteDeviceProfile,
+    DeviceGroup,
+    DeviceProfile,
+    DeviceProfilesFound,
+)
+from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
+from moor.asking import answer_of, ask_bus
+from moor.completing import Completer, complete_device_profiles, complete_flavors, complete_images
+from moor.instances.request_options import FlavorOptions
+from moor.instances.requests import pairs_of
+from moor.message_commands import command_that_sends
+from moor.option_structs import with_options
+from moor.options import BusUrl, Output, command_settings, fail, flag_of, out, put_once
+from moor.showing import grid_of, print_one
+from moor.tables import Columns
+
+
+def add_named_commands(
+    app: typer.Typer,
+    word: str,
+    *,
+    ask: type[Message],
+    delete: type[Message],
+    answer: type[Any],
+    items: Callable[[Any], Sequence[Any]],
+    columns: Columns[Any],
+    show: Callable[[Any], None],
+    completes: Completer,
+) -> None:
+    """The commands for things of which one is a `word`. They are asked for and deleted by these messages."""
+    missing = missing_text(word)
+    app.command("list")(
+        command_that_sends(
+            ask,
+            fixed=("name",),
+            words=f"List all stored {word}s.",
+            answer=answer,
+            items=items,
+            show=columns,
+            nothing=f"no {word}s are stored",
+        )
+    )
+    app.command("show")(
+        command_that_sends(
+            ask,
+            arguments={"name": "NAME"},
+            words=f"Show one stored {word}.",
+            answer=answer,
+            items=items,
+            is_about_one=True,
+            missing=missing,
+            show=show,
+            completes=completes,
+        )
+    )
+    app.command("delete")(
+        command_that_sends(
+            delete,
+            arguments={"name": "NAME"},
+            answer=answer,
+            items=items,
+            is_about_one=True,
+            missing=missing,
+            show=lambda gone: out.print(f"{word} {escape(gone.name)} is deleted"),
+            completes=completes,
+            operates=True,
+        )
+    )
+
+
+def missing_text(word: str) -> str:
+    return f"there is no {word} {{name!r}}, so nothing was done; `moor {word} list` shows all {word}s"
+
+
+flavor_app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Flavors that are stored under names: `moor boot --flavor NAME`.",
+)
+
+
+def _print_flavor(flavor: Flavor) -> None:
+    sizes = [name for name in Flavor.__struct_fields__ if name not in ("name", "extra_specs")]
+    out.print(
+        grid_of(
+            ("flavor", escape(flavor.name)),
+            *((name, str(amount)) for name in sizes if (amount := getattr(flavor, name))),
+            *((escape(key), escape(value)) for key, value in sorted(flavor.extra_specs.items())),
+        )
+    )
+
+
+FLAVORS = Columns[Flavor](
+    {
+        "name": lambda each: each.name,
+        "vcpus": lambda each: str(each.vcpus),
+        "ram": lambda each: str(each.ram_mb),
+        "disk": lambda each: str(each.root_gb),
+        "extra specs": lambda each: ", ".join(
+            f"{key}={value}" for key, value in sorted(each.extra_specs.items())
+        ),
+    },
+    prose=("extra specs",),
+)
+
+
+@flavor_app.command("create")
+@with_options
+def create_flavor(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    bus: BusUrl = "",
+    *,
+    flavor: FlavorOptions,
+    _output: Output = None,
+) -> None:
+    """Store a flavor under a name. --flavor takes the values of another one. Repeating the command is harmless."""
+    written = structs.replace(flavor.read(command_settings(bus=bus)), name=name)
+    found = ask_bus(bus, lambda asking: answer_of(asking, CreateFlavor(flavor=written), FlavorsFound))
+    print_one(found.flavors[0], _print_flavor)
+
+
+add_named_commands(
+    flavor_app,
+    "flavor",
+    ask=AskFlavors,
+    delete=DeleteFlavor,
+    answer=FlavorsFound,
+    items=lambda found: found.flavors,
+    columns=FLAVORS,
+    show=_print_flavor,
+    completes=complete_flavors,
+)
+
+
+image_app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Images that are stored under names, with properties: `moor boot --image NAME`.",
+)
+
+PLACES = ("source", "checksum", "kernel", "ramdisk")
+
+
+class PlaceOptions(Struct, frozen=True):
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID|URL", show_default=False, help="The image's id in the image service, or its URL."
+        ),
+    ] = None
+    checksum: Annotated[
+        str | None,
+        typer.Option(metavar="SUM", show_default=False, help="Its checksum. Ironic requires one for a URL."),
+    ] = None
+    kernel: Annotated[
+        str | None,
+        typer.Option(metavar="ID|URL", show_default=False, help="The kernel of a partition image."),
+    ] = None
+    ramdisk: Annotated[
+        str | None,
+        typer.Option(metavar="ID|URL", show_default=False, help="The ramdisk of a partition image."),
+    ] = None
+    property: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A property: hw_architecture=x86_64, os_type=linux, trait:NAME=required and the like; may be repeated.",
+        ),
+    ] = None
+
+
+def _places(given: PlaceOptions) -> dict[str, str]:
+    return {field: value for field in PLACES if (value := getattr(given, field)) is not None}
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_images)]
+
+
+def _properties(image: NamedImage) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(image.properties.items()))
+
+
+def _print_image(image: NamedImage) -> None:
+    out.print(
+        grid_of(
+            ("image", escape(image.name)),
+            *((field, escape(value)) for field in PLACES if (value := getattr(image, field))),
+            *((escape(key), escape(value)) for key, value in sorted(image.properties.items())),
+        )
+    )
+
+
+IMAGES = Columns[NamedImage](
+    {
+        "name": lambda each: each.name,
+        "source": lambda each: each.source,
+        "properties": _properties,
+    },
+    prose=("source", "properties"),
+)
+
+
+@image_app.command("create")
+@with_options
+def create_image(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    bus: BusUrl = "",
+    *,
+    given: PlaceOptions,
+    _output: Output = None,
+) -> None:
+    """Store an image under a name. Repeating the command is harmless."""
+    if not given.source:
+        raise typer.BadParameter("--source is not given: it says where the image is, by an id or a URL")
+    image = NamedImage(name=name, **_places(given), properties=pairs_of("--property", given.property))
+    found = ask_bus(bus, lambda asking: answer_of(asking, CreateImage(image=image), ImagesFound))
+    print_one(found.images[0], _print_image)
+
+
+@image_app.command("set")
+@with_options
+def set_image(
+    name: Name,
+    bus: BusUrl = "",
+    *,
+    given: PlaceOptions,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Remove this property; may be repeated.")
+    ] = None,
+    _output: Output = None,
+) -> None:
+    """Change a stored image for later boots. What is not named stays; so do the instances that were built from it."""
+    pairs = pairs_of("--property", given.property)
+    for key in unset or ():
+        if key in pairs:
+            raise typer.BadParameter(f"--unset is {key!r}, and --property sets it")
+    order = SetImage(name=name, **_places(given), properties={**pairs, **dict.fromkeys(unset or ())})
+    if order == SetImage(name=name):
+        options = ", ".join(map(flag_of, (*PLACES, "property", "unset")))
+        raise typer.BadParameter(f"nothing is named that changes: give one of {options}")
+    found = ask_bus(bus, lambda asking: answer_of(asking, order, ImagesFound))
+    if not found.images:
+        fail(missing_text("image").format_map(structs.asdict(order)))
+    print_one(found.images[0], _print_image)
+
+
+add_named_commands(
+    image_app,
+    "image",
+    ask=AskImages,
+    delete=DeleteImage,
+    answer=ImagesFound,
+    items=lambda found: found.images,
+    columns=IMAGES,
+    show=_print_image,
+    completes=complete_images,
+)
+
+
+profile_app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Device profiles that are stored under names: a flavor names one by `accel:device_profile`.",
+)
+
+RESOURCES, TRAIT = "resources:", "trait:"
+NEEDS = ("required", "forbidden")
+FORM = "resources:FPGA=1,trait:CUSTOM_X=required"
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        metavar="KEY=VALUE,...",
+        help=f"Devices that one provider gives, such as {FORM}: an amount of each class, and traits that are required or forbidden. "
+        "May be repeated: each group is served by itself.",
+    ),
+]
+
+
+def read_group(text: str) -> DeviceGroup:
+    """A group as the option writes it. A ValueError names the part that is wrong."""
+    resources: dict[str, int] = {}
+    traits: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, equals, value = part.partition("=")
+        if equals and key.startswith(RESOURCES) and value.isdecimal() and value.isascii():
+            put_once(resources, key.removeprefix(RESOURCES), int(value), f"--group {text!r}")
+        elif equals and key.startswith(TRAIT) and value in NEEDS:
+            put_once(traits, key.removeprefix(TRAIT), value, f"--group {text!r}")
+        else:
+            raise ValueError(
+                f"{part!r} is neither {RESOURCES}CLASS=AMOUNT nor {TRAIT}TRAIT=required or =forbidden"
+            )
+    try:
+        of = {need: [trait for trait, value in traits.items() if value == need] for need in NEEDS}
+        return msgspec.convert({"resources": resources, **of}, DeviceGroup)
+    except msgspec.ValidationError as wrong:
+        raise ValueError(f"{text!r}: {wrong}") from None
+
+
+def _in_words(group: DeviceGroup) -> str:
+    return ", ".join(
+        (
+            *(f"{RESOURCES}{name}={amount}" for name, amount in sorted(group.resources.items())),
+            *(f"{TRAIT}{trait}=required" for trait in group.required),
+            *(f"{TRAIT}{trait}=forbidden" for trait in group.forbidden),
+        )
+    )
+
+
+def _print_profile(profile: DeviceProfile) -> None:
+    described = (("description", escape(profile.description)),) if profile.description else ()
+    groups = ((f"group {number}", escape(_in_words(group))) for number, group in enumerate(profile.groups))
+    out.print(grid_of(("device profile", escape(profile.name)), *described, *groups))
+
+
+PROFILES = Columns[DeviceProfile](
+    {
+        "name": lambda each: each.name,
+        "groups": lambda each: "; ".join(map(_in_words, each.groups)),
+        "description": lambda each: each.description,
+    },
+    prose=("groups", "description"),
+)
+
+
+@profile_app.command("create")
+def create_profile(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    bus: BusUrl = "",
+    *,
+    group: Groups = None,
+    description: Annotated[
+        str, typer.Option(metavar="TEXT", show_default=False, help="What the devices are for.")
+    ] = "",
+    _output: Output = None,
+) -> None:
+    """Store a device profile under a name. Repeating the command is harmless."""
+    try:
+        groups = tuple([read_group(text) for text in group or ()])
+    except ValueError as wrong:
+        raise typer.BadParameter(f"--group: {wrong}") from None
+    if not groups:
+        raise typer.BadParameter(
+            f"--group is not given: it says which devices an instance gets, as in {FORM}"
+        )
+    order = CreateDeviceProfile(profile=DeviceProfile(name=name, groups=groups, description=description))
+    found = ask_bus(bus, lambda asking: answer_of(asking, order, DeviceProfilesFound))
+    print_one(found.profiles[0], _print_profile)
+
+
+add_named_commands(
+    profile_app,
+    "device-profile",
+    ask=AskDeviceProfiles,
+    delete=DeleteDeviceProfile,
+    answer=DeviceProfilesFound,
+    items=lambda found: found.profiles,
+    columns=PROFILES,
+    show=_print_profile,
+    completes=complete_device_profiles,
+)
