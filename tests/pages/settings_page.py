@@ -13,11 +13,14 @@ This page is made from the code. `moor settings` prints the same with the values
 `moor settings claims_max` prints one. [commands.md](commands.md#settings) says where settings may stand: a flag counts before a variable, a
 variable before the file, and the file before the default. A value that is not allowed is refused before anything starts.
 
+The variable of `claims_max` in the table `[scheduler]` is `MOOR_SCHEDULER_CLAIMS_MAX`, and so on; variables and flags with other names stand below
+their key.
+
 A time ends in `_s` (seconds) or `_ms` (milliseconds). In a file a list is a TOML list and a table is a TOML table; in a variable or a flag
 a list has commas, and a table has pairs: `harbour=amqp://...,island=amqp://...`.
 
-A worker that gets a SIGHUP (`systemctl reload`, `kill -HUP`) reads its file again. The column SIGHUP says which settings then are *reloaded*, and
-which *need a restart* of the workers. [commands.md](commands.md#reloading) says more.
+A worker that gets a SIGHUP (`systemctl reload`, `kill -HUP`) reads its file again. It then follows the settings that are marked as *reloaded*; all
+others need a restart. [commands.md](commands.md#reloading) says more.
 """
 
 
@@ -32,16 +35,13 @@ def _section(section: Section[Any]) -> Iterator[str]:
     yield ""
     yield f"For {section.about}."
     yield ""
-    yield "| key, variable, flag | default | allowed | SIGHUP | meaning |"
-    yield "|---|---|---|---|---|"
+    yield "| key | default | allowed | meaning |"
+    yield "|---|---|---|---|"
     for field, setting in section.settings.items():
-        names = (field, setting.variable, setting.extra.get("flag"))
+        usual = "_".join(("MOOR", *((section.name,) if section.name else ()), field)).upper()
+        names = (field, "" if setting.variable == usual else setting.variable, setting.extra.get("flag"))
         shown = f"`{text_of(setting.default)}`" if setting.default not in ("", (), {}) else ""
-        row = (
-            "<br>".join(f"`{each}`" for each in names if each),
-            shown,
-            setting.allowed,
-            section.on_hangup(field),
-        )
-        yield f"| {' | '.join((*row, setting.meaning))} |"
+        reloaded = " *Reloaded.*" if section.on_hangup(field) == "reloaded" else ""
+        key = "<br>".join(f"`{each}`" for each in names if each)
+        yield f"| {key} | {shown} | {'' if setting.allowed == 'a text' else setting.allowed} | {setting.meaning}{reloaded} |"
     yield ""
