@@ -1,5 +1,5 @@
 """Draws the guests of one seed in forty that have a shape: dedicated processors, pages, cells, and devices near these. Most hosts have two
-NUMA cells, a card of which several guests get a virtual function each, and one that a guest gets whole.
+NUMA cells, a card with a virtual function to give, and one that a guest gets whole: guests contend for both.
 """
 
 import random
@@ -49,7 +49,7 @@ def with_guests(plan: Plan, chance: random.Random) -> Plan:
 
 
 def _host(host: SimulatedHost, chance: random.Random, *, has_cells: bool) -> SimulatedHost:
-    functions, card = virtual_functions(3, NETWORK), pci_function("8086", "10fb")
+    functions, card = virtual_functions(1, NETWORK), pci_function("8086", "10fb")
     gpus = gpu("nvidia_11", 2), gpu("nvidia_12", 1)
     size = structs.replace(
         host.size,
