@@ -262,7 +262,7 @@ DIFFERENCES: Final = (
 )
 # Lines that a comparison of two answers cannot show, and the tests that show them.
 SHOWN_ELSEWHERE: Final = {
-    "A method that HTTP": "tests/api/test_server.py::test_a_method_that_http_does_not_know_is_refused_and_ends_the_connection",
+    "What the parser of HTTP": "tests/api/test_server.py::test_what_is_no_request_is_refused_with_the_reason_and_ends_the_connection",
     "`GET /usages` from 1.38": "tests/conformance/test_gabbi.py::test_every_step_passes",
     "Candidates whose unsuffixed": "tests/conformance/test_candidates_upstream.py::test_the_real_placement_finds_the_same_candidates",
     "A search or an answer": "tests/api/test_costly_questions.py::test_what_a_search_holds_is_bounded_too",
