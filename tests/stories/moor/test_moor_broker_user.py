@@ -109,7 +109,7 @@ async def connected(url: str) -> AsyncIterator[Connection]:
 
 async def refusal_of(open_one: Callable[[], Awaitable[object]]) -> str:
     """Why no more may be opened. The broker counts what is open a moment after it was opened."""
-    opened = []
+    opened: list[object] = []
     while len(opened) < MORE_MAX:
         try:
             opened.append(await open_one())
