@@ -48,7 +48,6 @@ HELPS = {
     "settings": "List all settings, with their values, where each was set (a variable, a file or the default), and what it is for.",
     "broker": "The broker's exchanges, queues, users and rights.",
     "dead": "Dead letters, messages that no worker could handle: show, replay or drop them.",
-    "nova": "A Nova whose scheduler Moorage replaces, or works beside.",
     "import": "Take over what another cloud has.",
     "shadow": "Shadow mode: what this scheduler would have chosen for a Nova, beside what Nova chose.",
     "db": "The database's tables, and the roles of workers there.",

@@ -69,7 +69,6 @@ COMMANDS = {
     "settings": (OPERATING, "settings_command", "settings"),
     "broker": (OPERATING, "broker.broker_command", "app"),
     "dead": (OPERATING, "broker.dead_command", "app"),
-    "nova": (OPERATING, "nova.settings_command", "app"),
     "import": (OPERATING, "importing_nova.command", "app"),
     "shadow": (OPERATING, "shadow.shadow_command", "app"),
     "db": (OPERATING, "clouds.db_command", "app"),

@@ -6,24 +6,16 @@
 import json
 from pathlib import Path
 
-from tests.pages import command_helps, dashboard, nova_map, rights
+from tests.pages import command_helps, dashboard, rights
 
 TOP = Path(__file__).parents[2]
-DOCS = TOP / "docs"
 DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 
 
 def main() -> None:
-    _replace("nova", nova_map.BEGIN, nova_map.END, nova_map.section())
     command_helps.FILE.write_text(command_helps.page())
     rights.FILE.write_text(rights.text())
     DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")
-
-
-def _replace(name: str, begin: str, end: str, section: str) -> None:
-    page = (DOCS / f"{name}.md").read_text()
-    before, after = page.partition(begin)[0], page.partition(end)[2]
-    (DOCS / f"{name}.md").write_text(f"{before}{section}{after}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def our_scheduler(stack: NovaStack) -> Iterator[None]:
 def beneath_our_scheduler(stack: NovaStack) -> Iterator[None]:
     """What it needs, and its variables in the stack."""
     environment = {
-        # As `moor nova settings` maps the filters that the operations enable.
+        # As docs/nova.md maps the filters that the operations enable.
         "MOOR_SCHEDULER_FILTERS": "capabilities,image_properties,different_host,same_host,aggregate_extra_specs",
         # A new host that is mapped to its cell after it was first seen is known after this time.
         "MOOR_NOVA_CLOUD_READ_S": "20",

@@ -1,17 +1,12 @@
-"""The commands of docs/nova.md: `moor nova settings` runs as it is printed, and its output is a settings file."""
+"""docs/nova.md: its commands are run by other tests, and the settings, filters and weighers that it names are ours."""
 
-import shlex
-from pathlib import Path
+import re
 
-import pytest
-
+from moor.worker_settings import SECTIONS
+from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS
 from tests.pages.commands import ROOT, commands_of
-from tests.stories.moor.moor_process import moor
-
-pytestmark = pytest.mark.asyncio
 
 PAGE = "docs/nova.md"
-FILE = "/etc/nova/nova.conf"
 # Servers, which need a Nova beside them, and what reads their notes: each of these files runs one of them.
 SERVERS = {
     "moor db upgrade": "tests/placement_servers.py",
@@ -24,18 +19,19 @@ SERVERS = {
 }
 
 
-async def test_the_settings_that_it_prints_are_taken(tmp_path: Path) -> None:
+def test_its_commands_are_run_by_tests() -> None:
     commands = [command.text for command in commands_of(PAGE)]
-    shown = [each for each in commands if each.startswith("moor ") and each not in SERVERS]
-    conf, made = tmp_path / "nova.conf", tmp_path / "moorage.toml"
-    conf.write_text("[scheduler]\nmax_attempts = 4\n[filter_scheduler]\nhost_subset_size = 2\n")
-
-    ran = await moor(*shlex.split(shown[0].replace(FILE, str(conf)))[1:])
-    made.write_text(ran.out)
-    read = await moor("settings", "scheduler.alternates_max", "-o", "json", MOOR_CONFIG=str(made))
-
-    assert len(shown) == 1
-    assert ran.code == 0, ran.err
-    assert '"value": 3' in read.out, read.err
+    assert [each for each in commands if each.startswith("moor ") and each not in SERVERS] == []
     assert [command for command in SERVERS if command not in commands] == []
     assert [file for file in SERVERS.values() if not (ROOT / file).is_file()] == []
+
+
+def test_the_settings_filters_and_weighers_that_it_names_are_ours() -> None:
+    text = (ROOT / PAGE).read_text()
+    named = {*re.findall(r"`(scheduler|nova_scheduler)\.(\w+)`", text)}
+    assert named
+    assert [(section, name) for section, name in named if name not in SECTIONS[section].settings] == []
+    table = text.split("| filter or weigher of Nova |")[1].split("\n\n")[0]
+    ours = {each for row in table.splitlines() for each in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
+    assert len(ours) > 15
+    assert ours - {*OPTIONAL_FILTERS, *WEIGHERS} == {"max_io_ops_per_host", "max_instances_per_host"}
